@@ -15,23 +15,26 @@ FAULTS      ?= 10m
 CLUSTER     ?= 10m
 HOSTILE     ?= 1m
 SEEDS       ?= 300
-REAL        ?= 0.32.0
+REAL        ?= 0.33.0
 PARITY      ?= $(CURDIR)/docs/parity.md
 VULNDB      ?= https://vuln.go.dev
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 
-# A static binary: SQLite and libc linked in, names and users resolved by Go, time zones within.
-STATIC       := -trimpath -tags 'osusergo netgo timetzdata sqlite_omit_load_extension'
+# Names and users are resolved by Go, and time zones are within, so that the binary can be static. Builds, tests and linters
+# have the same flags, and share what they compile.
+TAGS         := osusergo,netgo,timetzdata,sqlite_omit_load_extension
+E2E          := -tags $(TAGS),e2e
 CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 export CGO_ENABLED := 1
+export GOFLAGS := $(strip $(filter-out -trimpath -tags=%,$(GOFLAGS)) -trimpath -tags=$(TAGS))
 
 # The end-to-end tests that make test runs: the demo, and OpenAI's Go SDK against it.
 SMOKE := ^Test(Demo|GoSDK)
 
 # The end-to-end tests that make s3 runs with files in a bucket.
-S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|RepeatedRequest|FilesAndBatches)
+S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|FilesAndBatches)
 
-.PHONY: help build demo test test-all test-packages test-variants test-e2e test-postgres test-next check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages seeds litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-proxy test-raced test-others test-smoke test-all test-packages test-variants test-e2e test-postgres test-next postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages seeds litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -40,47 +43,70 @@ tools: # what a user's machine must have
 	@command -v $${CC:-gcc} >/dev/null || { echo "a C compiler is missing (SQLite is C): install gcc, for example with apt-get install gcc libc6-dev" >&2; exit 1; }
 
 build: tools ## bin/basegate
-	go build -trimpath -ldflags '-X basegate/cli.version=$(VERSION)' -o bin/basegate .
+	go build -v -ldflags '-X basegate/cli.version=$(VERSION)' -o bin/basegate .
 
 demo: build ## build and run the demo: mock models, an account, a key
 	bin/basegate demo
 
-# Timeouts are for a loaded machine: at a load of 30 on two cores e2e took 564 s. -count=1: the binary that e2e runs is
-# not part of the cache's key.
-test: SHORT := -short
-test: test-packages ## all packages with the race detector and a short end-to-end test: about ten minutes on two cores
-	@go test -race -tags e2e -timeout 20m -list '$(SMOKE)' ./e2e | grep -q '^Test' || { echo "no test matches SMOKE" >&2; exit 1; }
-	go test -count=1 -race -timeout 20m -tags e2e -run '$(SMOKE)' ./e2e
+# Packages whose goroutines share state: make test runs them with the race detector, and CI runs all with it.
+RACED := ./proxy ./admission ./batch ./breaker ./budget ./database ./fleet ./http1/... ./receipt
 
-test-all: test-packages test-variants test-e2e ## every test that needs no container, and proxy's over net/http too
+# Commits of most tests are not flushed (internal/databasetest), PostgreSQL is make test-postgres's, and go vet make lint's.
+# Parallel tests mostly wait. proxy takes longest, and go test prints results in the order of packages, so it runs beside the
+# others. -v names what is compiled. -count=1: go test does not see that the binary has changed.
+SHORT_TEST := BASEGATE_TEST_ENGINE=sqlite go test -short -vet=off -parallel 8 -timeout 20m
+
+test: build ## all packages, those with shared state with the race detector, and a short end-to-end test: under three minutes on two cores
+	go build -race -v $(RACED)
+	@$(MAKE) --no-print-directory -j 4 test-proxy test-raced test-others test-smoke
+
+test-proxy:
+	$(SHORT_TEST) -race ./proxy
+
+test-raced:
+	$(SHORT_TEST) -race $(filter-out ./proxy,$(RACED))
+
+test-others:
+	$(SHORT_TEST) -p 1 $$(go list ./... | grep -vxF "$$(go list $(RACED))")
+
+test-smoke:
+	@go test -vet=off $(E2E) -list '$(SMOKE)' ./e2e | grep -q '^Test' || { echo "no test matches SMOKE" >&2; exit 1; }
+	BASEGATE_BIN=$(CURDIR)/bin/basegate go test -count=1 -vet=off -timeout 20m $(E2E) -run '$(SMOKE)' ./e2e
+
+test-all: test-packages test-variants test-e2e test-postgres ## every test that needs no container, with the race detector; needs PostgreSQL
+
+# Time limits are for a loaded machine: at a load of 30 on two cores e2e took 564 s.
+test-packages: tools
+	BASEGATE_TEST_ENGINE=sqlite go test -race -vet=off -parallel 8 -timeout 30m ./proxy ./...
 
 test-variants: tools
-	go test -race -timeout 30m ./proxy -fastpath=false
-	go test -timeout 10m ./internal/clustermodel # test-packages explores less of it, with the race detector
+	BASEGATE_TEST_ENGINE=sqlite go test -race -vet=off -parallel 8 -timeout 30m ./proxy -fastpath=false
+	go test -vet=off -timeout 10m ./internal/clustermodel # test-packages explores less of it, with the race detector
+	go test -vet=off -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
-test-e2e: tools
-	go test -count=1 -race -parallel 4 -timeout 60m -tags e2e ./e2e # parallel tests are those that mostly wait
-
-test-packages: tools
-	go test -race $(SHORT) -timeout 30m ./proxy ./... # proxy takes longest, so it starts first
-	go test -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
+test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
+	go test -count=1 -race -vet=off -parallel 6 -timeout 60m $(E2E) ./e2e
 
 # The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
-ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestAccountCommands|TestKeyWorks|TestAllRejected|TestKill|TestInterrupted|TestKeysSurvive|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestDrainEnds|TestReload|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestRepeated|TestLists|TestFilesAnd|TestAttemptsOf|TestOperatorsAre|TestConcurrentRequests|TestServerTiming|TestNoRequestFails|TestFailedLaunch|TestSlotsOf|TestModelCommands|TestModelWithout|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckPasses|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
+ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupted|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestFilesAnd|TestOperatorsAre|TestServerTiming|TestNoRequestFails|TestSlotsOf|TestModelCommands|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
 
-test-postgres: tools $(VERSITYGW) ## the tests of the database and of all that reads it on PostgreSQL, which must be installed
-	CI=true BASEGATE_TEST_ENGINE=postgres go test $(SHORT) -timeout 20m ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
-	CI=true BASEGATE_TEST_ENGINE=postgres go test -tags e2e $(SHORT) -parallel 4 -timeout 40m -run '$(ON_POSTGRES)' ./e2e
+# The packages whose tests need PostgreSQL, or run on either engine.
+POSTGRES := ./database/... ./budget/cluster ./receipt ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch ./cli
 
-test-next: tools $(VERSITYGW) ## the same on a schema of a later release, which has more than the program knows
-	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -timeout 20m ./budget/cluster ./database ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch
-	CI=true BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -tags e2e $(SHORT) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
+test-postgres: tools postgres $(VERSITYGW) ## the tests of the database and of all that reads it, on PostgreSQL
+	BASEGATE_TEST_ENGINE=postgres go test -race -vet=off -parallel 8 -timeout 20m $(POSTGRES)
+	BASEGATE_TEST_ENGINE=postgres go test -vet=off $(E2E) -short -parallel 6 -timeout 40m -run '$(ON_POSTGRES)' ./e2e
+
+test-next: tools postgres $(VERSITYGW) ## the same on a schema of a later release, which has more than the program knows
+	BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -vet=off -timeout 20m $(filter-out ./cli ./receipt,$(POSTGRES))
+	BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -vet=off $(E2E) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
+
+postgres: # what tests with PostgreSQL start
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { echo "PostgreSQL is missing: install it, for example with apt-get install postgresql" >&2; exit 1; }
 
 check: lint test ## what a commit must pass
 
-lint: tools $(LINT) ## gofmt, go vet, golangci-lint
-	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these: $$unformatted" >&2; exit 1; }
-	go vet ./... && go vet -tags e2e,containers ./... && go vet -tags real ./e2e/real
+lint: tools $(LINT) ## golangci-lint, with gofumpt and go vet in it
 	$(LINT) run ./...
 
 $(LINT):
@@ -99,7 +125,7 @@ fuzz: tools ## every fuzz target with 100,000 inputs (FUZZTIME=10000x for less)
 		done; rm "$$binary"; \
 	done
 
-sdk: build ## the official OpenAI SDKs (Python, Node), LangChain, LiteLLM, Lamini, and every snippet of the tutorial, against the demo
+sdk: build ## the official OpenAI SDKs (Python, Node), LangChain, LiteLLM, inspect_ai, instructor, Lamini, and every snippet of the tutorial, against the demo
 	e2e/sdk/run
 
 api: build ## generated requests against the demo, checked by its OpenAPI document (EXAMPLES=200 for more, SEED=1 to repeat)
@@ -125,46 +151,46 @@ seeds: tools ## fresh cases of the ledger's rules on both engines (SEEDS=10 for 
 	CI=true BASEGATE_LEDGER_SEEDS=$(SEEDS) go test -count=1 -timeout 120m -run '^TestLedgerObeysTheRules$$' ./budget ./budget/cluster
 
 soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then looks for what has leaked
-	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_SOAK=$(SOAK) go test -count=1 -tags e2e -run TestSoak -v -timeout 2h ./e2e
+	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_SOAK=$(SOAK) go test -count=1 $(E2E) -run TestSoak -v -timeout 2h ./e2e
 
 faults: tools ## ten minutes of failing networks and killed processes under load (FAULTS=1m for less)
-	BASEGATE_FAULTS=$(FAULTS) go test -count=1 -race -tags e2e -run TestFaults -v -timeout 2h ./e2e
+	BASEGATE_FAULTS=$(FAULTS) go test -count=1 -race $(E2E) -run TestFaults -v -timeout 2h ./e2e
 
 cluster: tools $(TOXIPROXY) ## ten minutes of three gateways that are killed, stopped and cut off, behind HAProxy, on PostgreSQL that restarts (CLUSTER=1m)
-	BASEGATE_CLUSTER=$(CLUSTER) CI=true go test -count=1 -race -tags e2e -run '^TestCluster' -v -timeout 2h ./e2e
+	BASEGATE_CLUSTER=$(CLUSTER) CI=true go test -count=1 -race $(E2E) -run '^TestCluster' -v -timeout 2h ./e2e
 
 $(TOXIPROXY): tools/toxiproxy/go.mod
-	cd tools/toxiproxy && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../$(TOXIPROXY) github.com/Shopify/toxiproxy/v2/cmd/server
+	cd tools/toxiproxy && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../$(TOXIPROXY) github.com/Shopify/toxiproxy/v2/cmd/server
 
 receipt-kills: tools ## the receipt log of a gateway that is killed a hundred times under load
-	BASEGATE_RECEIPT_KILLS=100 go test -count=1 -race -tags e2e -run '^TestKillUnderLoadKeepsTheReceiptLog$$' -v -timeout 1h ./e2e
+	BASEGATE_RECEIPT_KILLS=100 go test -count=1 -race $(E2E) -run '^TestKillUnderLoadKeepsTheReceiptLog$$' -v -timeout 1h ./e2e
 
 memory: tools ## 10,000 streams and hostile clients within GOMEMLIMIT=512MiB; needs 20,000 files (ulimit -n)
-	BASEGATE_MEMORY=10000 go test -count=1 -tags e2e -run TestMemoryHasACeiling -v -timeout 30m ./e2e
+	BASEGATE_MEMORY=10000 go test -count=1 $(E2E) -run TestMemoryHasACeiling -v -timeout 30m ./e2e
 
 hostile: tools ## ten hostile users at once, with limits of latency, revocation, memory and the write-ahead log (HOSTILE=1m)
-	BASEGATE_HOSTILE=$(HOSTILE) go test -count=1 -tags e2e -run '^TestTenHostileUsersAtOnce$$' -v -timeout 30m ./e2e
+	BASEGATE_HOSTILE=$(HOSTILE) go test -count=1 $(E2E) -run '^TestTenHostileUsersAtOnce$$' -v -timeout 30m ./e2e
 
-real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.11.0 for an older one, REAL_FLAGS=-short for less)
+real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.32.0 for an older one, REAL_FLAGS=-short for less)
 	venv=$$(e2e/real/install $(REAL)) && $(if $(findstring -short,$(REAL_FLAGS)),tools=,tools=$$(e2e/real/install tools)) && \
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_REAL_VENV=$$venv BASEGATE_REAL_TOOLS=$$tools BASEGATE_PARITY_FILE=$(PARITY) \
-	go test -count=1 -tags real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
+	go test -count=1 -tags $(TAGS),real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
 
 pages: tools ## the CPU time of each page of the console with a million requests (BASEGATE_PAGES=10000000: ten; BASEGATE_TEST_ENGINE=postgres); fails above 100 ms, or 300 ms with ten or on PostgreSQL
-	BASEGATE_PAGES=$${BASEGATE_PAGES:-1000000} go test -count=1 -tags e2e -run '^TestPages$$' -v -timeout 90m ./e2e
+	BASEGATE_PAGES=$${BASEGATE_PAGES:-1000000} go test -count=1 $(E2E) -run '^TestPages$$' -v -timeout 90m ./e2e
 
 litestream: build $(LITESTREAM) ## Litestream's replica of a gateway under load, restored
-	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_LITESTREAM=$(CURDIR)/$(LITESTREAM) go test -count=1 -tags e2e -run TestLitestream -v -timeout 10m ./e2e
+	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_LITESTREAM=$(CURDIR)/$(LITESTREAM) go test -count=1 $(E2E) -run TestLitestream -v -timeout 10m ./e2e
 
 $(LITESTREAM):
 	GOBIN=$(CURDIR)/bin go install github.com/benbjohnson/litestream/cmd/litestream@$(LITESTREAM_VERSION)
 
 s3: build $(VERSITYGW) ## the tests of files and batches with files in a bucket of a real S3 server: under 2 minutes on two cores
 	go test -count=1 ./storage
-	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_TEST_FILES=s3 go test -count=1 -short -tags e2e -run '$(S3_TESTS)' -timeout 15m ./e2e
+	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_TEST_FILES=s3 go test -count=1 -short $(E2E) -run '$(S3_TESTS)' -timeout 15m ./e2e
 
 $(VERSITYGW): tools/versitygw/go.mod
-	cd tools/versitygw && go build -trimpath -ldflags '-s -w' -o ../../$(VERSITYGW) github.com/versity/versitygw/cmd/versitygw
+	cd tools/versitygw && go build -ldflags '-s -w' -o ../../$(VERSITYGW) github.com/versity/versitygw/cmd/versitygw
 
 alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
@@ -175,7 +201,7 @@ chart: build $(HELM) ## the Helm chart: rendered by Helm, decoded by Kubernetes'
 	cd tools/helm && go vet ./... && go test -count=1 ./...
 
 $(HELM): tools/helm/go.mod
-	cd tools/helm && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../$(HELM) helm.sh/helm/v4/cmd/helm
+	cd tools/helm && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../$(HELM) helm.sh/helm/v4/cmd/helm
 
 vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=file:///folder for a copy of its database
 	go run $(GOVULNCHECK) -db $(VULNDB) ./...
@@ -193,11 +219,11 @@ image-files: tools ## what the images are made of, into bin/image; needs no Dock
 	@test -n "$(CERTIFICATES)" || { echo "no root certificates found: make image CERTIFICATES=bundle.pem" >&2; exit 1; }
 	mkdir -p bin/image/data
 	install -m 644 $(CERTIFICATES) bin/image/ca-certificates.crt
-	go build $(STATIC) -ldflags '-s -w -X basegate/cli.version=$(VERSION) -linkmode external -extldflags -static' -o bin/image/basegate .
-	cd tools/compose && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/image/docker-compose github.com/docker/compose/v5/cmd
+	go build -ldflags '-s -w -X basegate/cli.version=$(VERSION) -linkmode external -extldflags -static' -o bin/image/basegate .
+	cd tools/compose && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../bin/image/docker-compose github.com/docker/compose/v5/cmd
 
 e2e: docker image-files $(VERSITYGW) ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
-	go test -tags containers -count=1 -parallel 4 -timeout 25m ./e2e/containers # they mostly wait
+	go test -tags $(TAGS),containers -count=1 -parallel 4 -timeout 25m ./e2e/containers # they mostly wait
 
 docker: # what image and e2e talk to
 	@command -v docker >/dev/null || { echo "docker is missing: https://docs.docker.com/engine/install, or apt-get install docker.io" >&2; exit 1; }

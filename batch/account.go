@@ -142,7 +142,7 @@ type Upload struct {
 var errChecked = errors.New("the file has too many errors")
 
 // StoreChecked stores an input file, and validates it as it arrives, as the key sends its lines. It returns the number of
-// its lines, or the errors of a file that is not stored because of them.
+// its lines, or the errors of a file that is not stored because of them. An error of reading is returned as it is.
 func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_ *FileDetails, lines int, errs []LineError, err error) {
 	select {
 	case s.uploads <- struct{}{}:
@@ -205,8 +205,6 @@ func (s *Service) receiveChecked(ctx context.Context, f *File, from io.Reader,
 	switch {
 	case errors.Is(err, errChecked) && checkErr == nil:
 		return lines, errs, nil
-	case errors.As(err, new(*readError)) && !errors.Is(err, errChecked):
-		return 0, nil, apierr.InvalidField("file", "the upload broke off, or came too slowly; nothing was stored")
 	case err != nil && !errors.Is(err, errChecked):
 		return 0, nil, err
 	}

@@ -82,6 +82,9 @@ type Result struct {
 	Body      []byte // of the HTTP response
 	Success   bool
 	Retryable bool // the backends failed, not the line
+	Began     bool // an attempt was made
+
+	InputTokens, OutputTokens int64 // charged
 
 	Settlement budget.Settlement // of a success; written with the result
 	Release    func()            // returns the memory that the result holds
@@ -92,7 +95,8 @@ type Result struct {
 
 // Completer serves lines as live requests are served. Its methods are safe for concurrent use.
 type Completer interface {
-	// ServeLine sends a line to a backend.
+	// ServeLine sends a line to a backend. If the cause of ctx's end is a context.Canceled, the line is charged as a request
+	// whose client has disconnected.
 	ServeLine(ctx context.Context, l Line) Result
 	// AcquirePlace returns a place at a backend of the model that runs fewer than perBackend lines, or nil and what a
 	// line would wait for. It starts the model if start is true. The caller must release the place.

@@ -51,6 +51,7 @@ func (c *cappedCompleter) ServeLine(ctx context.Context, l Line) Result {
 		return Result{State: Waits, Reason: Capacity}
 	}
 	return Result{
+		InputTokens: 4, OutputTokens: 6,
 		RequestID: id, Status: 200, Body: []byte(`{"usage":{"prompt_tokens":4,"completion_tokens":6}}`), Success: true,
 		Settlement: r.Prepare(budget.Outcome{Prompt: 4, Completion: 6, Status: 200}), Release: func() {},
 	}
@@ -69,7 +70,7 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 		}
 		midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
 		time.Sleep(time.Until(midnight) - 30*time.Second)
-		db, err := database.Open(t.Context(), database.Settings{Path: filepath.Join(dir, "base.db")}, zap.NewNop())
+		db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
 		must(err)
 		defer db.Close()
 		ledger := budget.New(db, zap.NewNop(), budget.Settings{})

@@ -49,7 +49,7 @@ func eachStorage(t *testing.T, test func(*testing.T, *testCluster)) {
 	t.Run("folder", func(t *testing.T) { test(t, newCluster(t)) })
 	t.Run("bucket", func(t *testing.T) {
 		server := s3test.Start(t)
-		s3test.Environment(t)
+		s3test.Setenv(t)
 		c := newCluster(t)
 		c.open = func() storage.Store {
 			store, err := storage.OpenS3(storage.S3Settings{
@@ -246,9 +246,10 @@ type testCompleter struct {
 	backend *testBackend
 	serving atomic.Int64
 
-	mu    sync.Mutex
-	gate  chan struct{} // closed: lines are served; replaced by hold
-	first int           // lines that do not wait for it
+	mu      sync.Mutex
+	gate    chan struct{} // closed: lines are served; replaced by hold
+	first   int           // lines that do not wait for it
+	prompts []string
 }
 
 func newTestCompleter(gateway string) *testCompleter {
@@ -266,11 +267,20 @@ func (c *testCompleter) hold(n int) (serve func()) {
 	return sync.OnceFunc(func() { close(gate) })
 }
 
+// sent returns the prompts of all lines, in the order in which they came.
+func (c *testCompleter) sent() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.prompts)
+}
+
 var lastRequest atomic.Int64
 
 // ServeLine implements Completer.
 func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
+	prompt := gjson.GetBytes(l.Body, "prompt").Str
 	c.mu.Lock()
+	c.prompts = append(c.prompts, prompt)
 	gate := c.gate
 	if c.first--; c.first >= 0 {
 		gate = make(chan struct{})
@@ -283,14 +293,14 @@ func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
 	case <-gate:
 	case <-ctx.Done():
 		if !errors.Is(context.Cause(ctx), errLeaseLost) {
-			return Result{State: Cancelled, Release: func() {}}
+			return Result{State: Cancelled, Began: true, Release: func() {}}
 		}
 		<-gate // a response that has arrived at the same moment
 	}
 	id := fmt.Sprintf("req_%s_%d", c.gateway, lastRequest.Add(1))
 	return Result{
-		RequestID: id, Status: 200, Body: []byte(`{"usage":{"prompt_tokens":4,"completion_tokens":6}}`), Success: true,
-		Settlement: &testSettlement{id: id, line: gjson.GetBytes(l.Body, "prompt").Str}, Release: func() {},
+		RequestID: id, Status: 200, Body: []byte(`{"usage":{"prompt_tokens":4,"completion_tokens":6}}`), Success: true, InputTokens: 4, OutputTokens: 6,
+		Settlement: &testSettlement{id: id, line: prompt}, Release: func() {},
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	apierr "basegate/errors"
@@ -38,12 +40,34 @@ func (s *Service) sendContent(c *Call) error {
 		h.Set("ETag", `"`+hex.EncodeToString(f.sha256)+`"`)
 	}
 	w := &contentResponse{ResponseWriter: c.Response}
+	setRange(c.Request.Header, f.Bytes)
 	http.ServeContent(w, c.Request, "", time.Time{}, content)
 	if w.outside {
 		h.Del("X-Content-Type-Options")
 		return apierr.RangeOutside(f.Bytes)
 	}
 	return nil
+}
+
+// maxRanges is how many ranges of a file one request may ask for; for more it gets the whole file.
+const maxRanges = 16
+
+// setRange makes the Range header of a request what RFC 9110 says where http.ServeContent differs: the unit is of any case, and
+// an unknown one is ignored; the last 0 bytes of a file are outside of it.
+func setRange(h http.Header, size int64) {
+	unit, ranges, _ := strings.Cut(h.Get("Range"), "=")
+	list := strings.Split(ranges, ",")
+	if !strings.EqualFold(unit, "bytes") || len(list) > maxRanges {
+		h.Del("Range")
+		return
+	}
+	for i, r := range list {
+		last, suffix := strings.CutPrefix(strings.TrimSpace(r), "-")
+		if last = strings.TrimSpace(last); suffix && last != "" && strings.Trim(last, "0") == "" {
+			list[i] = strconv.FormatInt(size, 10) + "-"
+		}
+	}
+	h.Set("Range", "bytes="+strings.Join(list, ","))
 }
 
 // contentResponse is the response of http.ServeContent, without its plain text about a range that cannot be served: errors

@@ -46,7 +46,7 @@ func (s *Service) createBatch(c *Call) error {
 	body, err := io.ReadAll(io.LimitReader(c.Request.Body, maxCreateBody+1)) //nolint:forbidigo // bounded
 	switch {
 	case err != nil:
-		return apierr.MalformedJSON(int64(len(body)), "the body broke off")
+		return err //nolint:wrapcheck // an error of the API, or the client has disconnected
 	case len(body) > maxCreateBody:
 		return apierr.BodyTooLarge(maxCreateBody)
 	}
@@ -65,7 +65,7 @@ func (s *Service) createBatch(c *Call) error {
 }
 
 // create creates a batch of an account, and returns it. If the client has sent the same request before, it returns the
-// batch of that one.
+// batch of that one, unless only an SDK says that it is the same and that batch was cancelled since.
 func (s *Service) create(ctx context.Context, account string, b Batch, from origin) (Batch, error) {
 	s.complete(&b, account, from.key)
 	var created Batch
@@ -75,7 +75,9 @@ func (s *Service) create(ctx context.Context, account string, b Batch, from orig
 			return err
 		}
 		if earlier != "" {
-			if created, err = findBatch(ctx, tx, account, earlier); !errors.Is(err, sql.ErrNoRows) {
+			created, err = findBatch(ctx, tx, account, earlier)
+			again := errors.Is(err, sql.ErrNoRows) || err == nil && !from.named && created.cancelled()
+			if !again {
 				return err
 			}
 		}

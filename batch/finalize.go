@@ -11,7 +11,7 @@ import (
 )
 
 // endRest writes the lines that have not run to the error file.
-func (r *recorder) endRest(ctx context.Context, code, message string) error {
+func (r *recorder) endRest(ctx context.Context, why ending) error {
 	for {
 		rest, err := restOfLines(ctx, r.service.db.Read(), r.batch.seq, restAtOnce)
 		if err != nil {
@@ -23,7 +23,7 @@ func (r *recorder) endRest(ctx context.Context, code, message string) error {
 		for len(rest) > 0 {
 			some := rest[:min(maxRecorded, len(rest))]
 			rest = rest[len(some):]
-			all, err := r.endLines(ctx, some, errorObject{code, message})
+			all, err := r.endLines(ctx, some, why)
 			if err != nil {
 				return err
 			}
@@ -35,7 +35,7 @@ func (r *recorder) endRest(ctx context.Context, code, message string) error {
 }
 
 // endLines returns the outcomes of lines that will not run. Each line is read, for its custom_id.
-func (r *recorder) endLines(ctx context.Context, lines []lineRef, why errorObject) ([]outcome, error) {
+func (r *recorder) endLines(ctx context.Context, lines []lineRef, why ending) ([]outcome, error) {
 	all := make([]outcome, len(lines))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(storageRequests)
@@ -49,7 +49,11 @@ func (r *recorder) endLines(ctx context.Context, lines []lineRef, why errorObjec
 			if err != nil {
 				return fmt.Errorf("parse a line of a batch: %w", err)
 			}
-			all[i] = newResult(ref, resultObject{CustomID: l.customID, Error: &why}, Result{})
+			e := errorObject{why.code, why.unstarted}
+			if ref.attempts > 0 {
+				e.Message += " again"
+			}
+			all[i] = newResult(ref, resultObject{CustomID: l.customID, Error: &e}, Result{})
 			return nil
 		})
 	}

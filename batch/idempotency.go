@@ -22,6 +22,7 @@ type origin struct {
 	token  string
 	until  int64 // how long the token counts, in seconds from the creation
 	retry  bool  // an earlier request with the token may exist
+	named  bool  // the client has chosen the token
 }
 
 // origin returns the origin of a call. An SDK repeats a request after a failure without an Idempotency-Key, and only
@@ -31,13 +32,13 @@ func (c *Call) origin(digest []byte) origin {
 		return namedOrigin(c.Key, c.Request.URL.Path, key, digest)
 	}
 	retries, _ := strconv.Atoi(c.Request.Header.Get("X-Stainless-Retry-Count")) // 0 if it is no number
-	return origin{c.Key, digest, c.Request.URL.Path + " body " + hex.EncodeToString(digest), repeatTime, retries > 0}
+	return origin{c.Key, digest, c.Request.URL.Path + " body " + hex.EncodeToString(digest), repeatTime, retries > 0, false}
 }
 
 // namedOrigin returns the origin of requests at a place for which the client has chosen a name, which counts for 24 hours.
 func namedOrigin(key, place, name string, digest []byte) origin {
 	sum := sha256.Sum256([]byte(name))
-	return origin{key, digest, place + " key " + hex.EncodeToString(sum[:]), idempotencyTime, true}
+	return origin{key, digest, place + " key " + hex.EncodeToString(sum[:]), idempotencyTime, true, true}
 }
 
 // repeated returns the id of what an earlier request of the same origin has created; empty if there was none. It is an

@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -11,12 +12,20 @@ import (
 	"go.uber.org/zap"
 )
 
-// Causes of the end of a job's context.
+// Causes of the end of a job's context. The ledger takes those that are a context.Canceled for a client that disconnects.
 var (
 	errStopping  = errors.New("the gateway is stopping")
-	errExpired   = errors.New("the batch has expired")
-	errCancelled = errors.New("the batch was cancelled")
+	errExpired   = fmt.Errorf("the batch has expired: %w", context.Canceled)
+	errCancelled = fmt.Errorf("the batch was cancelled: %w", context.Canceled)
 )
+
+// ending is what the error file says of the lines of a batch that ends before them.
+type ending struct{ code, unstarted, cut string }
+
+var endings = map[error]ending{
+	errExpired:   {"batch_expired", "the batch expired before this line ran", "the line was ended while it ran, when the batch expired"},
+	errCancelled: {"batch_cancelled", "the batch was cancelled before this line ran", "the line was cancelled while it ran"},
+}
 
 const (
 	readAhead     = 256  // lines of a model that a job has read

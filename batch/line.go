@@ -28,6 +28,7 @@ type outcome struct {
 	line    lineRef
 	text    []byte // with its end of line
 	success bool
+	cut     bool // of isResult: the batch has ended while the line ran
 	result  Result
 
 	reason     Reason // of isUntried
@@ -87,7 +88,13 @@ func (j *job) runLine(ref lineRef, place Place) outcome {
 	})
 	switch r.State {
 	case Cancelled:
-		return untried(Nothing, waitDelay)
+		why, ends := endings[context.Cause(j.ctx)]
+		if !ends || !r.Began {
+			return untried(Nothing, waitDelay)
+		}
+		o := newResult(ref, resultObject{CustomID: l.customID, Error: &errorObject{why.code, why.cut}}, r)
+		o.cut = true
+		return o
 	case Waits:
 		reason, delay := r.Reason, waitDelay
 		switch {

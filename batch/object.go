@@ -99,6 +99,9 @@ type Batch struct {
 // remaining returns how many lines have no result yet.
 func (b *Batch) remaining() int64 { return b.Total - b.Done - b.Failures }
 
+// cancelled reports whether the batch was cancelled, whether or not it has ended.
+func (b *Batch) cancelled() bool { return b.Status == Cancelling || b.Status == StatusCancelled }
+
 // LineError is an error of the validation.
 type LineError struct {
 	Code    string  `json:"code"`

@@ -27,6 +27,7 @@ type recorder struct {
 	*job
 	batch            Batch       // with the counts and the status of the last write
 	output, failures *resultFile // failures is nil before the first failure
+	cut              bool        // a line was ended while it ran
 }
 
 // run records the outcomes of a job's lines until all have ended, its deadline passes, or it is cancelled, and ends the
@@ -71,12 +72,12 @@ func (r *recorder) record(ctx context.Context) error {
 		return errLeaseLost
 	case r.batch.Status == Cancelling, errors.Is(cause, errCancelled):
 		end = StatusCancelled
-		if err := r.endRest(ctx, "batch_cancelled", "the batch was cancelled before this line ran"); err != nil {
+		if err := r.endRest(ctx, endings[errCancelled]); err != nil {
 			return err
 		}
-	case r.batch.remaining() > 0:
+	case r.batch.remaining() > 0, r.cut:
 		end = Expired
-		if err := r.endRest(ctx, "batch_expired", "the batch expired before this line ran"); err != nil {
+		if err := r.endRest(ctx, endings[errExpired]); err != nil {
 			return err
 		}
 	}
@@ -223,6 +224,7 @@ func (r *recorder) end(all []outcome, written bool) {
 			o.result.Release()
 		}
 		if written && o.kind == isResult {
+			r.cut = r.cut || o.cut
 			r.service.metrics.ended(r.sources[o.line.model].model, o.success)
 		}
 		r.done(o)
@@ -251,10 +253,13 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 		case o.kind != isResult:
 		case o.success:
 			output = append(output, o.text...)
-			c.add(o.result.Body)
+			c.completed++
 		default:
 			failures = append(failures, o.text...)
 			c.failed++
+		}
+		if o.kind == isResult {
+			c.charge(&o.result)
 		}
 	}
 	if !changes {
@@ -302,14 +307,13 @@ func (r *recorder) writeLines(ctx context.Context, tx database.Tx, all []outcome
 	return true, budget.WriteSettlements(ctx, tx, charges) //nolint:wrapcheck // by the caller
 }
 
-// add counts a success.
-func (c *counts) add(body []byte) {
-	c.completed++
-	usage := gjson.GetBytes(body, "usage")
-	c.input += usage.Get("prompt_tokens").Int()
-	c.output += usage.Get("completion_tokens").Int()
-	c.cached += usage.Get("prompt_tokens_details.cached_tokens").Int()
-	c.reasoning += usage.Get("completion_tokens_details.reasoning_tokens").Int()
+// charge counts what a line was charged, which the gateway has counted itself if its response does not say it.
+func (c *counts) charge(r *Result) {
+	c.input += r.InputTokens
+	c.output += r.OutputTokens
+	usage := gjson.GetBytes(r.Body, "usage")
+	c.cached += min(usage.Get("prompt_tokens_details.cached_tokens").Int(), r.InputTokens)
+	c.reasoning += min(usage.Get("completion_tokens_details.reasoning_tokens").Int(), r.OutputTokens)
 }
 
 // append appends results to the files, and reports whether the error file is a new one.

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -80,8 +82,8 @@ func (g *testGateway) get(t *testing.T, into any, method, path, body string, hea
 	must(t, json.Unmarshal(response.Body.Bytes(), into))
 }
 
-// form returns the body of an upload and its content type.
-func form(t *testing.T, file string) (body, contentType string) {
+// formOf returns the body of an upload and its content type.
+func formOf(t *testing.T, file string) (body, contentType string) {
 	t.Helper()
 	var text bytes.Buffer
 	w := multipart.NewWriter(&text)
@@ -97,7 +99,7 @@ func form(t *testing.T, file string) (body, contentType string) {
 // upload uploads n lines.
 func (g *testGateway) upload(t *testing.T, n int, header ...string) (f fileObject) {
 	t.Helper()
-	body, kind := form(t, inputLines(n))
+	body, kind := formOf(t, inputLines(n))
 	g.get(t, &f, "POST", "/v1/files", body, append(header, "Content-Type", kind)...)
 	return f
 }
@@ -138,7 +140,7 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 	if err != nil || response.Code != http.StatusPartialContent || response.Body.Len() != 10 || response.Header().Get("ETag") == "" {
 		t.Errorf("a range of the output: status %d with %d bytes and the ETag %q, %v", response.Code, response.Body.Len(), response.Header().Get("ETag"), err)
 	}
-	for _, outside := range []string{"bytes=99999-", "bytes=x"} {
+	for _, outside := range []string{"bytes=99999-", "bytes=x", "bytes=-0"} {
 		response, err = g.call(t, "GET", "/v1/files/"+*d.OutputFile+"/content", "", "Range", outside)
 		wantCode(t, outside, err, apierr.InvalidRequest)
 		if e := apierr.From(err); e.Status() != http.StatusRequestedRangeNotSatisfiable || response.Body.Len() > 0 {
@@ -160,9 +162,35 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 	wantCode(t, "a deleted file is read", err, apierr.NotFound)
 }
 
+// Lines that begin alike are sent one after another, so that vLLM's prefix cache serves them, in whatever order a file has them.
+func TestLinesThatBeginAlikeAreSentOneAfterAnother(t *testing.T) {
+	const prefixes, lines = 12, 2 * readAhead
+	g := startService(t)
+	settings := testSettings
+	settings.PerBackend = 1
+	g.Reload(settings)
+	var file strings.Builder
+	for _, n := range rand.Perm(lines) {
+		prefix := strings.Repeat(fmt.Sprintf("Instruction number %d. ", n%prefixes), 8)
+		fmt.Fprintf(&file, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"prompt":"%sQuestion %d"}}`+"\n", n, prefix, n)
+	}
+	b, err := g.Create(t.Context(), "a", "k", "lines.jsonl", "24h", strings.NewReader(file.String()))
+	must(t, err)
+	g.await(t, b.ID, Completed)
+	sent, changes, before := g.sent(), -1, ""
+	for _, prompt := range sent {
+		if prefix, _, _ := strings.Cut(prompt, "."); prefix != before {
+			changes, before = changes+1, prefix
+		}
+	}
+	if len(sent) != lines || changes != prefixes-1 {
+		t.Errorf("the prefix changes %d times among the %d lines that were sent, want %d times among %d", changes, len(sent), prefixes-1, lines)
+	}
+}
+
 func TestWrongLinesFailTheBatch(t *testing.T) {
 	g := startService(t)
-	body, kind := form(t, "no JSON\n")
+	body, kind := formOf(t, "no JSON\n")
 	var f fileObject
 	g.get(t, &f, "POST", "/v1/files", body, "Content-Type", kind)
 	var b struct{ ID string }
@@ -222,6 +250,72 @@ func TestCancelledBatchHasAllLinesInItsFiles(t *testing.T) {
 	wantCode(t, "the second cancellation", err, apierr.BatchNotCancellable)
 }
 
+// The error file tells the lines that a backend had received from those that it had not.
+func TestLinesSayWhetherTheyRanWhenTheirBatchEnded(t *testing.T) {
+	for _, c := range []struct {
+		end       Status
+		code, cut string
+	}{{StatusCancelled, "batch_cancelled", "cancelled while it ran"}, {Expired, "batch_expired", "while it ran"}} {
+		t.Run(string(c.end), func(t *testing.T) {
+			g := startService(t)
+			settings := testSettings
+			settings.PerBackend = 4
+			g.Reload(settings)
+			defer g.hold(10)()
+			id := g.create(t, 30)
+			poll.Until(t, "some lines run", func() bool {
+				return g.cluster.number(t, `SELECT completed FROM batches`) == 10 && g.serving.Load() == 4
+			})
+			if c.end == StatusCancelled {
+				g.get(t, new(any), "POST", "/v1/batches/"+id+"/cancel", "")
+			} else {
+				g.Service.mu.Lock()
+				for _, j := range g.jobs {
+					j.cancel(errExpired) // as the timer of its deadline does
+				}
+				g.Service.mu.Unlock()
+			}
+			d := g.await(t, id, c.end)
+			g.checkResults(t, d, 30)
+			response, err := g.call(t, "GET", "/v1/files/"+*d.ErrorFile+"/content", "")
+			must(t, err)
+			text := response.Body.String()
+			if n, all := strings.Count(text, c.cut), strings.Count(text, c.code); n != 4 || all != 20 || strings.Count(text, "before this line ran") != 16 {
+				t.Errorf("%d of %d lines were cut, want 4 of 20:\n%s", n, all, text)
+			}
+		})
+	}
+}
+
+func TestRangesOfAFile(t *testing.T) {
+	g := startService(t)
+	f := g.upload(t, 10)
+	path := "/v1/files/" + f.ID + "/content"
+	size := fmt.Sprint(f.Bytes)
+	whole, err := g.call(t, "GET", path, "")
+	must(t, err)
+	for ranges, want := range map[string]string{ // the Content-Range, "parts" for several, empty for the whole file
+		"bytes=0-0": "bytes 0-0/" + size, "Bytes=0-0": "bytes 0-0/" + size, "bytes=-1": fmt.Sprintf("bytes %d-%d/%s", f.Bytes-1, f.Bytes-1, size),
+		"bytes=-10,0-0": "parts", "bytes=0-0,-0": "bytes 0-0/" + size, "bytes=-0, 1-2": "bytes 1-2/" + size,
+		"bytes=-0": "outside", "bytes= - 0": "outside", "bytes=-00,-0": "outside", "bytes=" + size + "-": "outside", "bytes=x": "outside",
+		"items=0-1": "", "items": "", "": "", "bytes": "", "bytes=": "",
+		"bytes=" + strings.Repeat("0-0,", 15) + "5-5": "parts", "bytes=" + strings.Repeat("0-0,", 16) + "5-5": "",
+		"bytes=0-,0-": "",
+	} {
+		got, err := g.call(t, "GET", path, "", "Range", ranges)
+		kind := got.Header().Get("Content-Range")
+		switch {
+		case strings.HasPrefix(got.Header().Get("Content-Type"), "multipart/byteranges"):
+			kind = "parts"
+		case err != nil && apierr.From(err).Status() == http.StatusRequestedRangeNotSatisfiable:
+			kind = "outside"
+		}
+		if kind != want || want == "" && (got.Code != http.StatusOK || got.Body.String() != whole.Body.String()) {
+			t.Errorf("%q: got %d, %q and %v, want %q", ranges, got.Code, kind, err, want)
+		}
+	}
+}
+
 func TestExpiredBatchEndsAndExpiredFilesAreDeleted(t *testing.T) {
 	g := startService(t)
 	serve := g.hold(10)
@@ -262,7 +356,7 @@ func TestConcurrentRequestsWithOneKeyCreateOneObject(t *testing.T) {
 	g := startService(t)
 	const tries = 8
 	for _, c := range []struct{ what, path string }{{"file", "/v1/files"}, {"batch", "/v1/batches"}} {
-		body, kind := form(t, inputLines(2))
+		body, kind := formOf(t, inputLines(2))
 		if c.what == "batch" {
 			body = batchBody(g.upload(t, 2).ID)
 		}
@@ -291,13 +385,66 @@ func TestConcurrentRequestsWithOneKeyCreateOneObject(t *testing.T) {
 	}
 }
 
+// The official SDKs number their retries, but send no idempotency key.
+func TestRetryOfAnSDKReturnsTheFirstBatch(t *testing.T) {
+	g := startService(t)
+	body := batchBody(g.upload(t, 1).ID)
+	create := func(header ...string) string {
+		var b struct{ ID string }
+		g.get(t, &b, "POST", "/v1/batches", body, header...)
+		return b.ID
+	}
+	first := create()
+	if again := create("X-Stainless-Retry-Count", "1"); again != first {
+		t.Errorf("a retry has created the batch %s beside %s", again, first)
+	}
+	for _, header := range []string{"X-Stainless-Retry-Count", "Idempotency-Key"} {
+		if other := create(header, "0"); other == first {
+			t.Errorf("a request with %s: 0, which is no retry, has returned the first batch", header)
+		}
+	}
+}
+
+// A retry is for the answer to the first request, and who has cancelled that batch has had it.
+func TestRetryAfterACancellationCreatesABatch(t *testing.T) {
+	g := startService(t)
+	defer g.hold(0)()
+	body := batchBody(g.upload(t, 1).ID)
+	create := func(header ...string) string {
+		var b struct{ ID string }
+		g.get(t, &b, "POST", "/v1/batches", body, header...)
+		return b.ID
+	}
+	cancel := func(id string) { g.get(t, new(any), "POST", "/v1/batches/"+id+"/cancel", "") }
+	retry := []string{"X-Stainless-Retry-Count", "1"}
+	first := create()
+	cancel(first)
+	second := create(retry...)
+	if second == first {
+		t.Error("a retry has returned the batch that is being cancelled")
+	}
+	if again := create(retry...); again != second {
+		t.Errorf("a second retry has created the batch %s beside %s", again, second)
+	}
+	cancel(second)
+	g.await(t, second, StatusCancelled)
+	if third := create(retry...); third == first || third == second {
+		t.Error("a retry has returned a cancelled batch")
+	}
+	named := create("Idempotency-Key", "once")
+	cancel(named)
+	if again := create("Idempotency-Key", "once"); again != named {
+		t.Errorf("an Idempotency-Key has created the batch %s beside the cancelled %s", again, named)
+	}
+}
+
 func TestFilesOfAnAccountStayWithinItsQuota(t *testing.T) {
 	g := startService(t)
 	size := g.upload(t, 100).Bytes
 	s := testSettings
 	s.MaxAccountBytes = 2*size + 10
 	g.Reload(s)
-	body, kind := form(t, inputLines(100))
+	body, kind := formOf(t, inputLines(100))
 	var uploading sync.WaitGroup
 	for range 4 {
 		uploading.Go(func() {
@@ -315,6 +462,38 @@ func TestFilesOfAnAccountStayWithinItsQuota(t *testing.T) {
 		return g.checkQuota(ctx, tx, &File{Account: "a", Bytes: 2 * size})
 	})
 	wantCode(t, "a file that does not fit beside others", err, apierr.StorageQuotaExceeded)
+}
+
+func TestFilesAreListedInPages(t *testing.T) {
+	g := startService(t)
+	var ids []string
+	for range 3 {
+		ids = append(ids, g.upload(t, 1).ID)
+	}
+	for _, c := range []struct {
+		query string
+		want  []string
+		more  bool
+	}{
+		{"limit=2", []string{ids[2], ids[1]}, true},
+		{"limit=2&after=" + ids[1], []string{ids[0]}, false},
+		{"order=asc&purpose=batch", ids, false},
+		{"purpose=batch_output", nil, false},
+	} {
+		var page list[fileObject]
+		g.get(t, &page, "GET", "/v1/files?"+c.query, "")
+		var got []string
+		for _, f := range page.Data {
+			got = append(got, f.ID)
+		}
+		if !slices.Equal(got, c.want) || page.HasMore != c.more {
+			t.Errorf("%s: got %v, more %v, want %v, more %v", c.query, got, page.HasMore, c.want, c.more)
+		}
+	}
+	for _, query := range []string{"files?limit=0", "files?limit=10001", "files?order=up", "files?order=", "files?x=1", "batches?limit=101"} {
+		_, err := g.call(t, "GET", "/v1/"+query, "")
+		wantCode(t, query, err, apierr.InvalidRequest)
+	}
 }
 
 func TestListedBatchesBelongToTheirAccount(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"mime/multipart"
 	"path"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/internal/form"
 	"basegate/storage"
 )
 
@@ -89,18 +89,17 @@ func newObjectName() string { return strings.ToLower(rand.Text()) }
 
 // read reads all parts.
 func (u *upload) read() error {
-	kind, parameters, err := mime.ParseMediaType(u.call.Request.Header.Get("Content-Type"))
-	if err != nil || kind != "multipart/form-data" || parameters["boundary"] == "" {
+	parts, err := form.NewReader(u.call.Request.Header.Get("Content-Type"), u.call.Request.Body)
+	if err != nil {
 		return apierr.InvalidField("file", "the body is not multipart/form-data; send the fields file and purpose, as curl -F does")
 	}
-	parts := multipart.NewReader(u.call.Request.Body, parameters["boundary"])
 	for n := 0; ; n++ {
-		part, err := parts.NextRawPart()
+		part, err := parts.Next()
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return u.broken(err)
+			return broken(err)
 		case n == maxParts:
 			return apierr.InvalidField("file", fmt.Sprintf("the form has more than %d fields; expected file and purpose", maxParts))
 		}
@@ -110,14 +109,19 @@ func (u *upload) read() error {
 	}
 }
 
-// errBroken is the cause of an upload that has broken off.
-var errBroken = errors.New("the upload broke off")
-
-func (u *upload) broken(err error) error {
-	if u.call.Request.Context().Err() != nil {
-		return fmt.Errorf("%w: %w", errBroken, err)
+// broken returns the error of an upload whose form could not be read.
+func broken(err error) error {
+	e, refused := errors.AsType[*apierr.Error](err)
+	switch {
+	case errors.Is(err, form.ErrMalformed):
+		return apierr.InvalidField("file", "the multipart/form-data is malformed: the header of a field has a control character or is no header, "+
+			"or something follows the form's end; nothing was stored")
+	case errors.Is(err, form.ErrCut), errors.Is(err, io.ErrUnexpectedEOF):
+		return apierr.InvalidField("file", "the multipart/form-data ends without its closing delimiter, so a part of it may be missing; nothing was stored")
+	case refused:
+		return apierr.InvalidField("file", e.Message+"; nothing was stored")
 	}
-	return apierr.InvalidField("file", "the body broke off before the end of its multipart/form-data, or came too slowly; nothing was stored")
+	return err // the client has disconnected
 }
 
 // spellings maps the names that Python's and Node's SDK give fields to those of Go's SDK.
@@ -141,12 +145,14 @@ func (u *upload) readPart(part *multipart.Part) error {
 			u.file.Name = cleanName(f)
 		}
 		return u.store(part)
+	case name == "":
+		return apierr.InvalidField("file", `a field of the form has no name; expected a header such as Content-Disposition: form-data; name="file"`)
 	case target == nil:
 		return apierr.UnknownField(name, "")
 	}
 	value, err := io.ReadAll(io.LimitReader(part, maxField+1)) //nolint:forbidigo // bounded
 	if err != nil {
-		return u.broken(err)
+		return broken(err)
 	}
 	if len(value) > maxField {
 		return apierr.InvalidField(name, fmt.Sprintf("%s is longer than %d bytes", name, maxField))
@@ -179,8 +185,8 @@ func (e *readError) Unwrap() error { return e.error }
 func (u *upload) store(part io.Reader) error {
 	u.stored = true
 	err := u.service.receive(u.call.Request.Context(), &u.file, part)
-	if broken, ok := errors.AsType[*readError](err); ok {
-		return u.broken(broken)
+	if failed, ok := errors.AsType[*readError](err); ok {
+		return broken(failed)
 	}
 	return err
 }
@@ -197,8 +203,8 @@ func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
 	digest := sha256.New()
 	inLine := false // the last line has no end yet
 	for {
-		n, err := io.ReadFull(from, *buffer)
-		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		n, err := fill(*buffer, from)
+		end := errors.Is(err, io.EOF)
 		if err != nil && !end {
 			return &readError{err}
 		}
@@ -218,6 +224,17 @@ func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
 			return nil
 		}
 	}
+}
+
+// fill reads until p is full or from ends. It returns the error of from: io.ReadFull makes one of two ends of it, a regular
+// one and that of a body which is cut off.
+func fill(p []byte, from io.Reader) (n int, err error) {
+	for n < len(p) && err == nil {
+		var read int
+		read, err = from.Read(p[n:])
+		n += read
+	}
+	return n, err //nolint:wrapcheck // by the caller
 }
 
 // append appends a piece, if the limits of the file and its account allow it.

@@ -1,6 +1,6 @@
 // Package breaker classifies upstream failures and provides one circuit breaker per backend. It holds the table of
-// failure classes with their consequences (classes.go), maps vLLM's responses to classes (classify.go) and wraps
-// gobreaker (breaker.go). It leaves sending requests and choosing backends to other packages.
+// failure classes with their consequences (classes.go), maps vLLM's responses (classify.go) and its /health (health.go) to
+// classes, and wraps gobreaker (breaker.go). It leaves sending requests and choosing backends to other packages.
 package breaker
 
 import (
@@ -40,6 +40,7 @@ type Breaker struct {
 	circuit  atomic.Pointer[circuit] // Reset replaces it
 	openedAt atomic.Int64            // nanoseconds since the epoch
 	fatal    atomic.Int32            // reports in progress whose class opens the breaker whatever the count
+	failing  failing
 	recent   recent
 }
 
@@ -69,8 +70,12 @@ func (b *Breaker) newCircuit() *circuit {
 			if b.circuit.Load() != c { // an attempt from before a Reset
 				return
 			}
-			if to == gobreaker.StateOpen {
+			switch to {
+			case gobreaker.StateOpen:
 				b.openedAt.Store(time.Now().UnixNano())
+			case gobreaker.StateClosed:
+				b.failing.forget()
+			case gobreaker.StateHalfOpen:
 			}
 			b.changed(stateOf(from), stateOf(to))
 		},
@@ -80,6 +85,7 @@ func (b *Breaker) newCircuit() *circuit {
 
 // Reset closes the breaker and forgets what it has counted. Attempts that began before do not count.
 func (b *Breaker) Reset() {
+	b.failing.forget()
 	if from := stateOf(b.circuit.Swap(b.newCircuit()).State()); from != Closed {
 		b.changed(from, Closed)
 	}
@@ -96,19 +102,34 @@ func (b *Breaker) RetryIn() time.Duration {
 	return max(0, time.Until(time.Unix(0, b.openedAt.Load()).Add(b.settings.OpenFor)))
 }
 
-// Allow returns a permit for one attempt, or ErrOpen. The caller must close the permit on every path: a half-open
+// OpenTo reports whether the breaker is open to a key: not because of the failures of another key alone. To AnyKey it is open
+// if it is to all.
+func (b *Breaker) OpenTo(key string) bool { return b.State() == Open && !b.failing.areOthers(key) }
+
+// Allow returns a permit for one attempt of a key, or ErrOpen. The caller must close the permit on every path: a half-open
 // breaker whose trial attempt never reports would stay half-open forever.
-func (b *Breaker) Allow() (*Permit, error) {
+func (b *Breaker) Allow(key string) (*Permit, error) {
 	done, err := b.circuit.Load().Allow()
-	if err != nil {
+	if err == nil {
+		return &Permit{breaker: b, key: key, done: done}, nil
+	}
+	if !b.failing.areOthers(key) {
 		return nil, ErrOpen
 	}
-	return &Permit{breaker: b, done: done}, nil
+	return &Permit{breaker: b, key: key, done: b.endTrial}, nil
+}
+
+// endTrial ends an attempt at a breaker that the failures of another key have opened. Success closes it.
+func (b *Breaker) endTrial(result error) {
+	if result == nil {
+		b.Reset()
+	}
 }
 
 // Permit allows one attempt.
 type Permit struct {
 	breaker *Breaker
+	key     string
 	mu      sync.Mutex
 	done    func(error) // nil once reported
 }
@@ -117,7 +138,7 @@ type Permit struct {
 // for hours. A closed breaker counts nothing yet: Report at the end of the stream does, so that streams that break off
 // halfway are failures in a row.
 func (p *Permit) Begin() {
-	if p.breaker.State() == HalfOpen {
+	if p.breaker.State() != Closed {
 		p.end(nil)
 	} else {
 		p.end(errUncounted)
@@ -150,7 +171,7 @@ func (p *Permit) Report(c Class) {
 		}
 		done = again
 	}
-	p.breaker.report(done, c)
+	p.breaker.report(done, c, p.key)
 }
 
 // Close ends an attempt without a result, unless it has been reported.
@@ -172,12 +193,18 @@ var (
 	errUncounted = errors.New("uncounted attempt")
 )
 
-func (b *Breaker) report(done func(error), c Class) {
+func (b *Breaker) report(done func(error), c Class, key string) {
 	b.recent.add(c)
 	row := c.row()
+	if row.counts {
+		b.failing.count(key, row.opens)
+	}
 	switch {
 	case c == Success:
 		done(nil)
+		if b.State() == Closed { // else the attempt began before it opened
+			b.failing.forget()
+		}
 	case row.opens:
 		b.fatal.Add(1)
 		done(errCounted)

@@ -56,7 +56,7 @@ func newTestBreaker(t *testing.T, failures, trials int) *testBreaker {
 
 func (b *testBreaker) permit() *breaker.Permit {
 	b.t.Helper()
-	p, err := b.Allow()
+	p, err := b.Allow(breaker.AnyKey)
 	if err != nil {
 		b.t.Fatalf("Allow: %v", err)
 	}
@@ -65,7 +65,7 @@ func (b *testBreaker) permit() *breaker.Permit {
 
 func (b *testBreaker) wantRefused() {
 	b.t.Helper()
-	if _, err := b.Allow(); !errors.Is(err, breaker.ErrOpen) {
+	if _, err := b.Allow(breaker.AnyKey); !errors.Is(err, breaker.ErrOpen) {
 		b.t.Fatalf("Allow: %v, want ErrOpen", err)
 	}
 }
@@ -432,7 +432,7 @@ func TestConcurrentAttemptsLeaveOneConsistentState(t *testing.T) {
 		for i := range 200 {
 			all.Go(func() {
 				time.Sleep(time.Duration(i) * time.Second)
-				p, err := b.Allow()
+				p, err := b.Allow(breaker.AnyKey)
 				if err != nil {
 					return
 				}
@@ -458,9 +458,119 @@ func TestConcurrentAttemptsLeaveOneConsistentState(t *testing.T) {
 	})
 }
 
+// failAs makes attempts of a key until the breaker is open.
+func (b *testBreaker) failAs(key string) {
+	b.t.Helper()
+	for range 5 {
+		p, err := b.Allow(key)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		p.Report(breaker.RequestFailed)
+		p.Close()
+	}
+	b.wantState(breaker.Open)
+}
+
+func TestFailuresOfOneKeyDoNotOpenTheBreakerToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 5, 2)
+		b.failAs("a")
+		if _, err := b.Allow("a"); !errors.Is(err, breaker.ErrOpen) || !b.OpenTo("a") || b.OpenTo("b") {
+			t.Fatalf("got %v for the key that has failed, which it is open to (%t), as to another (%t)", err, b.OpenTo("a"), b.OpenTo("b"))
+		}
+		if b.OpenTo(breaker.AnyKey) {
+			t.Fatal("it is open to all keys")
+		}
+		trial, err := b.Allow("b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := b.Allow("c")
+		if err != nil {
+			t.Fatalf("got %v for a second key", err)
+		}
+		second.Close()
+		trial.Begin() // a stream
+		b.wantState(breaker.Closed)
+		trial.Report(breaker.Success)
+		b.attempt(breaker.Success)
+	})
+}
+
+func TestTrialOfAnotherKeyThatFailsOpensTheBreakerToAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 5, 2)
+		b.failAs("a")
+		for _, ends := range []func(*breaker.Permit){
+			func(p *breaker.Permit) { p.Close() }, // the client has left, which says nothing
+			func(p *breaker.Permit) { p.Report(breaker.Busy) },
+			func(p *breaker.Permit) { p.Report(breaker.RequestFailed) },
+		} {
+			trial, err := b.Allow("b")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends(trial)
+			trial.Close()
+			b.wantState(breaker.Open)
+		}
+		if _, err := b.Allow("c"); !errors.Is(err, breaker.ErrOpen) || !b.OpenTo("c") {
+			t.Fatalf("got %v after two keys have failed", err)
+		}
+	})
+}
+
+// Of two keys, the requests of one fail, and one of the other began before they did.
+func TestLateSuccessOfAnotherKeyLeavesTheBreakerOpenToOneKeyOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBreaker(t, 5, 1)
+		late, err := b.Allow("b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.failAs("a")
+		late.Report(breaker.Success)
+		if b.OpenTo("b") || !b.OpenTo("a") {
+			t.Errorf("open to the key that has failed: %t; to the other: %t", b.OpenTo("a"), b.OpenTo("b"))
+		}
+		time.Sleep(openFor + time.Second) // half-open
+		trial, err := b.Allow("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Allow("a"); !errors.Is(err, breaker.ErrOpen) {
+			t.Errorf("a second trial of the key that has failed: got %v", err)
+		}
+		other, err := b.Allow("b")
+		if err != nil {
+			t.Fatalf("another key beside the trial: %v", err)
+		}
+		other.Report(breaker.Success)
+		b.wantState(breaker.Closed)
+		trial.Close()
+		b.failAs("b")
+		if b.OpenTo("c") || !b.OpenTo("b") {
+			t.Errorf("after the breaker has closed: open to the key that has failed: %t; to another: %t", b.OpenTo("b"), b.OpenTo("c"))
+		}
+	})
+}
+
+func TestProvenFailureOfOneKeyOpensTheBreakerToAll(t *testing.T) {
+	b := newTestBreaker(t, 5, 2)
+	p, err := b.Allow("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Report(breaker.EngineDead)
+	if _, err := b.Allow("b"); !errors.Is(err, breaker.ErrOpen) {
+		t.Fatalf("got %v, want %v", err, breaker.ErrOpen)
+	}
+}
+
 func TestClassTableMatchesTheGoldenFile(t *testing.T) {
 	var got strings.Builder
-	got.WriteString("class code counts opens retry\n")
+	got.WriteString("class code counts opens retry: proof\n")
 	for _, c := range breaker.Classes() {
 		var counts, opens bool
 		synctest.Test(t, func(t *testing.T) {
@@ -474,7 +584,7 @@ func TestClassTableMatchesTheGoldenFile(t *testing.T) {
 		if code == "" {
 			code = "-"
 		}
-		fmt.Fprintf(&got, "%s %s counts=%t opens=%t %s\n", c, code, counts, opens, retry)
+		fmt.Fprintf(&got, "%s %s counts=%t opens=%t %s: %s\n", c, code, counts, opens, retry, c.Proof())
 	}
 	golden(t, "testdata/classes.golden", got.String())
 }

@@ -23,6 +23,12 @@ const (
 	EngineDead
 	// ServerError is any other response with status 500 or above.
 	ServerError
+	// RequestFailed is status 500, or an error within a response, of a backend whose /health is good: the request may be
+	// the cause.
+	RequestFailed
+	// Ended is a response that broke off because the backend's process has ended, as that of vLLM's Rust frontend does when
+	// its engine dies.
+	Ended
 	// Aborted is a completion that vLLM aborted, as it does when it shuts down or goes to sleep.
 	Aborted
 	// Malformed is a response in a form that vLLM does not send: not JSON, not events, no finish reason.
@@ -66,33 +72,38 @@ const (
 // row holds the consequences of a class.
 type row struct {
 	name   string
+	proof  string      // what the class is known by
 	code   apierr.Code // of the error response, if no further attempt is made
 	counts bool        // the breaker counts it as a failure
 	opens  bool        // the breaker opens at once, whatever the count
+	deadly bool        // the engine is dead, and the request may have killed it
+	gone   bool        // the backend serves nothing before a probe succeeds
 	retry  Retry
 	advice string // to the client; for classes without a response it contains %s for the model's id
 }
 
 // table defines what each class of failure leads to. Only proxy's forward reads the retry column.
 var table = [classCount]row{
-	Success:         {name: "success"},
-	ClientError:     {name: "client_error", code: apierr.InvalidRequest},
-	ContextLength:   {name: "context_length", code: apierr.VLLMContextLength, advice: "the model server found the prompt too long for its context; shorten the prompt or ask for fewer tokens"},
-	Busy:            {name: "busy", code: apierr.Overloaded, retry: RetryElsewhere, advice: "every backend of %s is busy"},
-	OutOfMemory:     {name: "out_of_memory", code: apierr.VLLMOutOfMemory, counts: true, advice: "the model server ran out of GPU memory; try a shorter prompt, fewer tokens, a lower n or fewer logprobs"},
-	OutOfMemoryDead: {name: "out_of_memory_dead", code: apierr.VLLMOutOfMemory, counts: true, opens: true, advice: "the model server ran out of GPU memory and stopped; try a shorter prompt, fewer tokens, a lower n or fewer logprobs once it is back"},
-	EngineDead:      {name: "engine_dead", code: apierr.VLLMEngineDead, counts: true, opens: true, retry: RetryElsewhereOnce, advice: "the model server's engine has crashed; try again, and report it if it stays so"},
-	ServerError:     {name: "server_error", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server failed; try again"},
-	Aborted:         {name: "aborted", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server gave the request up, as it does when it shuts down; try again"},
-	Malformed:       {name: "garbled", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer made no sense; try again"},
-	Truncated:       {name: "truncated", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer broke off; try again"},
-	Refused:         {name: "refused", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "no backend of %s could be reached"},
-	Reset:           {name: "reset", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "the connection to the backend of %s broke before an answer came"},
-	TimedOut:        {name: "timed_out", code: apierr.UpstreamUnreachable, counts: true, retry: RetryElsewhere, advice: "the backend of %s was silent for too long"},
-	TooLarge:        {name: "too_large", code: apierr.UpstreamServerError, advice: "the model server's answer is larger than this gateway takes; ask for fewer or shorter completions, or fewer log-probabilities"},
-	LocalFault:      {name: "local_fault", code: apierr.Overloaded, advice: "the gateway has no connections or memory to spare for %s at the moment"},
-	Misconfigured:   {name: "misconfigured", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server cannot serve this model at the moment; try again later, and report it if it stays so"},
-	ClientGone:      {name: "client_gone"},
+	Success:         {name: "success", proof: "a complete response"},
+	ClientError:     {name: "client_error", proof: "400, 413, 422", code: apierr.InvalidRequest},
+	ContextLength:   {name: "context_length", proof: "4xx with a text about the context", code: apierr.VLLMContextLength, advice: "the model server found the prompt too long for its context; shorten the prompt or ask for fewer tokens"},
+	Busy:            {name: "busy", proof: "429, or 503 of vLLM while /health is 200", code: apierr.Overloaded, retry: RetryElsewhere, advice: "every backend of %s is busy"},
+	OutOfMemory:     {name: "out_of_memory", proof: "a text about the GPU's memory", code: apierr.VLLMOutOfMemory, counts: true, advice: "the model server ran out of GPU memory; try a shorter prompt, fewer tokens, a lower n or fewer logprobs"},
+	OutOfMemoryDead: {name: "out_of_memory_dead", proof: "that, of a dead engine", code: apierr.VLLMOutOfMemory, counts: true, opens: true, deadly: true, gone: true, advice: "the model server ran out of GPU memory and stopped; try a shorter prompt, fewer tokens, a lower n or fewer logprobs once it is back"},
+	EngineDead:      {name: "engine_dead", proof: "any failure while /health is 503 or 500, or a text about the engine", code: apierr.VLLMEngineDead, counts: true, opens: true, deadly: true, gone: true, retry: RetryElsewhereOnce, advice: "the model server's engine has crashed; try again, and report it if it stays so"},
+	ServerError:     {name: "server_error", proof: "500 or above while /health does not answer", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server failed; try again"},
+	RequestFailed:   {name: "request_failed", proof: "500 while /health is 200", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhereOnce, advice: "the model server failed at this request, and works otherwise; try again, or change the request"},
+	Ended:           {name: "ended", proof: "a connection that broke, and /health is refused", code: apierr.UpstreamServerError, counts: true, gone: true, retry: RetryElsewhereOnce, advice: "the model server ended while it worked on the request; try again"},
+	Aborted:         {name: "aborted", proof: "finish_reason abort, or silence while new connections are refused", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server gave the request up, as it does when it shuts down; try again"},
+	Malformed:       {name: "garbled", proof: "a body or an event that vLLM does not send", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer made no sense; try again"},
+	Truncated:       {name: "truncated", proof: "a response that broke off, and /health answers", code: apierr.UpstreamServerError, counts: true, retry: RetryAnywhere, advice: "the model server's answer broke off; try again"},
+	Refused:         {name: "refused", proof: "no connection", code: apierr.UpstreamUnreachable, counts: true, gone: true, retry: RetryAnywhere, advice: "no backend of %s could be reached"},
+	Reset:           {name: "reset", proof: "a connection that broke before a response, and /health answers", code: apierr.UpstreamUnreachable, counts: true, retry: RetryAnywhere, advice: "the connection to the backend of %s broke before an answer came"},
+	TimedOut:        {name: "timed_out", proof: "the timeouts of upstream", code: apierr.UpstreamUnreachable, counts: true, retry: RetryElsewhere, advice: "the backend of %s was silent for too long"},
+	TooLarge:        {name: "too_large", proof: "upstream.max_answer_bytes", code: apierr.UpstreamServerError, advice: "the model server's answer is larger than this gateway takes; ask for fewer or shorter completions, or fewer log-probabilities"},
+	LocalFault:      {name: "local_fault", proof: "an error of the gateway's own system", code: apierr.Overloaded, advice: "the gateway has no connections or memory to spare for %s at the moment"},
+	Misconfigured:   {name: "misconfigured", proof: "any other 4xx", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server cannot serve this model at the moment; try again later, and report it if it stays so"},
+	ClientGone:      {name: "client_gone", proof: "the client's connection"},
 }
 
 func (c Class) row() *row { return &table[c] }
@@ -105,3 +116,9 @@ func (c Class) Retry() Retry { return table[c].retry }
 
 // Code returns the code of the error response to the client; empty for Success and ClientGone.
 func (c Class) Code() apierr.Code { return table[c].code }
+
+// Deadly reports whether the engine is dead, and the request may have killed it.
+func (c Class) Deadly() bool { return table[c].deadly }
+
+// Gone reports whether the backend serves nothing before a probe succeeds.
+func (c Class) Gone() bool { return table[c].gone }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 // Outcome is the result of one attempt.
 type Outcome struct {
 	Class   Class
+	Doubt   Doubt  // what only /health can decide; see Judge
 	Status  int    // the backend's HTTP status, or the one its error object names; 0 without a response
 	Message string // vLLM's error text; it may quote the prompt, so it goes to the client only and never to the log
 	Param   string // the request's field that vLLM names; it need not be one that the client sent
@@ -71,7 +73,8 @@ func Classify(status int, body []byte) Outcome {
 			status = e.status
 		}
 	}
-	return Outcome{Class: classOf(status, e), Status: status, Message: clip(e.message), Param: fieldOf(e.param)}
+	class, doubt := classOf(status, e)
+	return Outcome{Class: class, Doubt: doubt, Status: status, Message: clip(e.message), Param: fieldOf(e.param)}
 }
 
 // errorBody is a parsed error response.
@@ -80,6 +83,7 @@ type errorBody struct {
 	param   string
 	status  int  // HTTP status named by the error; 0 if it names none
 	empty   bool // the response has no body
+	own     bool // it has the form of vLLM's own errors
 }
 
 // parseError parses every form in which vLLM and the servers under it report an error: nested object, flat object,
@@ -92,14 +96,14 @@ func parseError(body []byte) errorBody {
 	if body[0] != '{' {
 		return errorBody{message: string(body)}
 	}
-	object := gjson.ParseBytes(body)
+	object := gjson.ParseBytes(closed(body))
 	switch e := object.Get("error"); {
 	case e.IsObject():
-		return errorBody{message: e.Get("message").String(), param: e.Get("param").Str, status: statusOf(e)}
+		return errorBody{message: e.Get("message").String(), param: e.Get("param").Str, status: statusOf(e), own: true}
 	case e.Type == gjson.String:
 		return errorBody{message: e.Str}
 	case object.Get("object").Str == "error":
-		return errorBody{message: object.Get("message").String(), param: object.Get("param").Str, status: statusOf(object)}
+		return errorBody{message: object.Get("message").String(), param: object.Get("param").Str, status: statusOf(object), own: true}
 	case object.Get("detail").Exists():
 		return errorBody{message: object.Get("detail").String()}
 	default:
@@ -143,37 +147,95 @@ var messagePatterns = []messagePattern{
 	{OutOfMemory, 400, regexp.MustCompile(`(?i)^(torch\.(cuda\.)?outofmemoryerror: )?cuda out of memory`)},
 	{OutOfMemory, 500, regexp.MustCompile(`(?i)out of memory|outofmemoryerror|not enough gpu memory`)},
 	{EngineDead, 500, regexp.MustCompile(`(?i)enginecore encountered an issue|enginedeaderror|engine loop is not running|background loop has errored|illegal memory access|engine (core )?(is )?dead`)},
-	{ContextLength, 400, regexp.MustCompile(`(?i)^(this model's maximum context length|'max_tokens' or 'max_completion_tokens' is too large|max_tokens=\d+ cannot be greater than max_model_len|the (decoder |encoder )?prompt \((total )?length \d+\)|input length \(\d+\) exceeds|input prompt \(\d+ tokens\) is too long)`)},
+	{ContextLength, 400, regexp.MustCompile(`(?i)^(this model's maximum context length|'max_tokens' or 'max_completion_tokens' is too large|max_tokens=\d+ cannot be greater than max_model_len|max_tokens must be at least 1, got (0|-\d)|the (decoder |encoder )?prompt \((total )?length \d+\)|input length \(\d+\) exceeds|input prompt \(\d+ tokens\) is too long)`)},
 	{ContextLength, 400, regexp.MustCompile(`(?i)^[^'"\x60=\[{]*(maximum context length|longer than the maximum model length|(prompt|input) .*is too long)`)},
-	{Busy, 429, regexp.MustCompile(`(?i)engine is currently busy|currently scaling|cannot accept new requests|too many requests|overloaded`)},
+	{Busy, 429, regexp.MustCompile(`(?i)engine is currently busy|currently scaling|cannot accept new requests|token backlog limit|generation is paused|too many requests|overloaded`)},
 }
 
-func classOf(status int, e errorBody) Class {
+// classOf returns the class by status and text, and what is left in doubt about it.
+func classOf(status int, e errorBody) (Class, Doubt) {
 	if e.empty && status == http.StatusInternalServerError {
-		return EngineDead // versions up to 0.8 respond so after their engine has died
+		return EngineDead, Empty
 	}
 	for _, p := range messagePatterns {
 		if status >= p.minStatus && p.pattern.MatchString(e.message) {
-			return p.class
+			return p.class, Certain
 		}
 	}
 	switch {
 	case status == http.StatusTooManyRequests:
-		return Busy
+		return Busy, Certain
 	case status == http.StatusBadRequest, status == http.StatusRequestEntityTooLarge, status == http.StatusUnprocessableEntity:
-		return ClientError
+		return ClientError, Certain
 	case status >= 400 && status <= 499:
-		return Misconfigured
+		return Misconfigured, Certain
+	case status == http.StatusServiceUnavailable && e.own:
+		return ServerError, Unavailable
+	case status == http.StatusInternalServerError || e.own:
+		return ServerError, Failed
 	default:
-		return ServerError
+		return ServerError, Certain // a proxy's in between
 	}
+}
+
+// closed returns a JSON object that was cut off with the ends that it lacks, so that what has arrived of it can be read.
+func closed(body []byte) []byte {
+	var open []byte // the ends that are due, innermost last
+	inString := false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{':
+			open = append(open, '}')
+		case c == '[':
+			open = append(open, ']')
+		case (c == '}' || c == ']') && len(open) > 0:
+			open = open[:len(open)-1]
+		}
+	}
+	if !inString && len(open) == 0 {
+		return body
+	}
+	body = slices.Clone(body)
+	if inString {
+		body = append(cutEscape(body), '"')
+	}
+	slices.Reverse(open)
+	return append(body, open...)
+}
+
+// cutEscape removes an escape sequence that was cut off.
+func cutEscape(body []byte) []byte {
+	at := bytes.LastIndexByte(body, '\\')
+	if at < 0 || len(body)-at >= len(`\u0000`) {
+		return body
+	}
+	first := at
+	for first > 0 && body[first-1] == '\\' {
+		first--
+	}
+	if (at-first)%2 == 1 { // an escaped backslash
+		return body
+	}
+	if rest := body[at+1:]; len(rest) == 0 || rest[0] == 'u' && len(rest) < len("u0000") {
+		return body[:at]
+	}
+	return body
 }
 
 // maxMessage limits the error text kept from a response, in bytes.
 const maxMessage = 4 << 10
 
+// sourcePosition is a line of a program that vLLM uses, with the time before it: xgrammar begins its messages so.
+var sourcePosition = regexp.MustCompile(`(\[\d\d:\d\d:\d\d\] )?/[^\s:"']+\.(c|cc|cpp|cu|cuh|h|hpp|py|rs):\d+:? ?`)
+
+// clip returns an error text for the client: not too long, and without paths on the server's machine.
 func clip(message string) string {
-	message = strings.TrimSpace(message)
+	message = strings.TrimSpace(sourcePosition.ReplaceAllString(message, ""))
 	if len(message) <= maxMessage {
 		return message
 	}

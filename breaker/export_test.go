@@ -8,3 +8,12 @@ func Classes() []Class {
 	}
 	return all
 }
+
+// Proof returns what the class is known by.
+func (c Class) Proof() string { return table[c].proof }
+
+// Doubts and Healths are all of each.
+var (
+	Doubts  = []Doubt{Certain, Failed, Empty, Unavailable, Broken}
+	Healths = []Health{Silent, Healthy, Unhealthy, NotListening}
+)

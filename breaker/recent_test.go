@@ -13,7 +13,7 @@ func TestRecentReturnsTheLastObservations(t *testing.T) {
 		func(breaker.State, breaker.State) {})
 	report := func(c breaker.Class) {
 		t.Helper()
-		p, err := b.Allow()
+		p, err := b.Allow(breaker.AnyKey)
 		if err != nil {
 			t.Fatal(err)
 		}

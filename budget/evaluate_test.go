@@ -108,14 +108,14 @@ func TestExhaustedIgnoresReservations(t *testing.T) {
 		p := payerWithCap(c.scope, c.window, c.meter, 100)
 		spend(t, l, "key", "acc", 99, 99)
 		if c.meter == budget.Total {
-			p = payerWithCap(c.scope, c.window, c.meter, 199)
+			p = payerWithCap(c.scope, c.window, c.meter, 200)
 		}
 		if e := l.Exhausted(p); e != nil {
-			t.Errorf("%v: with a token left: got %v, want nil", c, e)
+			t.Errorf("%v: with tokens left: got %v, want nil", c, e)
 		}
-		held := reserve(t, l, p, demand(0, 1)) // reservations do not count
+		held := reserve(t, l, p, demand(1, 1)) // reservations do not count
 		if e := l.Exhausted(p); e != nil {
-			t.Errorf("%v: with the last token reserved: got %v, want nil", c, e)
+			t.Errorf("%v: with the last tokens reserved: got %v, want nil", c, e)
 		}
 		settle(t, held, 1, 1)
 		e := l.Exhausted(p)

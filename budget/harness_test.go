@@ -13,6 +13,7 @@ import (
 
 	"basegate/budget"
 	"basegate/database"
+	"basegate/internal/databasetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,7 +33,7 @@ func newPath(tb testing.TB) string {
 // openDatabase opens a database that is closed at the end of the test.
 func openDatabase(tb testing.TB, path string) *database.DB {
 	tb.Helper()
-	db, err := database.Open(tb.Context(), database.Settings{Path: path}, zap.NewNop())
+	db, err := database.Open(tb.Context(), databasetest.SQLite(tb, path), zap.NewNop())
 	must(tb, err)
 	tb.Cleanup(func() {
 		if err := db.Close(); err != nil {

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	"basegate/database"
 	"basegate/usage"
 )
@@ -80,6 +78,10 @@ type Reservation interface {
 
 	// Clamped reports whether MaxTokens is lower than demanded.
 	Clamped() bool
+
+	// Reserved returns the tokens reserved for the prompt, and for all candidates together. No outcome charges more, or the
+	// caps could be exceeded.
+	Reserved() (prompt, completion int64)
 
 	// WriteError returns why the ledger cannot be written, or nil if nothing is known against it. A stream that begins now
 	// might not be charged.
@@ -156,6 +158,9 @@ func (r *reservation) MaxTokens() int64 { return r.maxTokens }
 // Clamped implements Reservation.
 func (r *reservation) Clamped() bool { return r.clamped }
 
+// Reserved implements Reservation.
+func (r *reservation) Reserved() (prompt, completion int64) { return r.input, r.output }
+
 // WriteError implements Reservation. The error is database.ErrUnavailable.
 func (r *reservation) WriteError() error {
 	if err := r.ledger.db.WriteError(); err != nil {
@@ -168,10 +173,13 @@ func (r *reservation) WriteError() error {
 func (*reservation) Lost() context.Context { return nil }
 
 // SetPromptTokens implements Reservation.
-func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
+func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(Within(tokens, r.input)) }
 
 // SetProgress implements Reservation.
-func (r *reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
+func (r *reservation) SetProgress(completion int64) { r.completion.Store(Within(completion, r.output)) }
+
+// Within returns what is charged of a number of tokens for which that many are reserved.
+func Within(tokens, reserved int64) int64 { return min(max(tokens, 0), reserved) }
 
 // SetBackend implements Reservation.
 func (r *reservation) SetBackend(backend string) { r.backend.Store(&backend) }
@@ -280,14 +288,9 @@ func (r *reservation) end(state usage.State, o Outcome) {
 func (r *reservation) close(state usage.State, o Outcome) row {
 	r.ended.Store(true)
 	r.openOnce.Do(func() {}) // if the row has not been inserted yet, the settlement inserts it
-	o.Prompt, o.Completion = max(o.Prompt, 0), max(o.Completion, 0)
+	o.Prompt, o.Completion = Within(o.Prompt, r.input), Within(o.Completion, r.output)
 	if o.Backend == "" {
 		o.Backend = r.progress().backend
-	}
-	if o.Prompt > r.input || o.Completion > r.output {
-		r.ledger.log.Warn("a request used more tokens than were reserved for it", zap.String("request_id", r.request.ID),
-			zap.Int64("prompt_tokens", o.Prompt), zap.Int64("completion_tokens", o.Completion),
-			zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
 	}
 	return row{request: r.request, state: state, outcome: o}
 }

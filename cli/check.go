@@ -168,7 +168,7 @@ func checkModel(ctx context.Context, m *fleet.Model, probe bool) []finding {
 			continue
 		}
 		findings = append(findings, checkServed(part, m, b)...)
-		findings = append(findings, checkVersion(part, b)...)
+		findings = append(findings, checkVersion(part, m, b)...)
 		findings = append(findings, toFindings(part, b.ChatFindings())...)
 		findings = append(findings, checkTokenize(ctx, part, b)...)
 		if probe {
@@ -210,8 +210,8 @@ func checkServed(part string, m *fleet.Model, b *fleet.Backend) []finding {
 	return append([]finding{served}, findings...)
 }
 
-func checkVersion(part string, b *fleet.Backend) []finding {
-	return toFindings(part, b.VersionFindings())
+func checkVersion(part string, m *fleet.Model, b *fleet.Backend) []finding {
+	return toFindings(part, m.VersionFindings(b))
 }
 
 // checkTokenize checks the endpoint that the gateway takes exact token counts from.

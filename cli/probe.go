@@ -97,7 +97,15 @@ func probeCapabilities(ctx context.Context, part, checkpoint string, b *fleet.Ba
 	for _, c := range capabilities {
 		body := map[string]any{"model": checkpoint, "prompt": probePrompt, "max_tokens": 1, "temperature": 0}
 		maps.Copy(body, c.fields)
-		completion, err := probeCompletion(ctx, b, body)
+		text, err := json.Marshal(body)
+		if err == nil && !b.Serves(text) {
+			findings = append(findings, finding{part, checkWarning, fmt.Sprintf("lacks %s: such requests%s", c.name, fleet.ToAnotherBackend)})
+			continue
+		}
+		var completion gjson.Result
+		if err == nil {
+			completion, err = probeCompletion(ctx, b, text, body["stream"] != nil)
+		}
 		spent += completion.Get("usage.prompt_tokens").Int() + completion.Get("usage.completion_tokens").Int()
 		switch {
 		case err != nil:
@@ -111,20 +119,16 @@ func probeCapabilities(ctx context.Context, part, checkpoint string, b *fleet.Ba
 }
 
 // probeCompletion returns the completion, or of a stream the last event that has usage.
-func probeCompletion(ctx context.Context, b *fleet.Backend, body map[string]any) (gjson.Result, error) {
+func probeCompletion(ctx context.Context, b *fleet.Backend, body []byte, stream bool) (gjson.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	text, err := json.Marshal(body)
-	if err != nil {
-		return gjson.Result{}, err
-	}
-	response, err := b.Post(ctx, "/v1/completions", text)
+	response, err := b.Post(ctx, "/v1/completions", body)
 	switch {
 	case err != nil:
 		return gjson.Result{}, err
 	case response.Status != http.StatusOK:
 		return gjson.Result{}, fmt.Errorf("status %d", response.Status)
-	case body["stream"] == nil:
+	case !stream:
 		return gjson.ParseBytes(response.Body), nil
 	}
 	var last gjson.Result

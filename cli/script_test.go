@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the scripts in testdata, which have commands with their expected output and exit code. $MOCK is the
-// URL of a mock vLLM that serves org/Model-8B, and $MOCK_WITHOUT_TOKENIZER that of another without /tokenize.
+// URL of a mock vLLM that serves org/Model-8B, $MOCK_WITHOUT_TOKENIZER that of another without /tokenize, and
+// $MOCK_WITHOUT_CONTEXT that of one that does not report the context of its model.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -41,6 +42,10 @@ func TestScripts(t *testing.T) {
 			for name, faults := range map[string][]mockvllm.Fault{
 				"MOCK":                   nil,
 				"MOCK_WITHOUT_TOKENIZER": {{Kind: "error", Path: "/tokenize", Status: 404, Body: `{"detail":"Not Found"}`, Times: -1}},
+				"MOCK_WITHOUT_CONTEXT": {{
+					Kind: "error", Path: "/v1/models", Status: 200, Times: -1,
+					Body: `{"object":"list","data":[{"id":"org/Model-8B","max_model_len":null}]}`,
+				}},
 			} {
 				mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}})
 				if err != nil {

@@ -165,6 +165,7 @@ type Model struct {
 	MaxModelLen           int64    // tokens; 0: as reported by the backend
 	MaxLogprobs           int
 	MaxScoredPromptTokens int64         // 0: no limit
+	Xargs                 []string      // names that vllm_xargs of a request may have
 	Chat                  bool          // the model has a chat template: it serves chat completions
 	Completions           bool          // it serves completions
 	ChatDefaultMaxTokens  int64         // of a chat completion that does not limit its tokens

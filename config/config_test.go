@@ -230,7 +230,7 @@ func everything(t *testing.T) *config.Config {
 		},
 		Models: []config.Model{{
 			ID: "Llama_8b.v1-x", Aliases: []string{"llama", "meta-llama/Llama-3.1-8B"}, Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
-			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, Chat: true, ChatDefaultMaxTokens: 1024, ColdWait: 30 * time.Second, Balance: config.BalanceLeastInFlight,
+			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, Xargs: []string{"alpha", "beta_2"}, Chat: true, ChatDefaultMaxTokens: 1024, ColdWait: 30 * time.Second, Balance: config.BalanceLeastInFlight,
 			Backends: []config.Backend{{
 				Name: "gpu1", URL: &url.URL{Scheme: "http", Host: "gpu1:8001", Path: "/vllm"},
 				GPU: "H100-80GB", APIKey: config.NewSecret("${PORT}"), SchedulingPolicy: "priority",
@@ -264,9 +264,9 @@ func everything(t *testing.T) *config.Config {
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(53, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(56, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(67, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(54, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(57, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(68, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

@@ -19,7 +19,8 @@ var diagnosticLine = regexp.MustCompile(`^config\.yaml:[1-9][0-9]*: .`)
 // within the file, and that an accepted configuration is complete.
 func FuzzParse(f *testing.F) {
 	good, _ := filepath.Glob("testdata/good/*.yaml")
-	for _, path := range append(good, example) {
+	f.Add(string(example(f)))
+	for _, path := range good {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			f.Fatal(err)

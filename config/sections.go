@@ -168,6 +168,7 @@ func model(m *Model) decodeFunc {
 			key("max_model_len", integer(&m.MaxModelLen, 0, math.MaxInt64)),
 			key("max_logprobs", integer(&m.MaxLogprobs, 0, math.MaxInt32)),
 			key("max_scored_prompt_tokens", integer(&m.MaxScoredPromptTokens, 0, math.MaxInt64)),
+			key("xargs", list(&m.Xargs, func(to *string) decodeFunc { return text(to, checkName) })),
 			key("chat", boolean(&m.Chat)),
 			key("completions", boolean(&m.Completions)),
 			key("chat_default_max_tokens", integer(&m.ChatDefaultMaxTokens, 1, math.MaxInt32)),

@@ -106,7 +106,7 @@ func newAdminBackend(m *fleet.Model, b *fleet.Backend) adminBackend {
 	switch state {
 	case fleet.Ready:
 		row.Level = "good"
-		row.Findings = slices.Concat(row.Findings, m.ServedFindings(b), b.VersionFindings(), b.ChatFindings())
+		row.Findings = slices.Concat(row.Findings, m.ServedFindings(b), m.VersionFindings(b), b.ChatFindings())
 		if !b.TokenizerKnown() {
 			const text = "/tokenize has not answered, so the bytes of a prompt decide whether it fits"
 			row.Findings = append(row.Findings, fleet.Finding{Failure: true, Text: text})
@@ -129,7 +129,8 @@ func outcomeLevel(c breaker.Class) string {
 	case breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.TooLarge, breaker.LocalFault,
 		breaker.ClientGone:
 		return "warn"
-	case breaker.OutOfMemory, breaker.OutOfMemoryDead, breaker.EngineDead, breaker.ServerError, breaker.Aborted,
+	case breaker.OutOfMemory, breaker.OutOfMemoryDead, breaker.EngineDead, breaker.ServerError, breaker.RequestFailed,
+		breaker.Ended, breaker.Aborted,
 		breaker.Malformed, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut, breaker.Misconfigured:
 	}
 	return "bad"

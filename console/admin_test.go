@@ -80,7 +80,7 @@ func TestAdminModelsPageShowsOutcomesAndWarmWindows(t *testing.T) {
 	})
 	m, _ := s.fleet.Model("llama-8b")
 	for _, class := range []breaker.Class{breaker.Success, breaker.OutOfMemory, breaker.ClientGone} {
-		lease, err := m.Acquire(nil, nil, fleet.Prefix{})
+		lease, err := m.Acquire(nil, fleet.Caller{}, fleet.Prefix{})
 		must(t, err)
 		lease.Report(class, false)
 		lease.Release()

@@ -64,7 +64,7 @@ func (c *Console) download(r *request, name string, u report.Usage) error {
 		header.Set("Connection", "close") // net/http does not take back the deadline of the last write
 	}
 	err := u.WriteCSV(&patientWriter{to: r.Response(), control: http.NewResponseController(r.Response()), patience: c.patience})
-	if err != nil && !r.Response().Committed {
+	if err != nil && (!r.Response().Committed || r.disconnected()) {
 		header.Del("Content-Disposition")
 		header.Del("Connection")
 		return err

@@ -23,5 +23,12 @@ func ForecastText(begin, now time.Time, used int64, limit quota.Cap) string {
 // SetPatience sets how long the client of a download may read nothing.
 func (c *Console) SetPatience(d time.Duration) { c.patience = d }
 
+// Downloads returns how many downloads of an account run.
+func (c *Console) Downloads(account string) int {
+	c.downloads.mu.Lock()
+	defer c.downloads.mu.Unlock()
+	return c.downloads.running[account]
+}
+
 // MaxDownloads is the limit of the downloads of an account at the same time.
 const MaxDownloads = maxDownloads

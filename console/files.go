@@ -8,16 +8,18 @@ import (
 	"fmt"
 	"io"
 	"mime"
-	"mime/multipart"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	apierr "basegate/errors"
+	"basegate/http1/strict"
 	"basegate/identity"
+	"basegate/internal/form"
 )
 
 const (
@@ -170,8 +172,6 @@ func (c *Console) uploadFileByScript(r *request) error {
 	return r.sendJSON(http.StatusCreated, map[string]any{"id": f.ID, "page": page, "lines": []wrongLineJSON{}})
 }
 
-var errUploadBrokeOff = invalid("The upload broke off or was too slow. Nothing was stored.").on("file")
-
 // receiveFile reads the form of an upload as it arrives: the fields, and then the file. Its body has no limit but those of
 // files.
 func (c *Console) receiveFile(r *request) (f StoredFile, wrong []LineProblem, err error) {
@@ -182,36 +182,37 @@ func (c *Console) receiveFile(r *request) (f StoredFile, wrong []LineProblem, er
 		return StoredFile{}, nil, errManyUploads
 	}
 	defer finish()
-	r.Request().Body = body
-	form, err := r.Request().MultipartReader()
+	fieldsOf, err := form.NewReader(r.Request().Header.Get("Content-Type"), body)
 	if err != nil {
 		return StoredFile{}, nil, errUnreadable
 	}
 	fields := map[string]string{"endpoint": c.batches.Limits().Endpoints[0]}
 	for range 10 {
-		part, err := form.NextRawPart()
+		part, err := fieldsOf.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return StoredFile{}, nil, errUploadBrokeOff
+			return StoredFile{}, nil, c.batchProblem(r, err)
 		}
 		if name := part.FormName(); name != "file" {
 			value, err := io.ReadAll(io.LimitReader(part, maxUploadField)) //nolint:forbidigo // bounded
 			if err != nil {
-				return StoredFile{}, nil, errUploadBrokeOff
+				return StoredFile{}, nil, c.batchProblem(r, err)
 			}
 			fields[name] = string(value)
 			continue
 		}
-		return c.storeFile(r, part, fields)
+		return c.storeFile(r, part.FileName(), fieldsOf.Last(part), fields)
 	}
 	return StoredFile{}, nil, invalid("Choose a file.").on("file")
 }
 
 // storeFile stores the file of a form, whose other fields are known.
-func (c *Console) storeFile(r *request, part *multipart.Part, fields map[string]string) (f StoredFile, wrong []LineProblem, err error) {
-	if part.FileName() == "" {
+func (c *Console) storeFile(r *request, name string, content io.Reader, fields map[string]string) (
+	f StoredFile, wrong []LineProblem, err error,
+) {
+	if name == "" {
 		return StoredFile{}, nil, invalid("Choose a file.").on("file")
 	}
 	key, err := c.payingKey(r.ctx(), r.account.ID, fields["key"])
@@ -221,8 +222,8 @@ func (c *Console) storeFile(r *request, part *multipart.Part, fields map[string]
 	if !slices.Contains(c.batches.Limits().Endpoints, fields["endpoint"]) {
 		return StoredFile{}, nil, invalid("Choose an endpoint.").on("endpoint")
 	}
-	n := NewFile{Account: r.account.ID, Key: key, Name: part.FileName(), Endpoint: fields["endpoint"]}
-	if f, wrong, err = c.batches.StoreFile(r.ctx(), n, part); err != nil {
+	n := NewFile{Account: r.account.ID, Key: key, Name: name, Endpoint: fields["endpoint"]}
+	if f, wrong, err = c.batches.StoreFile(r.ctx(), n, content); err != nil {
 		return StoredFile{}, nil, c.batchProblem(r, err)
 	}
 	return f, wrong, nil
@@ -385,6 +386,14 @@ func (c *Console) deleteFile(r *request) error {
 }
 
 var (
+	errUploadCut = &problem{
+		status: http.StatusBadRequest, title: "Incomplete upload", field: "file",
+		text: "The upload arrived incomplete. Nothing was stored. Upload the file again.",
+	}
+	errUploadSlow = &problem{
+		status: http.StatusBadRequest, title: "Slow upload", field: "file",
+		text: "The upload was too slow. Nothing was stored. Upload the file again, or a part of it.",
+	}
 	errManyUploads = &problem{
 		status: http.StatusServiceUnavailable, title: "Busy",
 		text: "Too many files are being uploaded. Nothing was stored. Try again in a moment.",
@@ -403,12 +412,27 @@ var (
 	}
 )
 
-// batchProblem converts an error of the API about files and batches to a problem, and returns any other error unchanged.
+// batchProblem converts an error of the API about files and batches, or of an upload's form, to a problem. It returns any
+// other error unchanged, and those of a client that has disconnected.
 func (c *Console) batchProblem(r *request, err error) error {
 	e, ok := errors.AsType[*apierr.Error](err)
-	if !ok {
+	switch {
+	case err == nil, r.disconnected():
 		return err
+	case ok: // its cause may be a failure of the storage, which is not the upload's
+		return c.apiProblem(r, e)
+	case errors.Is(err, form.ErrMalformed), errors.Is(err, strict.ErrChunks):
+		return errUnreadable.on("file")
+	case errors.Is(err, form.ErrCut), errors.Is(err, strict.ErrLength), errors.Is(err, io.ErrUnexpectedEOF):
+		return errUploadCut
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errUploadSlow
 	}
+	return err
+}
+
+// apiProblem converts an error of the API about files and batches to a problem. It returns any other one unchanged.
+func (c *Console) apiProblem(r *request, e *apierr.Error) error {
 	limits := c.batches.Limits()
 	switch e.Code { //nolint:exhaustive // the others are not the user's
 	case apierr.NotFound:
@@ -420,7 +444,7 @@ func (c *Console) batchProblem(r *request, err error) error {
 	case apierr.Overloaded:
 		return errManyUploads
 	case apierr.StorageUnavailable:
-		c.log.Warn("page failed", zap.String("path", r.Path()), zap.Error(err))
+		c.log.Warn("page failed", zap.String("path", r.Path()), zap.Error(e))
 		return errNoStorage
 	case apierr.RequestTooLarge:
 		return tooMuch("The file is larger than " + formatBytes(limits.MaxFileBytes) + ". Split it. Nothing was stored.")
@@ -428,12 +452,9 @@ func (c *Console) batchProblem(r *request, err error) error {
 		return tooMuch("The file does not fit: the files of an account may take " + formatBytes(limits.MaxAccountBytes) +
 			". Delete some. Nothing was stored.")
 	case apierr.InvalidRequest:
-		if e.Param == "file" {
-			return errUploadBrokeOff
-		}
 		return invalid("This was not accepted. Check " + e.Param + " and try again.").on(e.Param)
 	}
-	return err
+	return e
 }
 
 // tooMuch returns the problem of a file that is too large.

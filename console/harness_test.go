@@ -80,7 +80,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	db, err := database.Open(t.Context(), databasetest.Settings(t, path), zap.NewNop())
 	must(t, err)
 	t.Cleanup(func() { db.Close() })
-	store := identity.New(db, zap.NewNop(), identity.Settings{})
+	store := identity.New(db, zap.NewNop(), identity.Settings{PasswordCost: identity.PasswordCost{Memory: 8, Passes: 1, Threads: 1}})
 	s := &site{
 		t: t, path: path, db: db,
 		keys: store.Keys, accounts: store.Accounts, sessions: store.Sessions, auditLog: store.AuditLog,

@@ -114,10 +114,15 @@ func unreadable(err error) error {
 // handlers below it return: with a page, or with JSON to a script.
 func (c *Console) renderError(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
-		r := &request{Context: ec}
+		r := &request{Context: ec, body: &requestBody{ReadCloser: ec.Request().Body}}
+		ec.Request().Body = r.body
 		err := next(r)
 		switch {
 		case err == nil:
+		case r.disconnected():
+			endpoint := zap.String("endpoint", r.Request().Method+" "+r.Path())
+			c.log.Info("request", endpoint, zap.Int("status", 499), zap.String("code", "client_gone")) // as the API has them
+			panic(http.ErrAbortHandler)                                                                // nobody receives a response
 		case r.isAPI():
 			c.sendAPIError(r, err)
 		default:
@@ -165,7 +170,7 @@ func (c *Console) problemOf(r *request, err error) *problem {
 	case errors.Is(err, database.ErrReportTooLong):
 		c.log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
 		return errTooSlow
-	case errors.Is(err, context.Canceled): // the client has disconnected
+	case errors.Is(err, context.Canceled): // the gateway is stopping
 		return errInternal
 	}
 	c.log.Error("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))

@@ -20,7 +20,29 @@ import (
 // must not use the request. A database write whose caller is cancelled is such a function.
 type request struct {
 	echo.Context
+	body    *requestBody
 	account identity.Account // zero if nobody is signed in
+}
+
+// requestBody is the body of a request. It remembers why it could not be read.
+type requestBody struct {
+	io.ReadCloser
+
+	failed error
+}
+
+// Read implements io.Reader.
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.failed = err
+	}
+	return n, err //nolint:wrapcheck // net/http's own
+}
+
+// disconnected reports whether the client has disconnected, while it was sending or since.
+func (r *request) disconnected() bool {
+	return strict.Disconnected(r.body.failed) || errors.Is(context.Cause(r.ctx()), context.Canceled)
 }
 
 // handler is the handler of a route. Middleware renders the error that it returns.

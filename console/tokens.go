@@ -103,7 +103,7 @@ func (c *Console) servableModel(id string) (*fleet.Model, error) {
 	if !ok {
 		return nil, apierr.UnknownModel("model", id, nil, "")
 	}
-	if err := m.EnsureServable(nil); err != nil {
+	if err := m.EnsureServable(fleet.Caller{}); err != nil {
 		return nil, m.APIError(err)
 	}
 	return m, nil

@@ -183,6 +183,7 @@ func TestOpenRefusesANewerDatabase(t *testing.T) {
 }
 
 func TestConcurrentOpensOfANewDatabaseSucceed(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "base.db")
 	var all sync.WaitGroup
 	for range 6 {

@@ -14,6 +14,7 @@ import (
 )
 
 func TestWritesFailWhileAnotherProcessHoldsTheLock(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "base.db")
 	log, logged := observedLogger()
 	db := openWith(t, database.Settings{Path: path, LockWait: time.Second}, log)
@@ -96,6 +97,7 @@ func TestAMissingFileIsNotCreatedAndWritesResumeWhenItReturns(t *testing.T) {
 }
 
 func TestAReplacedFileIsReopened(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "base.db")
 	log, logged := observedLogger()
 	db := openWith(t, database.Settings{Path: path}, log)
@@ -141,6 +143,7 @@ func TestAnEmptyFileInTheDatabasesPlaceIsMigrated(t *testing.T) {
 }
 
 func TestReopeningIsRetriedUntilItSucceeds(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "base.db")
 	db := openNotes(t, database.Settings{Path: path})
 	move(t, path, path+".away")

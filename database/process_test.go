@@ -66,6 +66,7 @@ func childCommand(t *testing.T, path string, first, n int) *exec.Cmd {
 }
 
 func TestConcurrentProcessesCreateAndShareADatabase(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "base.db")
 	var all sync.WaitGroup
 	for i := range 3 {

@@ -45,10 +45,13 @@ func (db *DB) Report(ctx context.Context, subject string, wait time.Duration, re
 		return err
 	}
 	defer release()
-	ctx, cancel := context.WithTimeoutCause(ctx, db.settings.ReportTimeout, ErrReportTooLong)
+	ends := time.Now().Add(db.settings.ReportTimeout)
+	ctx, cancel := context.WithDeadlineCause(ctx, ends, ErrReportTooLong)
 	defer cancel()
 	err = db.readSnapshot(ctx, read)
-	if err != nil && errors.Is(context.Cause(ctx), ErrReportTooLong) {
+	cause := context.Cause(ctx)
+	interrupted := cause == nil && !time.Now().Before(ends) // by PostgreSQL, whose statement_timeout may come first
+	if err != nil && (interrupted || errors.Is(cause, ErrReportTooLong)) {
 		return fmt.Errorf("%w: more than %s", ErrReportTooLong, db.settings.ReportTimeout)
 	}
 	return err

@@ -161,6 +161,7 @@ func writeUntilLogIsBelow(t *testing.T, db *database.DB, path string, size int64
 }
 
 func TestLockIsHeldByOneProcess(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "base.db")
 	if _, held, err := database.FindHolder(path); held || err != nil {
 		t.Errorf("the holder of a new database is found: %v, error %v", held, err)

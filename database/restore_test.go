@@ -149,6 +149,7 @@ func TestRestoreReplacesADamagedDatabase(t *testing.T) {
 }
 
 func TestRestoreRefusesWhileADatabaseIsServed(t *testing.T) {
+	t.Parallel()
 	path, backup := createBackup(t, "backup")
 	changeNote(t, path, "served")
 	lock, err := database.Acquire(t.Context(), path, "serves as a gateway")

@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -17,8 +18,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/identity"
+	"basegate/internal/poll"
+	"basegate/quota"
+	"basegate/usage"
 )
 
 // Databases made with a migration exist, so the migration must stay as it is, comments included: a change of the schema
@@ -58,10 +65,19 @@ func TestMigrationsAreImmutable(t *testing.T) {
 // fixture describes a database that an earlier version has made.
 type fixture struct {
 	Versions []int64
+	Secrets  map[string]string                // by the names of their keys
+	Caps     struct{ Account, Capped *int64 } // of bob's account by month and of the key "capped" by day; nil: none
 	Prompt   bool
-	Requests []struct {
-		ID string `json:"request_id"`
-	}
+	Requests []fixtureRequest
+}
+
+type fixtureRequest struct {
+	ID         string `json:"request_id"`
+	Key        string // its name
+	State      string
+	User       string
+	Prompt     int64 `json:"prompt_tokens"`
+	Completion int64 `json:"completion_tokens"`
 }
 
 // unpackFixtures writes the stored databases to new files and returns their paths by name.
@@ -121,6 +137,7 @@ func schema(t *testing.T, db *sql.DB) map[string]string {
 // Databases of every earlier version, and of the commits whose migrations were changed afterwards, get the schema of a
 // new database and keep their rows.
 func TestDatabasesOfEarlierVersionsAreUpgraded(t *testing.T) {
+	t.Parallel()
 	want := schema(t, open(t, filepath.Join(t.TempDir(), "new.db")).Read())
 	for name, path := range unpackFixtures(t) {
 		t.Run(name, func(t *testing.T) {
@@ -142,8 +159,65 @@ func TestDatabasesOfEarlierVersionsAreUpgraded(t *testing.T) {
 				t.Errorf("got %d keys, %d requests, %d searchable prompts and %d broken references; want 4, %d, %t, 0",
 					keys, requests, prompts, problems, len(f.Requests), f.Prompt)
 			}
+			f.verifyRows(t, db)
 		})
 	}
+}
+
+// verifyRows compares the requests, keys and caps of an upgraded database with those that it had, and the sums of usage with
+// its requests.
+func (f *fixture) verifyRows(t *testing.T, db *database.DB) {
+	t.Helper()
+	if diff := cmp.Diff(f.Requests, upgradedRequests(t, db), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("requests (-before +after):\n%s", diff)
+	}
+
+	store := identity.New(db, zap.NewNop(), identity.Settings{})
+	must(t, store.Keys.Start(t.Context()))
+	defer store.Keys.Close()
+	for key, want := range map[string]error{"laptop": nil, "capped": nil, "paused": identity.ErrKeyPaused, "revoked": identity.ErrKeyRevoked} {
+		if p, err := store.Keys.Authenticate(t.Context(), f.Secrets[key]); !errors.Is(err, want) || p.KeyID == "" {
+			t.Errorf("the key %s: got %q, error %v, want %v", key, p.KeyID, err, want)
+		}
+	}
+	account, err := store.Accounts.Find(t.Context(), "bob@example.org")
+	must(t, err)
+	key, err := store.Keys.Find(t.Context(), f.Secrets["capped"])
+	must(t, err)
+	var wantAccount, wantKey quota.Caps
+	if f.Caps.Account != nil {
+		wantAccount.MonthTotal, wantKey.DayTotal = quota.Limit(*f.Caps.Account), quota.Limit(*f.Caps.Capped)
+	}
+	if account.Caps != wantAccount || key.Caps != wantKey || key.Concurrency != 2 {
+		t.Errorf("the account has the caps %v; the key has %v and a concurrency of %d; want %v, %v and 2",
+			account.Caps, key.Caps, key.Concurrency, wantAccount, wantKey)
+	}
+
+	sums := usage.New(db, zap.NewNop())
+	sums.Start(t.Context())
+	defer sums.Close()
+	poll.Until(t, "all requests are in the rollups", func() bool {
+		var left int
+		must(t, db.Read().QueryRow(`SELECT count(*) FROM requests WHERE seq > (SELECT seq FROM usage_watermark)`).Scan(&left))
+		return left == 0
+	})
+	must(t, sums.Check(t.Context(), func(d usage.Difference) { t.Errorf("a rollup differs: %s", d) }))
+}
+
+// upgradedRequests returns the requests in the order in which they were made.
+func upgradedRequests(t *testing.T, db *database.DB) (all []fixtureRequest) {
+	t.Helper()
+	rows, err := db.Read().Query(`SELECT request_id, k.name, r.state, user_tag, prompt_tokens, completion_tokens
+		FROM requests r JOIN keys k ON k.id = r.key_id WHERE status = 200 AND code = '' ORDER BY seq`)
+	must(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var r fixtureRequest
+		must(t, rows.Scan(&r.ID, &r.Key, &r.State, &r.User, &r.Prompt, &r.Completion))
+		all = append(all, r)
+	}
+	must(t, rows.Err())
+	return all
 }
 
 // A database that has later migrations, but not this one, is of a commit between the merges of two branches.

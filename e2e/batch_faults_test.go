@@ -156,6 +156,7 @@ func TestFaultsBatchSurvivesAFullDisk(t *testing.T) {
 
 // A backend dies and comes back again and again. Its lines are tried again, each ends once and is charged once.
 func TestFaultsBatchSurvivesABackendThatFlaps(t *testing.T) {
+	t.Parallel() // it waits
 	mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
 	env := newEnvironment(t, settings{extra: "batches: {attempts: 1000}"}, mock.URL())
 	secret := env.createKey("batch")

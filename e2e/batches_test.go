@@ -5,7 +5,6 @@ package e2e_test
 import (
 	"bytes"
 	"compress/gzip"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -201,19 +200,6 @@ func TestBatchRunsEachLineOnceAndChargesItsKey(t *testing.T) {
 	}
 }
 
-func TestAttemptsOfALineAreOnTheLedger(t *testing.T) {
-	g, mock := startGateway(t, settings{}, mockvllm.Options{})
-	mock.InjectFault(mockvllm.Fault{Kind: "reset"})
-	file, ids := batchLines(1)
-	output, _ := g.checkResults(g.secret, g.waitForBatch(g.secret, g.createBatch(g.secret, file), "completed"), ids)
-	id := output["line 0"].Get("response.request_id").Str
-	var attempts string
-	if err := g.openLedger().QueryRow(`SELECT attempts FROM `+g.detailsTable()+` WHERE request_id = $1`, id).Scan(&attempts); err != nil ||
-		!strings.Contains(attempts, "reset") || !strings.Contains(attempts, "success") {
-		t.Errorf("got %q, %v, want an attempt that was reset and one that succeeded", attempts, err)
-	}
-}
-
 // A batch is killed again and again. Each line ends in one file, once, with one charge.
 func TestKilledBatchLosesAndRepeatsNothing(t *testing.T) {
 	kills, lines := 20, 20_000
@@ -316,6 +302,7 @@ func TestExpiredBatchKeepsWhatIsDone(t *testing.T) {
 }
 
 func TestBatchWaitsForItsBudget(t *testing.T) {
+	t.Parallel() // it waits
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	secret := strings.TrimSpace(g.run("key", "create", "--account", g.email, "--name", "capped", "--monthly-budget", "300"))
 	g.waitForKey(secret)
@@ -371,6 +358,7 @@ func TestOperatorsAreNotifiedOfTheEndOfABatch(t *testing.T) {
 }
 
 func TestBatchOfPausedKeyWaits(t *testing.T) {
+	t.Parallel() // it waits
 	// The lines take ten seconds: the command that pauses the key has to end before they do.
 	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 1}"}, mockvllm.Options{TokenDelay: 150 * time.Millisecond})
 	other := g.createKey("other")
@@ -398,24 +386,13 @@ func TestWrongInputFilesFailTheirBatch(t *testing.T) {
 		code string
 		line int64
 	}{
-		"nothing":              {"", "empty_file", 0},
-		"no lines":             {"\n\r\n  \n", "empty_file", 0},
-		"not JSON":             {good + "{\n", "invalid_json_line", 2},
-		"not an object":        {"[]\n", "invalid_json_line", 1},
-		"not UTF-8":            {batchLine("x", "{\"model\":\"m\",\"prompt\":\"\xff\"}"), "bad_json", 1},
-		"doubled custom_id":    {good + "\n" + good, "duplicate_custom_id", 3},
-		"another method":       {strings.Replace(good, "POST", "GET", 1), "invalid_method", 1},
-		"another url":          {strings.Replace(good, "/v1/completions", "/v1/embeddings", 1), "invalid_url", 1},
-		"streamed":             {batchLine("x", `{"model":"m","prompt":"a","stream":true}`), "invalid_request", 1},
-		"an unknown model":     {batchLine("x", `{"model":"n","prompt":"a"}`), "model_not_found", 1},
-		"an unknown field":     {batchLine("x", `{"model":"m","prompt":"a","temprature":1}`), "invalid_request", 1},
-		"an unknown name":      {strings.Replace(good, `"method"`, `"priority":1,"method"`, 1), "invalid_request", 1},
-		"no custom_id":         {strings.Replace(good, `"custom_id":"good",`, "", 1), "invalid_request", 1},
-		"a long custom_id":     {batchLine(strings.Repeat("x", 513), `{"model":"m","prompt":"a"}`), "invalid_request", 1},
-		"a doubled name":       {strings.Replace(good, `"method"`, `"url":"/v1/completions","method"`, 1), "invalid_request", 1},
-		"a line that is long":  {good + batchLine("x", `{"model":"m","prompt":"`+strings.Repeat("a", 70_000)+`"}`), "line_too_long", 2},
-		"a line too many":      {many, "too_many_lines", 50_001},
-		"behind a line's JSON": {strings.TrimSuffix(good, "\n") + " {}\n", "invalid_json_line", 1},
+		"nothing":             {"", "empty_file", 0},
+		"no lines":            {"\n\r\n  \n", "empty_file", 0},
+		"not UTF-8":           {batchLine("x", "{\"model\":\"m\",\"prompt\":\"\xff\"}"), "bad_json", 1},
+		"streamed":            {batchLine("x", `{"model":"m","prompt":"a","stream":true}`), "invalid_request", 1},
+		"no custom_id":        {strings.Replace(good, `"custom_id":"good",`, "", 1), "invalid_request", 1},
+		"a line that is long": {good + batchLine("x", `{"model":"m","prompt":"`+strings.Repeat("a", 70_000)+`"}`), "line_too_long", 2},
+		"a line too many":     {many, "too_many_lines", 50_001},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := g.waitForBatch(g.secret, g.createBatch(g.secret, c.file), "failed")
@@ -552,38 +529,6 @@ func (e *environment) newAccount(email string) string {
 	return email
 }
 
-func TestRepeatedRequestCreatesOneBatch(t *testing.T) {
-	g, _ := startGateway(t, settings{}, mockvllm.Options{})
-	file, _ := batchLines(1)
-	input := gjson.Get(g.upload(g.secret, file, "purpose", "batch").body, "id").Str
-	body := fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, input)
-	create := func(body string, header ...string) response {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/batches", strings.NewReader(body))
-		must(t, err)
-		r.Header.Set("Authorization", "Bearer "+g.secret)
-		for i := 0; i < len(header); i += 2 {
-			r.Header.Set(header[i], header[i+1])
-		}
-		return g.do(r)
-	}
-	id := func(r response) string { return gjson.Get(r.body, "id").Str }
-	first := create(body)
-	if again := create(body, "X-Stainless-Retry-Count", "1"); id(again) != id(first) {
-		t.Errorf("an SDK's retry made another batch: %s", again.body)
-	}
-	if other := create(body, "X-Stainless-Retry-Count", "0"); id(other) == id(first) {
-		t.Error("a request that is no retry returned the first batch")
-	}
-	keyed := create(body, "Idempotency-Key", "k")
-	if again := create(body, "Idempotency-Key", "k"); id(again) != id(keyed) || id(keyed) == id(first) {
-		t.Errorf("the same Idempotency-Key: %s, then %s", keyed.body, again.body)
-	}
-	if r := create(strings.Replace(body, "24h", "12h", 1), "Idempotency-Key", "k"); r.status != http.StatusConflict ||
-		gjson.Get(r.body, "error.code").Str != "idempotency_conflict" {
-		t.Errorf("another body: %d %s", r.status, r.body)
-	}
-}
-
 // The markers of a batch are in its files and nowhere else, and after their deletion nowhere at all.
 func TestBatchesAreStoredInTheirFilesOnly(t *testing.T) {
 	const prompt, id, field = "marker-prompt-Bq7", "marker-id-Bw8", "marker-field-Bv9"
@@ -665,43 +610,6 @@ func TestRefusedRequestsForFilesAreRecordedByTheirRoute(t *testing.T) {
 	for file, text := range readFiles(t, g.dir) {
 		if strings.Contains(text, marker) {
 			t.Errorf("%s holds the path of a request", file)
-		}
-	}
-}
-
-func TestListsOfFilesAndBatchesHavePages(t *testing.T) {
-	g, _ := startGateway(t, settings{}, mockvllm.Options{})
-	var files []string
-	for range 3 {
-		files = append(files, gjson.Get(g.upload(g.secret, "x", "purpose", "batch").body, "id").Str)
-	}
-	page := func(path string) (ids []string, more bool) {
-		r := g.call(http.MethodGet, path, g.secret, "")
-		var list struct {
-			Data []struct{ ID string } `json:"data"`
-			More bool                  `json:"has_more"`
-		}
-		must(t, json.Unmarshal([]byte(r.body), &list))
-		for _, o := range list.Data {
-			ids = append(ids, o.ID)
-		}
-		return ids, list.More
-	}
-	if ids, more := page("/v1/files?limit=2"); fmt.Sprint(ids) != fmt.Sprint([]string{files[2], files[1]}) || !more {
-		t.Errorf("the first page: %v, more %v", ids, more)
-	}
-	if ids, more := page("/v1/files?limit=2&after=" + files[1]); fmt.Sprint(ids) != fmt.Sprint([]string{files[0]}) || more {
-		t.Errorf("the second page: %v, more %v", ids, more)
-	}
-	if ids, _ := page("/v1/files?order=asc&purpose=batch"); fmt.Sprint(ids) != fmt.Sprint(files) {
-		t.Errorf("in ascending order: %v", ids)
-	}
-	if ids, _ := page("/v1/files?purpose=batch_output"); len(ids) != 0 {
-		t.Errorf("outputs: %v", ids)
-	}
-	for _, path := range []string{"/v1/files?limit=0", "/v1/files?limit=10001", "/v1/files?order=up", "/v1/files?order=", "/v1/files?x=1", "/v1/batches?limit=101"} {
-		if r := g.call(http.MethodGet, path, g.secret, ""); r.status != http.StatusBadRequest {
-			t.Errorf("%s: %d %s", path, r.status, r.body)
 		}
 	}
 }

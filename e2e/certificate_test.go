@@ -14,27 +14,18 @@ import (
 	"basegate/mockvllm"
 )
 
-func TestRenewedCertificateIsServedWithoutARestart(t *testing.T) {
+func TestSIGHUPReadsTheCertificate(t *testing.T) {
 	cert, key, roots := certificate(t)
 	g, mock := startGateway(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key)}, mockvllm.Options{})
 	if err := handshake(g, roots); err != nil {
 		t.Fatal(err)
 	}
-	// certbot replaces the files, and nobody signals the gateway.
-	renewed, renewedKey, renewedRoots := certificate(t)
-	must(t, os.Rename(renewedKey, key))
-	must(t, os.Rename(renewed, cert))
-	g.waitForOutput(g.stderr, "certificate replaced")
-	if err := handshake(g, renewedRoots); err != nil {
-		t.Errorf("after the renewal: %v", err)
-	}
-
 	// The key of another certificate.
-	_, otherKey, _ := certificate(t)
-	must(t, os.Rename(otherKey, key))
+	_, wrongKey, _ := certificate(t)
+	must(t, os.Rename(wrongKey, key))
 	g.signal(syscall.SIGHUP)
 	g.waitForOutput(g.stderr, `certificate refused, the old one stays.*private key does not match`)
-	if err := handshake(g, renewedRoots); err != nil {
+	if err := handshake(g, roots); err != nil {
 		t.Errorf("after a bad certificate: %v", err)
 	}
 	if got := g.sample("basegate_tls_certificate_last_reload_successful"); got != "0" {
@@ -42,11 +33,11 @@ func TestRenewedCertificateIsServedWithoutARestart(t *testing.T) {
 	}
 
 	// A reload takes a certificate from other paths.
-	third, thirdKey, thirdRoots := certificate(t)
-	g.writeConfig(settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", third, thirdKey)}, mock.URL())
+	other, otherKey, otherRoots := certificate(t)
+	g.writeConfig(settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", other, otherKey)}, mock.URL())
 	g.signal(syscall.SIGHUP)
-	g.waitForOutput(g.stderr, `certificate replaced[^\n]*\n(.*\n)*.*certificate replaced`)
-	if err := handshake(g, thirdRoots); err != nil {
+	g.waitForOutput(g.stderr, "certificate replaced")
+	if err := handshake(g, otherRoots); err != nil {
 		t.Errorf("after the reload: %v", err)
 	}
 	if got := g.sample("basegate_tls_certificate_last_reload_successful"); got != "1" {

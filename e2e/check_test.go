@@ -110,16 +110,6 @@ func fakeModels(t *testing.T) (url string, model *atomic.Pointer[string]) {
 	return s.URL, model
 }
 
-func TestCheckPrintsNoContextThatTheBackendDoesNotReport(t *testing.T) {
-	url, model := fakeModels(t)
-	text := fmt.Sprintf(`{"id":%q,"max_model_len":null}`, checkpoint)
-	model.Store(&text)
-	table, code := newEnvironment(t, settings{}, url).check()
-	if code != 0 || strings.Contains(table, "context 0") || !strings.Contains(table, "context not reported") {
-		t.Errorf("exit code %d: %s", code, table)
-	}
-}
-
 // A backend that serves other weights under the right name would change every result without a sign.
 func TestBackendWithAnotherCheckpointIsReported(t *testing.T) {
 	url, model := fakeModels(t)

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,45 +29,6 @@ func serveTwo(t *testing.T, models string) (first, second *gateway) {
 // backendState returns the state of the only backend at a gateway.
 func (g *gateway) backendState() string {
 	return gjson.Get(g.get(g.admin, "/models").body, "0.backends.0.state").Str
-}
-
-func TestModelIsLaunchedAndStoppedOnceByTwoGateways(t *testing.T) {
-	t.Parallel() // it waits for an idle model
-	l := newLaunchedModel(t, time.Second)
-	first, second := serveTwo(t, l.config("m", ", boot_estimate: 1s, idle_after: 3s", ", cold_wait: 60s"))
-	both := []*gateway{first, second}
-	var clients sync.WaitGroup
-	for i := range 12 {
-		clients.Go(func() {
-			got, err := post(both[i%2].url, first.secret, smallRequest)
-			if err != nil || got.status != http.StatusOK {
-				t.Errorf("a request for the cold model: got %d %s, error %v", got.status, got.body, err)
-			}
-		})
-	}
-	clients.Wait()
-	if got := l.ranCommands(); !slices.Equal(got, []string{"started"}) {
-		t.Errorf("12 requests at two gateways ran %q, want one start", got)
-	}
-	for began := time.Now(); time.Since(began) < 6*time.Second; { // only the second gateway is used
-		if got, err := post(second.url, first.secret, smallRequest); err != nil || got.status != http.StatusOK {
-			t.Fatalf("got %d %s, error %v", got.status, got.body, err)
-		}
-		pause := time.NewTimer(200 * time.Millisecond)
-		<-pause.C
-	}
-	if got := l.ranCommands(); !slices.Equal(got, []string{"started"}) {
-		t.Errorf("while the second gateway uses the model: got %q, want no stop", got)
-	}
-	for _, g := range both {
-		poll.Until(t, "the idle model is stopped", func() bool { return g.backendState() == "stopped" })
-	}
-	first.run("model", "warm", "m")
-	poll.Until(t, "the model is ready at both", func() bool { return first.backendState() == "ready" && second.backendState() == "ready" })
-	// A loaded machine may leave it idle for so long that it is stopped again.
-	if got := l.ranCommands(); len(got) < 3 || !slices.Equal(got[:3], []string{"started", "stopped", "started"}) || slices.Contains(got[3:], "started") {
-		t.Errorf("got %q, want a start, a stop and a start", got)
-	}
 }
 
 func TestGatewayListShowsWhichGatewaysAreAlive(t *testing.T) {

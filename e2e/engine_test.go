@@ -118,11 +118,3 @@ func (e *environment) inflightKey() string {
 	}
 	return "key_id"
 }
-
-// detailsTable returns the table with the attempts of a request.
-func (e *environment) detailsTable() string {
-	if e.postgresURL != "" {
-		return "requests"
-	}
-	return "request_details"
-}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -172,15 +171,6 @@ func TestEternalAIErrors(t *testing.T) {
 	}
 	if got := g.get(g.url, "/eternalai/v1/models"); got.status != http.StatusNotFound || !strings.Contains(got.apiError(t).Message, "/eternalai/v1/completions") {
 		t.Errorf("another path: %d %s", got.status, got.body)
-	}
-}
-
-func TestEternalAINeedsReceipts(t *testing.T) {
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	writeFile(t, config, "dialects: {eternalai: true}\nmodels: [{id: m, checkpoint: x, backends: [{url: \"http://127.0.0.1:1\"}]}]\n")
-	_, stderr, code := runCommand(t, "serve", "--config", config)
-	if code == 0 || !strings.Contains(stderr, "receipts.enabled") {
-		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
 

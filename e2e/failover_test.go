@@ -43,20 +43,3 @@ func TestPlainRequestsSurviveABackendsDeath(t *testing.T) {
 		t.Error("a backend got no request, so its death tests nothing")
 	}
 }
-
-func TestModelWithoutABackendIsUnreachable(t *testing.T) {
-	victim, url := startMockProcess(t, "--token-delay", "2ms")
-	g := newEnvironment(t, settings{}, url).serve()
-	if got := g.complete(smallRequest); got.status != http.StatusOK {
-		t.Fatalf("before the backend's death: got %d %s, want 200", got.status, got.body)
-	}
-	victim.signal(syscall.SIGKILL)
-	<-victim.exited
-	got := g.complete(smallRequest)
-	if got.status != http.StatusBadGateway || got.apiError(t).Code != "upstream_unreachable" {
-		t.Errorf("got %d %s, want 502 upstream_unreachable", got.status, got.body)
-	}
-	if kind := got.header.Get("X-Acs-Upstream-Error-Kind"); kind != "upstream_unreachable" {
-		t.Errorf("got X-Acs-Upstream-Error-Kind %q, want upstream_unreachable", kind)
-	}
-}

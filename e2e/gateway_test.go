@@ -61,7 +61,7 @@ func newEnvironment(t *testing.T, s settings, backends ...string) *environment {
 	dir := t.TempDir()
 	env := &environment{t: t, dir: dir, config: filepath.Join(dir, "config.yaml"), email: "ada@example.org"}
 	if s.bucket || filesInS3 {
-		env.useBucket(s3test.Start(t))
+		env.bucket = s3test.Start(t)
 	}
 	if s.postgres == nil && onPostgres && s.database == "" && (s.flush == "" || s.flush == "commit") {
 		s.postgres = postgrestest.Shared(t)
@@ -81,13 +81,6 @@ func modelConfig(id string, backends ...string) string {
 		all = append(all, fmt.Sprintf(`{name: b%d, url: "%s", gpu: H100}`, i, url))
 	}
 	return fmt.Sprintf(`{id: %s, checkpoint: %s, backends: [%s]}`, id, checkpoint, strings.Join(all, ", "))
-}
-
-// useBucket makes the environment keep its files in a bucket. The configuration must be written afterwards.
-func (e *environment) useBucket(server *s3test.Server) {
-	e.t.Helper()
-	s3test.Environment(e.t)
-	e.bucket = server
 }
 
 // writeConfig writes the configuration file.

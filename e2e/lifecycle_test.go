@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -75,90 +74,6 @@ func (l *launchedModel) config(id, launch, more string) string {
 		id, checkpoint, more, l.url, l.dir, l.dir, launch)
 }
 
-// completeWithRetries retries a completion request as the official SDKs do: after the delay in Retry-After.
-func (g *gateway) completeWithRetries(body string) (got response, waited time.Duration) {
-	g.t.Helper()
-	start := time.Now()
-	for {
-		got = g.complete(body)
-		if got.header.Get("X-Should-Retry") != "true" || time.Since(start) > waitTimeout {
-			return got, time.Since(start)
-		}
-		seconds, err := strconv.Atoi(got.header.Get("Retry-After"))
-		must(g.t, err)
-		delay := time.NewTimer(time.Duration(seconds) * time.Second)
-		<-delay.C
-	}
-}
-
-// measuredBoots returns how many seconds the boots took, as the gateway has logged them.
-func (g *gateway) measuredBoots() (seconds []float64) {
-	g.t.Helper()
-	for line := range strings.SplitSeq(g.stderr.String(), "\n") {
-		if gjson.Get(line, "msg").Str == "backend has started" {
-			seconds = append(seconds, gjson.Get(line, "took").Num)
-		}
-	}
-	return seconds
-}
-
-func TestConcurrentRequestsLaunchAStoppedModelOnce(t *testing.T) {
-	t.Parallel() // it waits for boots
-	const boot = 2 * time.Second
-	l := newLaunchedModel(t, boot)
-	env := newEnvironment(t, settings{probeTimeout: "20s", models: l.config("m", ", boot_estimate: 1s, idle_after: 0s", "")})
-	g := env.serve()
-	stop := func() {
-		env.run("model", "stop", "m")
-		poll.Until(t, "the model is stopped", func() bool { return strings.Contains(g.get(g.admin, "/models").body, `"state":"stopped"`) })
-	}
-	for range 2 { // the gateway measures two boots
-		if got, _ := g.completeWithRetries(smallRequest); got.status != http.StatusOK {
-			t.Fatalf("got %d %s", got.status, got.body)
-		}
-		stop()
-	}
-	poll.Until(t, "the model is listed as cold", func() bool {
-		return strings.Contains(g.get(g.url, "/v1/models").body, `"status":"cold"`)
-	})
-	before := len(l.ranCommands())
-	var wg sync.WaitGroup
-	var estimate atomic.Int64
-	start := time.Now()
-	for range 12 {
-		wg.Go(func() {
-			got := g.complete(smallRequest)
-			if got.status == http.StatusOK && time.Since(start) > boot {
-				return // it came after the boot
-			}
-			e := gjson.Get(got.body, "error")
-			if got.status != http.StatusServiceUnavailable || e.Get("code").Str != "modal_cold_boot" || got.header.Get("X-Should-Retry") != "true" ||
-				got.header.Get("Retry-After") != e.Get("retry_after_seconds").Raw || !e.Get("boot_elapsed_seconds").Exists() {
-				t.Errorf("got %d %s %v", got.status, got.body, got.header)
-			}
-			estimate.Store(e.Get("boot_estimate_seconds").Int())
-		})
-	}
-	wg.Wait()
-	poll.Until(t, "a request completes", func() bool { return g.complete(smallRequest).status == http.StatusOK })
-	took := time.Since(start)
-	if got := l.ranCommands()[before:]; len(got) != 1 || got[0] != "started" {
-		t.Errorf("12 requests ran %q, want one start", got)
-	}
-	// The estimate is the median of the two boots before, in whole seconds.
-	var boots []float64
-	poll.Until(t, "three boots are logged", func() bool { boots = g.measuredBoots(); return len(boots) >= 3 })
-	if len(boots) != 3 || math.Abs(float64(estimate.Load())-(boots[0]+boots[1])/2) > 1 || boots[2] > took.Seconds() {
-		t.Errorf("the boots took %v s, the last of them %v with its request, and its estimate was %d s", boots, took, estimate.Load())
-	}
-	t.Logf("the boots took %v s, the estimate of the last one was %d s", boots, estimate.Load())
-	stop()
-	got, waited := g.completeWithRetries(smallRequest)
-	if got.status != http.StatusOK {
-		t.Errorf("a client that follows Retry-After got %d %s after %v", got.status, got.body, waited)
-	}
-}
-
 func TestServerTimingHasTheBootThatARequestWaitedFor(t *testing.T) {
 	l := newLaunchedModel(t, 0)
 	g := newEnvironment(t, settings{probeTimeout: "20s", models: l.config("m", ", boot_estimate: 1s", ", cold_wait: 20s")}).serve()
@@ -171,6 +86,7 @@ func TestServerTimingHasTheBootThatARequestWaitedFor(t *testing.T) {
 }
 
 func TestNoRequestFailsWhileAnIdleModelStops(t *testing.T) {
+	t.Parallel() // it waits
 	l := newLaunchedModel(t, 0)
 	env := newEnvironment(t, settings{probeTimeout: "20s", models: l.config("m", ", boot_estimate: 1s, idle_after: 600ms", ", cold_wait: 20s")})
 	g := env.serve()
@@ -200,6 +116,7 @@ func TestNoRequestFailsWhileAnIdleModelStops(t *testing.T) {
 var slotIsAwaited = regexp.MustCompile(`(?m)^basegate_(admission_waiting_requests|ledger_waiting_reservations) 1$`)
 
 func TestRequestThatWaitsForASlotWhileItsModelStopsWaitsForTheBoot(t *testing.T) {
+	t.Parallel() // it waits
 	l, mock := newLaunchedModel(t, 0), startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
 	other := fmt.Sprintf(`{id: other, checkpoint: %s, backends: [{name: o, url: "%s"}]}`, checkpoint, mock.URL())
 	g := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 1}", probeTimeout: "20s", models: l.config("m", "", ", cold_wait: 20s") + ", " + other}).serve()
@@ -225,25 +142,8 @@ func TestRequestThatWaitsForASlotWhileItsModelStopsWaitsForTheBoot(t *testing.T)
 	}
 }
 
-func TestFailedLaunchIsReportedToTheClient(t *testing.T) {
-	l := newLaunchedModel(t, 0)
-	must(t, os.WriteFile(filepath.Join(l.dir, "start"), []byte("#!/bin/sh\nsleep 2; echo 'no such image' >&2; exit 4\n"), 0o700))
-	g := newEnvironment(t, settings{probeTimeout: "20s", models: l.config("m", "", "")}).serve() // its first response comes before the failure
-	if got := g.complete(smallRequest); got.status != http.StatusServiceUnavailable {
-		t.Errorf("the first request: %d %s", got.status, got.body)
-	}
-	poll.Until(t, "the response says that the launch failed", func() bool {
-		got := g.complete(smallRequest)
-		if strings.Contains(got.body, "no such image") || strings.Contains(got.body, l.dir) {
-			t.Errorf("the response shows what the operator runs: %s", got.body)
-		}
-		return got.status == http.StatusBadGateway && strings.Contains(got.body, `"upstream_unreachable"`) &&
-			got.header.Get("X-Acs-Upstream-Error-Kind") == "upstream_unreachable" && got.header.Get("Retry-After") != ""
-	})
-	g.waitForOutput(g.stderr, `"command output".*no such image`)
-}
-
 func TestModelCommandsReachTheRunningGateway(t *testing.T) {
+	t.Parallel() // it waits
 	l := newLaunchedModel(t, 0)
 	env := newEnvironment(t, settings{adminListen: loopback.Address(t), probeTimeout: "20s", models: l.config("m", "", "")})
 	env.serve()

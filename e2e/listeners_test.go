@@ -24,32 +24,6 @@ import (
 	"basegate/mockvllm"
 )
 
-func TestHealthIsOnBothListenersAndDiagnosticsOnAdminOnly(t *testing.T) {
-	g, _ := startGateway(t, settings{}, mockvllm.Options{})
-	for _, path := range []string{"/healthz", "/health", "/readyz"} {
-		for _, base := range []string{g.url, g.admin} {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil) // without a key
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := g.do(r); got.status != http.StatusOK {
-				t.Errorf("%s%s: got %d %s, want 200", base, path, got.status, got.body)
-			}
-		}
-	}
-	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/heap", "/debug/pprof/goroutine"} {
-		if got := g.get(g.admin, path); got.status != http.StatusOK {
-			t.Errorf("admin listener, %s: got %d, want 200", path, got.status)
-		}
-		if got := g.get(g.url, path); got.status != http.StatusNotFound {
-			t.Errorf("public listener, %s: got %d, want 404", path, got.status)
-		}
-	}
-	if got := g.get(g.admin, "/v1/models"); got.status != http.StatusNotFound {
-		t.Errorf("admin listener, /v1/models: got %d, want 404", got.status)
-	}
-}
-
 func TestMetricsCountRequests(t *testing.T) {
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
 	g.complete(smallRequest)

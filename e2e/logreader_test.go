@@ -171,6 +171,7 @@ func TestStalledReaderOfTheLogBlocksNoRequest(t *testing.T) {
 }
 
 func TestStalledReaderOfTheLogDoesNotPreventTheExit(t *testing.T) {
+	t.Parallel() // it waits
 	g, _, _ := servePiped(t)
 	g.stall()
 	g.signal(syscall.SIGTERM)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"basegate/internal/postgrestest"
+	"basegate/internal/s3test"
 )
 
 // binary is the path of the basegate under test: BASEGATE_BIN, or a binary built with the race detector.
@@ -26,6 +27,9 @@ func TestMain(m *testing.M) {
 
 func withBinary(run func() int) int {
 	os.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise the race detector sleeps for a second at each exit
+	for name, value := range s3test.Environment {
+		os.Setenv(name, value) // here, since parallel tests cannot
+	}
 	if binary = os.Getenv("BASEGATE_BIN"); binary != "" {
 		return run()
 	}

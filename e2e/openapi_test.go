@@ -59,7 +59,7 @@ var fieldSamples = map[string][]string{
 	"prompt_logprobs":    {`0`, `20`, `21`, `-1`, `true`, `null`, `"1"`},
 	"echo":               {`true`, `false`, `0`, `"true"`, `null`},
 	"stream":             {`true`, `false`, `0`, `"true"`, `null`},
-	"stream_options":     {`null`, `[]`, `true`, `"x"`},
+	"stream_options":     {`null`, `{"x":1}`, `[]`, `true`, `"x"`},
 	"logit_bias":         {`{}`, `{"1":100}`, `{"1":-100.5}`, `{"a":1}`, `{"-1":1}`, `{"1":"1"}`, `[]`, `null`},
 	"user":               {`"x"`, `""`, `1`, `null`, `"` + strings.Repeat("x", 512) + `"`, `"` + strings.Repeat("x", 513) + `"`},
 	"no_such_field":      {`1`, `null`},
@@ -76,15 +76,56 @@ var fieldSamples = map[string][]string{
 	"truncate_prompt_tokens":        {`-1`, `1`, `0`, `-2`, `1.5`, `"1"`, `null`},
 	"return_tokens_as_token_ids":    {`true`, `false`, `0`, `"true"`, `null`},
 	"return_token_ids":              {`true`, `false`, `0`, `"true"`, `null`},
-	"cache_salt":                    {`"x"`, `""`, `1`, `null`, `"` + strings.Repeat("x", 1024) + `"`, `"` + strings.Repeat("x", 1025) + `"`},
+	"cache_salt":                    {`"x"`, `""`, `1`, `null`, `"` + strings.Repeat("x", 128) + `"`, `"` + strings.Repeat("ž", 129) + `"`, `"a/b"`, `"@"`, `"\\"`, `"\u0000"`, `"aZ0-_"`},
+	"prompt_cache_key":              {`"x"`, `""`, `1`, `null`, `"` + strings.Repeat("x", 512) + `"`, `"` + strings.Repeat("x", 513) + `"`},
+	"stream_interval":               {`0`, `1025`, `"2"`, `1.5`, `null`},
+	"repetition_detection":          {`{"min_count":2}`, `{"min_count":1}`, `{"min_count":2,"max_pattern_size":1025}`, `{"min_count":2,"x":1}`, `{"min_count":2,"x":null}`, `{}`, `1`, `null`},
+	"truncation_side":               {`"middle"`, `1`, `null`},
+	"return_weight_versions":        {`0`, `"true"`, `null`},
+	"vllm_xargs":                    {`{}`, `{"x":null}`, `{"x":{}}`, `{"x":[[1]]}`, `[]`, `1`, `null`},
 	"response_format": {
 		`{"type":"text"}`, `{"type":"json_object"}`, `{"type":"json_schema","json_schema":{"name":"n","schema":{}}}`, `{}`, `{"type":"xml"}`, `"text"`,
-		`{"type":"json_schema","json_schema":{"name":"n"}}`, `{"type":"json_schema","json_schema":{"name":"","schema":{}}}`, `{"type":"text","x":1}`, `null`,
+		`{"type":"json_schema","json_schema":{"name":"n"}}`, `{"type":"json_schema","json_schema":{"name":"","schema":{}}}`, `{"type":"text","x":1}`, `{"type":"text","x":null}`, `null`,
 	},
 	"structured_outputs": {
 		`{"json":{}}`, `{"json":"{}"}`, `{"regex":"a"}`, `{"choice":["a"]}`, `{"grammar":"root ::= \"a\""}`, `{"json_object":true}`, `{"regex":"a","disable_any_whitespace":true}`,
 		`{}`, `{"json":1}`, `{"regex":""}`, `{"choice":[]}`, `{"choice":[""]}`, `{"grammar":1}`, `{"json_object":false}`, `{"x":1}`, `"json"`, `null`,
 	},
+}
+
+// chatSamples are those of the fields that a chat completion has in a form of its own.
+var chatSamples = map[string][]string{
+	"messages": {
+		`[]`, `[{"role":"user","content":"a","x":null}]`, `[{"role":"user","content":[{"type":"text","text":"a","x":null}]}]`,
+		`[{"role":"user","content":[{"type":"text","text":"a","x":1}]}]`, `[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[]},{"role":"user","content":"a"}]`,
+		`[{"role":"user","content":"a"},{"role":"assistant","tool_call_id":null,"provider_specific_fields":{"a":1}},{"role":"user","content":"a"}]`,
+	},
+	"tools":                {`[]`, `[{"type":"function","function":{"name":"f","x":null},"y":null}]`, `[{"type":"function","function":{"name":"f","x":1}}]`, `[1]`, `null`},
+	"chat_template_kwargs": {`{"a":{"b":[1]}}`, `{}`, `[]`, `1`, `null`},
+	"reasoning_effort":     {`"none"`, `"minimal"`, `"low"`, `"medium"`, `"high"`, `"max"`, `1`, `null`},
+	"include_reasoning":    {`true`, `false`, `0`, `null`},
+	"safety_identifier":    {`""`, `"x"`, `1`, `null`},
+	"prompt_cache_key":     {`""`, `"x"`, `1`, `null`},
+	"store":                {`false`, `true`, `0`, `null`},
+	"service_tier":         {`"auto"`, `"default"`, `"flex"`, `1`, `null`},
+	"modalities":           {`["text"]`, `["audio"]`, `["text","audio"]`, `[]`, `"text"`, `null`},
+	"return_prompt_text":   {`true`},
+	"metadata":             {`{}`},
+}
+
+func TestOpenAPIDocumentAgreesWithValidationOfChat(t *testing.T) {
+	g, _ := startChatGateway(t, mockvllm.Options{})
+	schema := openAPIDocument(t, g).Components.Schemas["ChatCompletionRequest"]
+	id := g.firstModel()
+	for name, values := range chatSamples {
+		for _, value := range values {
+			body := jsonObject(map[string]string{"model": fmt.Sprintf("%q", id), "messages": `[{"role":"user","content":"a"}]`, "max_tokens": "1", name: value})
+			got := g.do(g.request(t.Context(), http.MethodPost, g.url+"/v1/chat/completions", body))
+			if invalid := validateSchema(t, schema, body); (got.status == http.StatusOK) != (invalid == nil) {
+				t.Errorf("%s: %s: the gateway responds %d %.300s, the document says %v", name, value, got.status, got.body, invalid)
+			}
+		}
+	}
 }
 
 func TestOpenAPIDocumentAgreesWithValidation(t *testing.T) {

@@ -58,23 +58,6 @@ func startLlamaServer(t *testing.T) string {
 	return server.URL
 }
 
-func TestUsageOfLlamaServerIsCharged(t *testing.T) {
-	env := newEnvironment(t, settings{}, startLlamaServer(t))
-	g := env.serve()
-	got := g.complete(`{"model": "m", "prompt": "the cat", "max_tokens": 3, "stream": true}`)
-	if got.status != http.StatusOK || !strings.HasSuffix(got.body, "data: [DONE]\n\n") {
-		t.Fatalf("got %d %s, want a whole stream", got.status, got.body)
-	}
-	rows := env.usageRows()
-	if len(rows) != 1 || rows[0].Prompt != 6 || rows[0].Completion != 3 {
-		t.Errorf("got rows %+v, want one with the 6 and 3 tokens of the last event", rows)
-	}
-	got = g.complete(`{"model": "m", "prompt": "the cat", "max_tokens": 3, "best_of": 2}`)
-	if e := got.apiError(t); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"param":"best_of"`) {
-		t.Errorf("best_of: got %d %+v, want 400 that names best_of", got.status, e)
-	}
-}
-
 func TestProbeNamesWhatAServerLacks(t *testing.T) {
 	env := newEnvironment(t, settings{}, startLlamaServer(t))
 	table, _, code := runCommand(t, "check", "--probe", "--config", env.config)

@@ -166,6 +166,7 @@ func diskImage(t *testing.T) string {
 }
 
 func TestNothingIsServedWhileTheDatabaseIsUnavailable(t *testing.T) {
+	t.Parallel() // it waits
 	for _, o := range outages {
 		t.Run(o.name, func(t *testing.T) {
 			mock := startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})

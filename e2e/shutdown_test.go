@@ -119,16 +119,6 @@ func TestPlainRequestInterruptedByAStopGetsAnErrorResponse(t *testing.T) {
 	}
 }
 
-func TestDrainEndsAfterItsTimeout(t *testing.T) {
-	g, mock := startGateway(t, settings{server: ", drain_timeout: 200ms"}, mockvllm.Options{})
-	s := g.heldStream(mock)
-	g.signal(syscall.SIGTERM)
-	if rest := s.readAll(); strings.Contains(rest, "[DONE]") {
-		t.Errorf("an interrupted stream looks complete: %q", rest)
-	}
-	g.waitExit()
-}
-
 // A process that reads that the gateway listens may send it a signal immediately.
 func TestSignalRightAfterTheStartIsNotLost(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{})
@@ -143,21 +133,4 @@ func TestSignalRightAfterTheStartIsNotLost(t *testing.T) {
 	g := env.serve()
 	g.signal(syscall.SIGHUP)
 	g.waitForOutput(g.stderr, `configuration reloaded`)
-}
-
-func TestKeysSurviveAKill(t *testing.T) {
-	mock := startMock(t, mockvllm.Options{})
-	env := newEnvironment(t, settings{}, mock.URL())
-	g := env.serve()
-	paused := g.createKey("paused")
-	g.run("key", "pause", paused[:13])
-	g.signal(syscall.SIGKILL)
-	<-g.exited
-
-	again := env.serve()
-	for secret, want := range map[string]int{g.secret: http.StatusOK, paused: http.StatusUnauthorized} {
-		if got, err := post(again.url, secret, smallRequest); err != nil || got.status != want {
-			t.Errorf("got %v, %d, want %d", err, got.status, want)
-		}
-	}
 }

@@ -53,8 +53,8 @@ func restoreEarlierDatabase(t *testing.T, packed string, backends ...string) (*e
 	return env, d
 }
 
-// A database of each earlier version is upgraded by the gateway that opens it: its requests are counted, its keys and
-// caps hold, and paused and revoked keys stay so.
+// The databases of the oldest and the newest earlier version are upgraded by the gateway that opens them: their requests are
+// counted, their keys and caps hold, and paused and revoked keys stay so.
 func TestEarlierDatabasesAreUpgraded(t *testing.T) {
 	files, err := filepath.Glob("../database/testdata/upgrade/*.db.gz")
 	must(t, err)
@@ -62,7 +62,7 @@ func TestEarlierDatabasesAreUpgraded(t *testing.T) {
 		t.Fatal("no stored database")
 	}
 	mock := startMock(t, mockvllm.Options{})
-	for _, file := range files {
+	for _, file := range []string{files[0], files[len(files)-1]} {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".db.gz"), func(t *testing.T) {
 			env, d := restoreEarlierDatabase(t, file, mock.URL())
 			g := env.serveWithKey(d.Secrets["laptop"])

@@ -125,6 +125,7 @@ func malformedHeads(line, field string) map[string]string {
 // RFC 9112 2.2 and 5.2 let a server accept bare LF and folded lines, which a proxy in front may read differently. The
 // gateway refuses them, as the first request of a connection, as a later one, and behind another without a pause.
 func TestMalformedHeadsAreRefused(t *testing.T) {
+	t.Parallel() // it waits
 	for _, target := range wireTargets(t) {
 		t.Run(target.name, func(t *testing.T) {
 			get := "GET " + target.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

@@ -3,6 +3,7 @@ package errors
 import (
 	"fmt"
 	"math"
+	"net/http"
 	"strings"
 	"time"
 )
@@ -45,14 +46,10 @@ func UnsupportedField(name, instead string) error {
 	}
 }
 
-// FieldTooNew returns the error for a field that no backend of the model has: the newest of them runs vLLM version got,
-// and the field exists since version since. param is the top-level field.
-func FieldTooNew(param, field, model, got, since string) error {
-	return &Error{
-		Code: InvalidRequest, Param: param,
-		Message: fmt.Sprintf("%s: got it for %s, which runs vLLM %s; expected vLLM %s or later, which is the first to have it; leave it out or use another model",
-			field, model, got, since),
-	}
+// FieldUnserved returns the error for a field that no backend of the model can serve. param is the top-level field, server
+// names the server that the model runs, and reason says what was expected and what to do.
+func FieldUnserved(param, field, model, server, reason string) error {
+	return &Error{Code: InvalidRequest, Param: param, Message: fmt.Sprintf("%s: got it for %s, which runs %s; %s", field, model, server, reason)}
 }
 
 // BestOfUnsupported returns the error for a best_of that the model's backends cannot choose by.
@@ -209,6 +206,14 @@ func WrongMethod(method, path, allow string) error {
 	}
 }
 
+// UnknownExpectation returns the error for an Expect header other than 100-continue. The contract has no code for it.
+func UnknownExpectation() error {
+	return &Error{
+		Code: InvalidRequest, status: http.StatusExpectationFailed,
+		Message: "the Expect header: expected 100-continue; leave it out",
+	}
+}
+
 // BodyTooLarge returns the error for a request body over the limit, in bytes after decompression.
 func BodyTooLarge(limit int64) error {
 	return &Error{
@@ -297,6 +302,17 @@ func UpstreamFailed(code Code, message string, status, attempts int, cause error
 		Message: valid(message),
 		Extras:  []Extra{{"upstream_status", status}, {"attempts", attempts}},
 		cause:   cause,
+	}
+}
+
+// EngineKiller returns the error for a request that two engines have died of, or beside, after attempts at backends.
+func EngineKiller(attempts int) error {
+	return &Error{
+		Code: VLLMEngineDead,
+		Message: "two engines of the model crashed while they worked on this request, so it is refused for ten minutes; " +
+			"change it, and report it to the operator",
+		Extras: []Extra{{"attempts", attempts}},
+		retry:  adviceNever,
 	}
 }
 

@@ -116,7 +116,8 @@ type Error struct {
 
 	Shortage Shortage // of Overloaded; not sent to the client
 
-	status     int // 0: that of Code
+	status     int    // 0: that of Code
+	retry      advice // adviceNone: that of Code
 	retryAfter time.Duration
 	allow      string
 	cause      error
@@ -129,6 +130,9 @@ func (e *Error) Status() int {
 	}
 	return e.Code.Status()
 }
+
+// Final reports whether this very request is not to be sent again, whatever its code says.
+func (e *Error) Final() bool { return e.retry == adviceNever }
 
 // Error returns the text for the log. It leaves out Message, which may quote the request or vLLM's message about it.
 func (e *Error) Error() string {

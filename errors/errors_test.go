@@ -51,7 +51,7 @@ func examples() []example {
 		{"MaxTokensTooLarge", apierr.MaxTokensTooLarge("max_tokens", 1, 9000, 8192)},
 		{"UnsupportedField", apierr.UnsupportedField("priority", "")},
 		{"UnsupportedField with another field", apierr.UnsupportedField("guided_json", "structured_outputs")},
-		{"FieldTooNew", apierr.FieldTooNew("truncate_prompt_tokens", "truncate_prompt_tokens -1", "llama-8b", "0.9", "0.11")},
+		{"FieldUnserved", apierr.FieldUnserved("truncate_prompt_tokens", "truncate_prompt_tokens -1", "llama-8b", "vLLM 0.9", "expected vLLM 0.20 or later")},
 		{"UnknownField with a suggestion", apierr.UnknownField("temprature", "temperature")},
 		{"MalformedJSON", apierr.MalformedJSON(17, "the body ends in the middle of the JSON object")},
 		{"UnknownModel", apierr.UnknownModel("model", "gpt-4o", []string{"llama-8b", "llama-405b"}, "")},

@@ -1,6 +1,7 @@
 package errors
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"strconv"
@@ -22,8 +23,8 @@ func From(err error) *Error {
 // SetHeaders sets the header fields of the error: X-Should-Retry, Retry-After, Allow, WWW-Authenticate.
 func (e *Error) SetHeaders(h http.Header) {
 	r := table[e.Code]
-	if r.retry != adviceNone {
-		h.Set("X-Should-Retry", string(r.retry))
+	if retry := cmp.Or(e.retry, r.retry); retry != adviceNone {
+		h.Set("X-Should-Retry", string(retry))
 	}
 	if r.status == http.StatusServiceUnavailable || e.retryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(Seconds(clampRetry(e.retryAfter)), 10))

@@ -38,7 +38,8 @@ type Backend struct {
 	inFlight int64
 	mismatch mismatch
 
-	commands commandLog // has a mutex of its own
+	commands  commandLog // has a mutex of its own
+	listening listening  // has a mutex of its own
 
 	bootFailures atomic.Int64 // launches and wakes that have failed
 	places       places
@@ -153,4 +154,7 @@ func (b *Backend) SetLacksLogprobs() { b.lacksLogprobs.Store(true) }
 func (b *Backend) Version() string { return b.info.Load().version }
 
 // VLLM returns the parsed Version.
-func (b *Backend) VLLM() validate.Version { return b.info.Load().vllm }
+func (b *Backend) VLLM() validate.Version { return b.Server().Version }
+
+// Server returns what is known of the fields that the backend's server can serve. It must not be modified.
+func (b *Backend) Server() *validate.Server { return &b.info.Load().server }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -17,8 +18,16 @@ import (
 	"basegate/internal/poll"
 )
 
-// startChatServer starts a vLLM server that counts messages once it has a template.
-func startChatServer(t *testing.T, hasTemplate *atomic.Bool) string {
+// What vLLM answers to messages for a model without a template.
+const (
+	noTemplate = `{"error":{"message":"As of transformers v4.44, default chat template is no longer allowed, ` +
+		`so you must provide a chat template if the tokenizer does not define one.","type":"BadRequestError","code":400}}`
+	noTemplateOfRust = `{"error":{"message":"tokenize failed: chat template is required but none was configured",` +
+		`"type":"InternalServerError","param":null,"code":500}}`
+)
+
+// startChatServer starts a vLLM server that counts messages once it has a template, and refuses them before.
+func startChatServer(t *testing.T, hasTemplate *atomic.Bool, refusal string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -27,9 +36,8 @@ func startChatServer(t *testing.T, hasTemplate *atomic.Bool) string {
 		case "/tokenize":
 			body, _ := io.ReadAll(r.Body)
 			if strings.Contains(string(body), `"messages"`) && !hasTemplate.Load() {
-				w.WriteHeader(http.StatusBadRequest)
-				io.WriteString(w, `{"error":{"message":"As of transformers v4.44, default chat template is no longer allowed, `+
-					`so you must provide a chat template if the tokenizer does not define one.","type":"BadRequestError","code":400}}`)
+				w.WriteHeader(int(gjson.Get(refusal, "error.code").Int()))
+				io.WriteString(w, refusal)
 				return
 			}
 			io.WriteString(w, `{"count":7}`)
@@ -42,11 +50,11 @@ func startChatServer(t *testing.T, hasTemplate *atomic.Bool) string {
 func TestModelDoesNotChatWhileNoBackendHasATemplate(t *testing.T) {
 	with, without := new(atomic.Bool), new(atomic.Bool)
 	with.Store(true)
-	m := modelConfig(t, "m", startChatServer(t, without))
+	m := modelConfig(t, "m", startChatServer(t, without, noTemplateOfRust))
 	m.Chat = true
-	two := modelConfig(t, "two", startChatServer(t, without), startChatServer(t, with))
+	two := modelConfig(t, "two", startChatServer(t, without, noTemplate), startChatServer(t, with, noTemplate))
 	two.Chat = true
-	base := modelConfig(t, "base", startChatServer(t, without))
+	base := modelConfig(t, "base", startChatServer(t, without, noTemplate))
 
 	core, logged := observer.New(zap.InfoLevel)
 	transport := &http.Transport{}

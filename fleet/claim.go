@@ -109,7 +109,13 @@ func (b *Backend) claimBoot(ctx context.Context, own *boot, reason string) (fenc
 	}
 	b.addPending(1)
 	defer b.addPending(-1)
-	q := claimRequest{operation: opLaunch, reason: reason, limit: b.bootTimeout()}
+	// A probe may find the backend up while the request waits for the database. It must not cancel a drain that begins then.
+	needed := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.boots(own)
+	}
+	q := claimRequest{operation: opLaunch, reason: reason, limit: b.bootTimeout(), needed: needed}
 	if own.wake {
 		q.operation = opWake
 	}
@@ -139,11 +145,16 @@ func (b *Backend) findsStopped(ctx context.Context) bool {
 	return b.isStarting()
 }
 
+// boots reports whether a boot is in progress and not aborted. b.mu is held.
+func (b *Backend) boots(own *boot) bool {
+	return b.life.boot == own && b.life.state == Starting && own.cause == nil
+}
+
 // bootDecided applies the answer to a request for the lease of a boot, and returns true if it must be repeated. b.mu is
 // held.
 func (b *Backend) bootDecided(own *boot, r *lease, v claimResult, err error, reason string) (again bool) {
 	c := &b.life.claim
-	current := b.life.boot == own && b.life.state == Starting && own.cause == nil
+	current := b.boots(own)
 	if err != nil || v == granted && r.fence == c.ended { // the end of the lease before is still on its way
 		if err != nil {
 			b.log.Warn("the lease for a boot could not be had", zap.Error(err))

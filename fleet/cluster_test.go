@@ -61,6 +61,7 @@ type member struct {
 	number  int32
 	epoch   atomic.Int64
 	events  chan fleet.Event
+	gate    atomic.Pointer[chan struct{}] // until it is closed, the gateway neither reads nor requests leases; nil: no such
 	closeDB func()
 }
 
@@ -77,7 +78,12 @@ func (c *cluster) join(name string, models ...config.Model) *member {
 	m.rejoin()
 	m.Fleet = fleet.New(models, settings, &http.Transport{DisableKeepAlives: true}, db, zap.NewNop())
 	m.OnEvent(func(e fleet.Event) { m.events <- e })
-	m.JoinCluster(func() (int32, int64, bool) { return m.number, m.epoch.Load(), true })
+	m.JoinCluster(func() (int32, int64, bool) {
+		if gate := m.gate.Load(); gate != nil {
+			<-*gate
+		}
+		return m.number, m.epoch.Load(), true
+	})
 	if err := m.Start(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
@@ -178,6 +184,7 @@ func (b *managedServer) wantCommands(want ...string) {
 }
 
 func TestColdRequestsAtTwoGatewaysLaunchOnce(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 300*time.Millisecond)
 	b.recordFences()
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
@@ -185,7 +192,7 @@ func TestColdRequestsAtTwoGatewaysLaunchOnce(t *testing.T) {
 	for i := range 400 {
 		at := []*member{one, two}[i%2]
 		all.Go(func() {
-			if err := at.model().AwaitBoot(t.Context(), nil); err != nil {
+			if err := at.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 				t.Errorf("a request at gateway %s: %v", at.name, err)
 			}
 		})
@@ -203,10 +210,11 @@ func TestColdRequestsAtTwoGatewaysLaunchOnce(t *testing.T) {
 }
 
 func TestGatewayThatStartsDuringABootFollowsIt(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, time.Second)
 	b.recordFences()
 	one := c.join("one", b.model(nil))
-	if _, ok := errors.AsType[*fleet.BootingError](one.model().EnsureServable(nil)); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](one.model().EnsureServable(fleet.Caller{})); !ok {
 		t.Fatal("EnsureServable does not start the model")
 	}
 	poll.Until(t, "the program has run", b.launched)
@@ -214,25 +222,26 @@ func TestGatewayThatStartsDuringABootFollowsIt(t *testing.T) {
 	if state, _ := two.backend().State(); state != fleet.Starting && state != fleet.Ready {
 		t.Errorf("got %s, want %s", state, fleet.Starting)
 	}
-	if err := two.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := two.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Error(err)
 	}
 	b.wantCommands("started")
 }
 
 func TestBootOfADeadGatewayIsAwaitedAndNotRepeated(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	b.unhealthy.Store(true)
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
-	if err := one.model().EnsureServable(nil); err == nil {
+	if err := one.model().EnsureServable(fleet.Caller{}); err == nil {
 		t.Fatal("EnsureServable does not start the model")
 	}
 	poll.Until(t, "the program has run", b.launched)
 	one.die()
 	two.wantState(fleet.Starting)
 	waiting := make(chan error)
-	go func() { waiting <- two.model().AwaitBoot(t.Context(), nil) }()
+	go func() { waiting <- two.model().AwaitBoot(t.Context(), fleet.Caller{}) }()
 	two.reap(one)
 	before := b.probes.Load()
 	poll.Until(t, "the successor has probed it many times", func() bool { return b.probes.Load() > before+10 })
@@ -253,12 +262,13 @@ func TestBootOfADeadGatewayIsAwaitedAndNotRepeated(t *testing.T) {
 
 // The limit counts from the launch, not from the takeover.
 func TestBootOfADeadGatewayFailsAtItsLimitAndIsThenRepeated(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	b.unhealthy.Store(true)
 	limited := b.model(func(m *config.Model) { m.Backends[0].Launch.BootTimeout = 3 * time.Second })
 	one, two := c.join("one", limited), c.join("two", limited)
-	if err := one.model().EnsureServable(nil); err == nil {
+	if err := one.model().EnsureServable(fleet.Caller{}); err == nil {
 		t.Fatal("EnsureServable does not start the model")
 	}
 	poll.Until(t, "the program has run", b.launched)
@@ -266,11 +276,11 @@ func TestBootOfADeadGatewayFailsAtItsLimitAndIsThenRepeated(t *testing.T) {
 	two.reap(one)
 	two.wantState(fleet.Failed)
 	b.wantCommands("started")
-	if _, ok := errors.AsType[*fleet.BootFailedError](two.model().EnsureServable(nil)); !ok {
+	if _, ok := errors.AsType[*fleet.BootFailedError](two.model().EnsureServable(fleet.Caller{})); !ok {
 		t.Error("want *fleet.BootFailedError during the cooldown")
 	}
 	three := c.join("three", limited)
-	if _, ok := errors.AsType[*fleet.BootingError](three.model().EnsureServable(nil)); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](three.model().EnsureServable(fleet.Caller{})); !ok {
 		t.Error("a gateway that does not know of the cooldown: want *fleet.BootingError first")
 	}
 	three.wantState(fleet.Failed)
@@ -278,13 +288,14 @@ func TestBootOfADeadGatewayFailsAtItsLimitAndIsThenRepeated(t *testing.T) {
 }
 
 func TestFailedLaunchIsKnownToEveryGateway(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.script("start", "echo started >> $0.log; sleep 1; echo no such image; exit 3")
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
-	if err := one.model().EnsureServable(nil); err == nil {
+	if err := one.model().EnsureServable(fleet.Caller{}); err == nil {
 		t.Fatal("EnsureServable does not start the model")
 	}
-	err := two.model().AwaitBoot(t.Context(), nil)
+	err := two.model().AwaitBoot(t.Context(), fleet.Caller{})
 	if failed, ok := errors.AsType[*fleet.BootFailedError](err); !ok || !strings.Contains(failed.Reason, "no such image") {
 		t.Errorf("got %v, want *fleet.BootFailedError with the program's output", err)
 	}
@@ -300,16 +311,17 @@ func TestFailedLaunchIsKnownToEveryGateway(t *testing.T) {
 
 // A gateway that stops in the middle of a boot ends its program, so another one need not wait for it.
 func TestBootOfAGatewayThatStopsIsBegunAgainAtOnce(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.script("start", "echo started $BASEGATE_FENCE >> $0.log; while [ ! -e $0.continue ]; do sleep 0.1; done; touch $0.up")
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
-	if err := one.model().EnsureServable(nil); err == nil {
+	if err := one.model().EnsureServable(fleet.Caller{}); err == nil {
 		t.Fatal("EnsureServable does not start the model")
 	}
 	poll.Until(t, "the program runs", func() bool { return len(b.commands()) > 0 })
 	two.wantState(fleet.Starting)
 	waiting := make(chan error)
-	go func() { waiting <- two.model().AwaitBoot(t.Context(), nil) }()
+	go func() { waiting <- two.model().AwaitBoot(t.Context(), fleet.Caller{}) }()
 	one.Close()
 	b.mark("start.continue")
 	if err := <-waiting; err != nil {
@@ -319,11 +331,12 @@ func TestBootOfAGatewayThatStopsIsBegunAgainAtOnce(t *testing.T) {
 }
 
 func TestIdleStopWaitsForTheRequestsOfAllGateways(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	idle := b.model(func(m *config.Model) { m.Backends[0].Launch.IdleAfter = 3 * time.Second })
 	one, two := c.join("one", idle), c.join("two", idle)
-	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := one.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	two.wantState(fleet.Ready)
@@ -337,7 +350,7 @@ func TestIdleStopWaitsForTheRequestsOfAllGateways(t *testing.T) {
 	}
 	running.Release()
 	for range 70 { // short requests, each sooner than the backend is idle
-		l, err := two.model().Acquire(nil, nil, fleet.Prefix{})
+		l, err := two.model().Acquire(nil, fleet.Caller{}, fleet.Prefix{})
 		if err != nil {
 			t.Fatalf("a request at gateway two: %v", err)
 		}
@@ -351,12 +364,13 @@ func TestIdleStopWaitsForTheRequestsOfAllGateways(t *testing.T) {
 }
 
 func TestBackendThatHasBecomeReadyIsNotLaunched(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	one := c.join("one", b.model(nil))
 	one.wantState(fleet.Stopped)
 	b.mark("start.up") // as if another gateway had launched it since the last probe
-	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := one.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	b.wantCommands()
@@ -364,6 +378,7 @@ func TestBackendThatHasBecomeReadyIsNotLaunched(t *testing.T) {
 
 // Whatever requests come at both gateways, no program stops the backend while one runs.
 func TestIdleStopsOfTwoGatewaysInterruptNoRequest(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	idle := b.model(func(m *config.Model) { m.Backends[0].Launch.IdleAfter = time.Millisecond })
@@ -379,11 +394,11 @@ func TestIdleStopsOfTwoGatewaysInterruptNoRequest(t *testing.T) {
 		m := members[i%2].model()
 		all.Go(func() {
 			for goesOn() {
-				if err := m.AwaitBoot(t.Context(), nil); err != nil {
+				if err := m.AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 					t.Errorf("the model does not start again: %v", err)
 					return
 				}
-				l, err := m.Acquire(nil, nil, fleet.Prefix{})
+				l, err := m.Acquire(nil, fleet.Caller{}, fleet.Prefix{})
 				if err != nil {
 					continue
 				}
@@ -418,6 +433,7 @@ func TestIdleStopsOfTwoGatewaysInterruptNoRequest(t *testing.T) {
 }
 
 func TestOrdersAreExecutedOnceAndByTheLeaseholder(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
@@ -437,7 +453,7 @@ func TestOrdersAreExecutedOnceAndByTheLeaseholder(t *testing.T) {
 
 	// A stop that is given at one gateway aborts the boot of the other.
 	b.unhealthy.Store(true)
-	if err := one.model().EnsureServable(nil); err == nil {
+	if err := one.model().EnsureServable(fleet.Caller{}); err == nil {
 		t.Fatal("EnsureServable does not start the model")
 	}
 	two.wantState(fleet.Starting)
@@ -450,6 +466,7 @@ func TestOrdersAreExecutedOnceAndByTheLeaseholder(t *testing.T) {
 }
 
 func TestModelThatAnOperatorHasStoppedIsNotWarmedByAnotherGateway(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
@@ -457,8 +474,10 @@ func TestModelThatAnOperatorHasStoppedIsNotWarmedByAnotherGateway(t *testing.T) 
 	if _, err := fleet.AddWindow(t.Context(), one.db, fleet.BookedWindow{Model: "m", From: now, To: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	one.wantState(fleet.Ready)
-	two.wantState(fleet.Ready)
+	for _, m := range []*member{one, two} { // a stop that is ordered before the window is known ends with its begin
+		m.wantState(fleet.Ready)
+		poll.Until(t, "the gateway knows the window", func() bool { return len(m.BookedWindows("m")) == 1 })
+	}
 	if err := one.model().Stop("the operator stops it"); err != nil {
 		t.Fatal(err)
 	}
@@ -474,13 +493,40 @@ func TestModelThatAnOperatorHasStoppedIsNotWarmedByAnotherGateway(t *testing.T) 
 	b.wantCommands("started", "stopped")
 }
 
+// A request for the lease of a boot may wait for the database until a probe finds that the backend is up anyway.
+func TestBootThatIsNotNeededAnyMoreDoesNotCancelAStop(t *testing.T) {
+	t.Parallel()
+	c, b := newCluster(t), newManagedServer(t, 0)
+	b.recordFences()
+	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open)
+	two.gate.Store(&gate)
+	if err := two.model().EnsureServable(fleet.Caller{}); err == nil {
+		t.Fatal("EnsureServable does not start the model")
+	}
+	b.mark("start.up") // somebody else starts it
+	one.wantState(fleet.Ready)
+	two.wantState(fleet.Ready)
+	if err := one.model().Stop("the operator stops it"); err != nil {
+		t.Fatal(err)
+	}
+	one.wantState(fleet.Draining)
+	open()
+	one.wantState(fleet.Stopped)
+	two.wantState(fleet.Stopped)
+	b.wantCommands("stopped")
+}
+
 // The stop is ordered outside of any window, so the window that is booked while it runs starts the model.
 func TestWindowThatIsBookedDuringAStopWarmsTheModel(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	b.script("stop", "touch $0.begun; until test -e $0.go; do sleep 0.02; done; rm -f ${0%stop}start.up; echo stopped $BASEGATE_FENCE >> ${0%stop}start.log")
 	one := c.join("one", b.model(nil))
-	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := one.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := fleet.Enqueue(t.Context(), one.db, "m", fleet.CommandStop); err != nil {
@@ -501,6 +547,7 @@ func TestWindowThatIsBookedDuringAStopWarmsTheModel(t *testing.T) {
 }
 
 func TestModelThatOneGatewayPutsToSleepIsWokenByAnother(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/M"}})
 	if err != nil {
@@ -515,7 +562,7 @@ func TestModelThatOneGatewayPutsToSleepIsWokenByAnother(t *testing.T) {
 	}
 	one.wantState(fleet.Asleep)
 	two.wantState(fleet.Asleep)
-	if err := two.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := two.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	one.wantState(fleet.Ready)
@@ -524,10 +571,11 @@ func TestModelThatOneGatewayPutsToSleepIsWokenByAnother(t *testing.T) {
 
 // A drain waits for the requests of the other gateway, and a request there cancels it.
 func TestStopWaitsForTheRequestsOfAnotherGateway(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
-	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := one.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	two.wantState(fleet.Ready)
@@ -536,7 +584,7 @@ func TestStopWaitsForTheRequestsOfAnotherGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	two.wantState(fleet.Draining)
-	if err := two.model().AwaitBoot(t.Context(), nil); err != nil { // cancels the drain
+	if err := two.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil { // cancels the drain
 		t.Fatal(err)
 	}
 	one.wantState(fleet.Ready)
@@ -556,10 +604,11 @@ func TestStopWaitsForTheRequestsOfAnotherGateway(t *testing.T) {
 
 // A gateway whose epoch has ended while it drained a backend does not stop it: another one does, or it with a new epoch.
 func TestGatewayWithoutItsEpochStopsNothing(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
-	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := one.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	two.wantState(fleet.Ready)
@@ -574,7 +623,7 @@ func TestGatewayWithoutItsEpochStopsNothing(t *testing.T) {
 	one.rejoin()
 	one.wantState(fleet.Stopped)
 	b.wantCommands("started", "stopped")
-	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := one.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	b.wantCommands("started", "stopped", "started")
@@ -582,18 +631,19 @@ func TestGatewayWithoutItsEpochStopsNothing(t *testing.T) {
 
 // Without a database nothing is launched, since another gateway may be launching.
 func TestNothingIsLaunchedWithoutALease(t *testing.T) {
+	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
 	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
 	two.reap(one)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, ok := errors.AsType[*fleet.BootingError](one.model().AwaitBoot(ctx, nil)); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](one.model().AwaitBoot(ctx, fleet.Caller{})); !ok {
 		t.Error("want *fleet.BootingError while the gateway has no epoch")
 	}
 	b.wantCommands()
 	one.rejoin()
-	if err := one.model().AwaitBoot(t.Context(), nil); err != nil {
+	if err := one.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	b.wantCommands("started")

@@ -32,20 +32,21 @@ type queuedCommand struct {
 const commandTTL = time.Minute
 
 // pollDatabase reads the booked windows and the leases, and executes queued commands. If a read fails, the next poll
-// repeats it.
-func (f *Fleet) pollDatabase(ctx context.Context) {
+// repeats it. It reports whether the windows were read.
+func (f *Fleet) pollDatabase(ctx context.Context) (windowsRead bool) {
 	booked, err := Windows(ctx, f.store.db)
 	if err != nil {
 		f.log.Debug("read windows", zap.Error(err))
-		return
+		return false
 	}
 	f.booked.Store(&booked)
 	if f.leases != nil {
 		f.pollLeases(ctx)
 		f.pollOrders(ctx)
-		return
+		return true
 	}
 	f.pollCommands(ctx)
+	return true
 }
 
 // pollCommands executes each queued command once.

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"os/exec"
+	"strings"
+
+	"basegate/validate"
 )
 
 // Finding is a setting of a backend, or of its model, that costs something. Failure says that it makes requests fail.
@@ -53,8 +56,13 @@ func (m *Model) ServedFindings(b *Backend) []Finding {
 	return findings
 }
 
-// VersionFindings returns warnings of what the version of a ready backend does by default.
-func (b *Backend) VersionFindings() []Finding {
+// VersionFindings returns warnings of what the version of a ready backend of the model does by default, and of what its
+// server cannot serve.
+func (m *Model) VersionFindings(b *Backend) []Finding {
+	return append(b.defaultFindings(), m.serverFindings(b)...)
+}
+
+func (b *Backend) defaultFindings() []Finding {
 	var minor [2]int
 	if _, err := fmt.Sscanf(b.Version(), "0.%d.%d", &minor[0], &minor[1]); err != nil {
 		const text = "does not report vLLM's version, so best_of is emulated and vLLM's defaults are not known"
@@ -64,6 +72,42 @@ func (b *Backend) VersionFindings() []Finding {
 	for _, w := range versionWarnings {
 		if !less(minor, w.from) && less(minor, w.before) {
 			findings = append(findings, Finding{Text: w.text})
+		}
+	}
+	return findings
+}
+
+// ToAnotherBackend ends a finding about requests that the server is known not to serve.
+const ToAnotherBackend = " go to another backend of the model, and get 400 where there is none"
+
+// Serves reports whether a completion like this body may be sent to the backend: its server is not known to be unable to serve
+// it.
+func (b *Backend) Serves(body []byte) bool {
+	r, err := validate.Completion(body, validate.Limits{MaxLogprobs: func(string) int { return validate.DefaultMaxLogprobs }})
+	if err != nil {
+		return true
+	}
+	_, unserved := r.Unserved(b.Server())
+	return !unserved
+}
+
+func (m *Model) serverFindings(b *Backend) (findings []Finding) {
+	s := b.Server()
+	if s.Rust {
+		const text = "runs vLLM's Rust frontend, which takes one prompt (a string or an array of token ids) and n: 1 only"
+		findings = append(findings, Finding{Text: text + "; other requests" + ToAnotherBackend})
+	}
+	if !s.Version.Known() {
+		return findings // it is not known which fields it should have
+	}
+	for _, request := range []struct {
+		name   string
+		served bool
+		fields []string
+	}{{"completions", m.Completions(), s.Undescribed(false)}, {"chat completions", m.Chat(), s.Undescribed(true)}} {
+		if request.served && len(request.fields) > 0 {
+			text := fmt.Sprintf("its /openapi.json has no %s of %s, which %s should have", strings.Join(request.fields, ", "), request.name, s)
+			findings = append(findings, Finding{Text: text + "; requests with them" + ToAnotherBackend})
 		}
 	}
 	return findings

@@ -89,7 +89,7 @@ func getModel(t *testing.T, f *fleet.Fleet, id string) *fleet.Model {
 
 func acquire(t *testing.T, m *fleet.Model, tried ...fleet.FailedAttempt) *fleet.Lease {
 	t.Helper()
-	l, err := m.Acquire(tried, nil, fleet.Prefix{})
+	l, err := m.Acquire(tried, fleet.Caller{}, fleet.Prefix{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestAcquireUsesTriedBackendsLastOrNever(t *testing.T) {
 	if l.Backend != first {
 		t.Error("got the backend that must not be tried again")
 	}
-	if _, err := m.Acquire([]fleet.FailedAttempt{{first, false}, {second, false}}, nil, fleet.Prefix{}); !errors.Is(err, fleet.ErrNoOtherBackend) {
+	if _, err := m.Acquire([]fleet.FailedAttempt{{first, false}, {second, false}}, fleet.Caller{}, fleet.Prefix{}); !errors.Is(err, fleet.ErrNoOtherBackend) {
 		t.Errorf("got %v, want ErrNoOtherBackend", err)
 	}
 }
@@ -155,13 +155,13 @@ func TestBreakerOpenErrorHasTheRemainingTime(t *testing.T) {
 		l.Report(breaker.ServerError, false)
 		l.Release()
 	}
-	_, err := m.Acquire(nil, nil, fleet.Prefix{})
+	_, err := m.Acquire(nil, fleet.Caller{}, fleet.Prefix{})
 	open, ok := errors.AsType[*fleet.BreakerOpenError](err)
 	if !ok || open.RetryIn <= 50*time.Second || open.RetryIn > time.Minute {
 		t.Errorf("got %v %+v", err, open)
 	}
-	if m.EnsureServable(nil) == nil || m.Status() != fleet.StatusUnavailable {
-		t.Errorf("EnsureServable: %v, status %s; want an error and %s", m.EnsureServable(nil), m.Status(), fleet.StatusUnavailable)
+	if m.EnsureServable(fleet.Caller{}) == nil || m.Status() != fleet.StatusUnavailable {
+		t.Errorf("EnsureServable: %v, status %s; want an error and %s", m.EnsureServable(fleet.Caller{}), m.Status(), fleet.StatusUnavailable)
 	}
 }
 
@@ -192,6 +192,27 @@ func TestMaxModelLenIsConfiguredOrTheSmallestReported(t *testing.T) {
 	}
 	if v := getModel(t, f, "m").Backends()[0].Version(); v != "0.27.0" {
 		t.Errorf("version: got %q, want 0.27.0", v)
+	}
+}
+
+func TestContextOfAnAdapterIsThatOfItsParent(t *testing.T) {
+	for models, want := range map[string]int64{
+		`[{"id":"base","max_model_len":300},{"id":"org/M","parent":"base","max_model_len":null}]`: 300,
+		`[{"id":"org/M","parent":"base"},{"id":"base","max_model_len":300}]`:                      300,
+		`[{"id":"base","max_model_len":300},{"id":"org/M","parent":"base","max_model_len":200}]`:  200,
+		`[{"id":"base","max_model_len":300},{"id":"org/M","parent":"gone","max_model_len":null}]`: 0,
+		`[{"id":"base","max_model_len":300},{"id":"org/M","max_model_len":null}]`:                 0,
+		`[{"id":"org/M","parent":"org/M","max_model_len":null}]`:                                  0,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/models" {
+				fmt.Fprintf(w, `{"data":%s}`, models)
+			}
+		}))
+		if n := getModel(t, startFleet(t, modelConfig(t, "m", server.URL)), "m").MaxModelLen(); n != want {
+			t.Errorf("%s: got %d, want %d", models, n, want)
+		}
+		server.Close()
 	}
 }
 

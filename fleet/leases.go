@@ -162,6 +162,7 @@ type claimRequest struct {
 	reason    string
 	limit     time.Duration // of the operation
 	idle      time.Duration // see lease
+	needed    func() bool   // whether the operation is still to begin once the row is read; nil: it is
 }
 
 // begin asks for the lease of a backend. If its commit is of unknown outcome, a repetition has the same answer. A stop
@@ -175,10 +176,13 @@ func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (lease
 			return err
 		}
 		switch {
-		case r.operation == opNone || r.replaceableBy(q.operation):
-			v, err = beginFree(ctx, tx, &r, q, gateway)
 		case r.mine && r.operation == q.operation:
 			return nil // granted by an earlier call
+		case q.needed != nil && !q.needed():
+			v = following
+			return nil
+		case r.operation == opNone || r.replaceableBy(q.operation):
+			v, err = beginFree(ctx, tx, &r, q, gateway)
 		case q.operation.boots() && !r.operation.boots() && !r.committed && !r.mine:
 			v = cancelled
 			return endLease(ctx, tx, id, r.fence, outcomeCancelled, q.reason)

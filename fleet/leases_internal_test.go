@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -338,14 +339,17 @@ func TestOrderIsNotTakenForNobody(t *testing.T) {
 	w := newLeaseWorld(t, nil)
 	queue := orders{leases: &w.gateways[0].leases, unsure: map[int64]queuedCommand{}}
 	w.must(w.db.WriteExclusive(t.Context(), func(tx database.Tx) error { return addOrder(t.Context(), tx, backendID{"m", "b"}, opStop) }))
-	unblock := make(chan struct{})
-	blocked := w.db.Submit(func(database.Tx) error { <-unblock; return nil })
+	blocks, unblocked := make(chan struct{}), make(chan struct{})
+	unblock := sync.OnceFunc(func() { close(unblocked) })
+	defer unblock() // otherwise the database could not be closed after a failure
+	blocked := w.db.Submit(func(database.Tx) error { close(blocks); <-unblocked; return nil })
+	<-blocks // in the writer, and not in the call
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if got, err := queue.take(ctx); err == nil {
 		t.Fatalf("got %v, want an error, as the write waits for another one", got)
 	}
-	close(unblock)
+	unblock()
 	w.must(blocked.Wait(t.Context()))
 	if got, err := queue.take(t.Context()); err != nil || len(got) != 1 || got[0].command != Command(opStop) {
 		t.Errorf("got %+v, %v, want the stop", got, err)

@@ -387,21 +387,23 @@ func (b *Backend) reconcile(keepWarm bool) {
 // acquire counts a new in-flight attempt, and returns false if the backend takes none: if it starts, sleeps or drains,
 // if it is in cooldown, or if it is not ready and the gateway can launch it. No drain can begin between the check and
 // the count.
-func (b *Backend) acquire() bool {
+func (b *Backend) acquire() (Run, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	var run Run
 	switch b.life.state {
 	case Ready:
+		run = Run{b, b.life.changes}
 	case Starting, Asleep, Draining:
-		return false
+		return run, false
 	case Stopped, Unreachable, Failed:
 		if b.cfg().Launch != nil || b.cooldown() > 0 {
-			return false
+			return run, false
 		}
 	}
 	b.inFlight++
 	b.touch()
-	return true
+	return run, true
 }
 
 func (b *Backend) release() {

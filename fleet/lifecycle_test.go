@@ -44,7 +44,7 @@ func TestOpenBreakerStaysOpenAcrossAReload(t *testing.T) {
 	if got := m.Backends()[0].Breaker(); got != breaker.Open {
 		t.Errorf("got breaker state %s, want %s", got, breaker.Open)
 	}
-	if err := m.EnsureServable(nil); err != nil {
+	if err := m.EnsureServable(fleet.Caller{}); err != nil {
 		t.Errorf("got %v, but another backend is ready", err)
 	}
 	l = acquire(t, m)
@@ -66,7 +66,7 @@ func TestReloadWithOtherBreakerSettingsReplacesTheBreakers(t *testing.T) {
 	l = acquire(t, getModel(t, f, "m"))
 	l.Report(breaker.ServerError, false)
 	l.Release()
-	if err := getModel(t, f, "m").EnsureServable(nil); err == nil {
+	if err := getModel(t, f, "m").EnsureServable(fleet.Caller{}); err == nil {
 		t.Error("the new breaker is closed after one failure, want open")
 	}
 }
@@ -157,7 +157,7 @@ func TestUnreachableBackendWithSleepOnlyIsStillAttempted(t *testing.T) {
 	c.Backends[0].Sleep = &config.Sleep{Level: 1, IdleAfter: time.Hour}
 	m := getModel(t, startFleet(t, c), "m")
 	for range settings.Breaker.ConsecutiveFailures {
-		if err := m.EnsureServable(nil); err != nil {
+		if err := m.EnsureServable(fleet.Caller{}); err != nil {
 			t.Error(err)
 		}
 		l := acquire(t, m)
@@ -167,7 +167,7 @@ func TestUnreachableBackendWithSleepOnlyIsStillAttempted(t *testing.T) {
 		l.Report(breaker.Refused, false)
 		l.Release()
 	}
-	_, err := m.Acquire(nil, nil, fleet.Prefix{})
+	_, err := m.Acquire(nil, fleet.Caller{}, fleet.Prefix{})
 	if _, open := errors.AsType[*fleet.BreakerOpenError](err); !open || m.Backends()[0].Breaker() != breaker.Open {
 		t.Errorf("got %v and breaker state %s, want *fleet.BreakerOpenError and open", err, m.Backends()[0].Breaker())
 	}
@@ -175,6 +175,7 @@ func TestUnreachableBackendWithSleepOnlyIsStillAttempted(t *testing.T) {
 
 // The launch command must end before the stop command runs, or it could start what was just stopped.
 func TestStopDuringABootAbortsTheBoot(t *testing.T) {
+	t.Parallel() // it waits
 	b := newManagedServer(t, 0)
 	b.script("start", "trap 'sleep 0.3; echo ended >> $0.log; exit 1' TERM; echo started >> $0.log; while :; do sleep 0.1; done; touch $0.up")
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
@@ -190,7 +191,7 @@ func TestStopDuringABootAbortsTheBoot(t *testing.T) {
 	if state, _ := backend.State(); state != fleet.Draining {
 		t.Errorf("after Stop: got %s, want %s", state, fleet.Draining)
 	}
-	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable(nil)); !ok {
+	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable(fleet.Caller{})); !ok {
 		t.Error("EnsureServable during the stop: want *fleet.BootingError")
 	}
 	wantState(t, backend, fleet.Stopped)
@@ -203,13 +204,14 @@ func TestStopDuringABootAbortsTheBoot(t *testing.T) {
 		t.Errorf("got commands %q", got)
 	}
 	b.script("start", "echo started >> $0.log; touch $0.up")
-	if err := m.AwaitBoot(t.Context(), nil); err != nil {
+	if err := m.AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
 		t.Errorf("a request does not start it again: %v", err)
 	}
 }
 
 // A shell exits at once on SIGTERM, but the processes it runs may take longer.
 func TestStopDuringABootWaitsForTheCommandsChildren(t *testing.T) {
+	t.Parallel() // it waits
 	b := newManagedServer(t, 0)
 	b.script("compose", "trap 'sleep 0.3; echo ended >> ${0%compose}start.log; exit 1' TERM; echo started >> ${0%compose}start.log; while :; do sleep 0.1; done")
 	b.script("start", "${0%start}compose; touch $0.up")

@@ -52,6 +52,9 @@ func (m *Model) MaxLogprobs() int { return m.config.MaxLogprobs }
 // requested; 0 means no limit.
 func (m *Model) MaxScoredPromptTokens() int64 { return m.config.MaxScoredPromptTokens }
 
+// XArgs returns the names that the vllm_xargs of a request may have. The slice must not be modified.
+func (m *Model) XArgs() []string { return m.config.Xargs }
+
 // WarmWindows returns the recurring windows of the configuration. The slice must not be modified.
 func (m *Model) WarmWindows() []config.Window { return m.config.WarmWindows }
 
@@ -114,7 +117,7 @@ func (m *Model) Status() string {
 	for _, b := range m.backends {
 		state, _ := b.State()
 		switch {
-		case state == Ready && b.Breaker() != breaker.Open:
+		case b.serves(Caller{}):
 			return StatusWarm
 		case state == Starting:
 			status = StatusStarting
@@ -147,42 +150,53 @@ func (m *Model) BootEstimate() time.Duration {
 // Filter reports whether a backend suits a request. A nil Filter means that every backend does.
 type Filter func(*Backend) bool
 
+// Caller is what decides which backends a request may use. The zero value is the gateway itself.
+type Caller struct {
+	Key    string // whose failures alone do not close a backend to others; breaker.AnyKey: no key's
+	Filter Filter
+}
+
 // suitable returns the backends that suit a request.
-func (m *Model) suitable(f Filter) []*Backend {
-	if f == nil {
+func (m *Model) suitable(c Caller) []*Backend {
+	if c.Filter == nil {
 		return m.backends
 	}
-	return slices.DeleteFunc(slices.Clone(m.backends), func(b *Backend) bool { return !f(b) })
+	return slices.DeleteFunc(slices.Clone(m.backends), func(b *Backend) bool { return !c.Filter(b) })
+}
+
+// serves reports whether the backend is ready and takes the caller's requests.
+func (b *Backend) serves(c Caller) bool {
+	state, _ := b.State()
+	return state == Ready && !b.breaker.OpenTo(c.Key)
 }
 
 // EnsureServable returns nil if an attempt can be made now, and otherwise starts the model if it can be started. The
 // error is ErrUnsuitable, a *BootingError, a *BootFailedError or a *BreakerOpenError.
-func (m *Model) EnsureServable(f Filter) error {
-	suitable := m.suitable(f)
+func (m *Model) EnsureServable(c Caller) error {
+	suitable := m.suitable(c)
 	if len(suitable) == 0 {
 		return ErrUnsuitable
 	}
 	for _, b := range suitable {
-		if state, _ := b.State(); state == Ready && b.Breaker() != breaker.Open {
+		if b.serves(c) {
 			return nil
 		}
 	}
 	if err := start(suitable, "requested by a client"); err != nil {
 		return err
 	}
-	return breakersOpen(suitable)
+	return breakersOpen(suitable, c)
 }
 
 // CheckServable returns nil if EnsureServable would return nil or start the model, and otherwise its error. It starts nothing.
-func (m *Model) CheckServable(f Filter) error {
-	suitable := m.suitable(f)
+func (m *Model) CheckServable(c Caller) error {
+	suitable := m.suitable(c)
 	if len(suitable) == 0 {
 		return ErrUnsuitable
 	}
 	var failed *BootFailedError
 	for _, b := range suitable {
-		state, _ := b.State()
-		if state == Starting || (state == Ready && b.Breaker() != breaker.Open) {
+		if b.isStarting() || b.serves(c) {
 			return nil
 		}
 	}
@@ -196,17 +210,17 @@ func (m *Model) CheckServable(f Filter) error {
 	if failed != nil {
 		return failed
 	}
-	return breakersOpen(suitable)
+	return breakersOpen(suitable, c)
 }
 
 // ColdWait returns how long a request may wait for a boot; 0 means that it does not wait.
 func (m *Model) ColdWait() time.Duration { return m.config.ColdWait }
 
 // AwaitBoot waits until EnsureServable returns anything but a *BootingError, or ctx ends, and returns its last error.
-func (m *Model) AwaitBoot(ctx context.Context, f Filter) error {
+func (m *Model) AwaitBoot(ctx context.Context, c Caller) error {
 	for {
 		changed := m.transitions.changed()
-		err := m.EnsureServable(f)
+		err := m.EnsureServable(c)
 		if _, booting := errors.AsType[*BootingError](err); !booting {
 			return err
 		}
@@ -262,11 +276,11 @@ func start(backends []*Backend, reason string) error {
 	return chosen.bootingError()
 }
 
-// breakersOpen returns a *BreakerOpenError if the breakers of all the backends are open.
-func breakersOpen(backends []*Backend) error {
+// breakersOpen returns a *BreakerOpenError if the breakers of all the backends are open to the caller.
+func breakersOpen(backends []*Backend, c Caller) error {
 	var soonest time.Duration
 	for i, b := range backends {
-		if b.Breaker() != breaker.Open {
+		if !b.breaker.OpenTo(c.Key) {
 			return nil
 		}
 		if wait := b.breaker.RetryIn(); i == 0 || wait < soonest {
@@ -354,30 +368,31 @@ type FailedAttempt struct {
 //
 // The error is ErrUnsuitable, ErrNoOtherBackend, a *BreakerOpenError, a *BootingError or a *BootFailedError. The caller
 // must release the lease.
-func (m *Model) Acquire(tried []FailedAttempt, f Filter, p Prefix) (*Lease, error) {
-	suitable := m.suitable(f)
+func (m *Model) Acquire(tried []FailedAttempt, c Caller, p Prefix) (*Lease, error) {
+	suitable := m.suitable(c)
 	if len(suitable) == 0 {
 		return nil, ErrUnsuitable
 	}
-	for _, c := range m.ranked(suitable, tried, p) {
-		b := c.backend
-		if !b.acquire() {
+	for _, candidate := range m.ranked(suitable, tried, p) {
+		b := candidate.backend
+		run, acquired := b.acquire()
+		if !acquired {
 			continue
 		}
-		permit, err := b.breaker.Allow()
+		permit, err := b.breaker.Allow(c.Key)
 		if err != nil {
 			b.release()
 			continue
 		}
 		m.countLease(b)
-		return &Lease{Backend: b, permit: permit}, nil
+		return &Lease{Backend: b, permit: permit, run: run}, nil
 	}
 	if len(tried) == 0 {
 		if err := start(suitable, "requested by a client"); err != nil {
 			return nil, err
 		}
 	}
-	if err := breakersOpen(suitable); err != nil {
+	if err := breakersOpen(suitable, c); err != nil {
 		return nil, err
 	}
 	if len(tried) == 0 { // the breakers are half-open and their trial attempts are in flight
@@ -412,21 +427,31 @@ func (m *Model) ranked(backends []*Backend, tried []FailedAttempt, p Prefix) []c
 type Lease struct {
 	*Backend
 	permit *breaker.Permit
+	run    Run
 }
+
+// Run is one run of a backend's engine. The zero value is one that may have been dead before the attempt.
+type Run struct {
+	backend *Backend
+	number  int64
+}
+
+// Run returns the run of the engine that the attempt began in.
+func (l *Lease) Run() Run { return l.run }
 
 // Begin reports to the breaker that a stream has begun; see breaker.Permit.
 func (l *Lease) Begin() { l.permit.Begin() }
 
 // Report reports the outcome of the attempt to the breaker; see breaker.Permit. repeated says that an earlier attempt of
-// the same request has failed at the same backend. After a refused connection or a dead engine the backend is unreachable
-// until a probe succeeds, so that the next requests avoid it.
+// the same request has failed at the same backend. A backend that is gone by the class is unreachable until a probe
+// succeeds, so that the next requests avoid it.
 func (l *Lease) Report(c breaker.Class, repeated bool) {
 	if repeated {
 		l.permit.ReportRepeated(c)
 	} else {
 		l.permit.Report(c)
 	}
-	if c == breaker.Refused || c == breaker.EngineDead {
+	if c.Gone() {
 		l.markUnreachable(c.String())
 	}
 }
@@ -434,6 +459,7 @@ func (l *Lease) Report(c breaker.Class, repeated bool) {
 // Release ends the lease. It must be called on every path.
 func (l *Lease) Release() {
 	l.permit.Close()
+	l.listening.forget(l)
 	l.release()
 }
 

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"basegate/breaker"
 )
 
 // ErrNoPlace is returned by AcquirePlace if every ready backend runs as many batch lines as it may, or has requests that
@@ -109,8 +107,8 @@ func (b *Backend) GrowPlaces(leased int64) {
 // AcquirePlace returns a place at the ready backend with the fewest batch lines: one that runs fewer than most of them,
 // and where no request waited at the last probe. It starts nothing: the error is ErrUnsuitable, ErrNoPlace or
 // ErrNotReady. The caller must release the place.
-func (m *Model) AcquirePlace(f Filter, most int) (*Place, error) {
-	suitable := m.suitable(f)
+func (m *Model) AcquirePlace(c Caller, most int) (*Place, error) {
+	suitable := m.suitable(c)
 	if len(suitable) == 0 {
 		return nil, ErrUnsuitable
 	}
@@ -119,7 +117,7 @@ func (m *Model) AcquirePlace(f Filter, most int) (*Place, error) {
 		var chosen *Backend
 		var fewest int64
 		for _, b := range suitable {
-			if state, _ := b.State(); state != Ready || b.Breaker() == breaker.Open {
+			if !b.serves(c) {
 				continue
 			}
 			ready = true
@@ -147,13 +145,13 @@ var ErrNotReady = errors.New("no backend is ready")
 
 // Prefer moves the place to the backend that the line's prefix belongs to, if that has a place and not too many lines. The
 // line may then use only Backend. If its backend does not suit it, Prefer moves it to another one that does.
-func (p *Place) Prefer(prefix Prefix, f Filter) {
+func (p *Place) Prefer(prefix Prefix, caller Caller) {
 	var candidates []candidate
-	for _, b := range p.model.suitable(f) {
+	for _, b := range p.model.suitable(caller) {
 		c := candidate{backend: b, load: b.places.load()}
 		if b == p.Backend {
 			c.load-- // without this line
-		} else if state, _ := b.State(); state != Ready || b.Breaker() == breaker.Open || b.queued.Load() > 0 || c.load >= p.most {
+		} else if !b.serves(caller) || b.queued.Load() > 0 || c.load >= p.most {
 			continue
 		}
 		candidates = append(candidates, c)

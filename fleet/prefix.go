@@ -12,7 +12,8 @@ import (
 	"basegate/config"
 )
 
-// Requests whose prompts begin alike go to the same backend, whose prefix cache has the beginning. The hashes of a prompt's
+// Requests whose prompts begin alike go to the same backend, whose prefix cache has the beginning. So do those for which the
+// client sent the same key. The hashes of a prompt's
 // beginnings, at lengths that double in four steps, are looked up from the longest to the shortest: a prompt that shares a
 // good part with an earlier one belongs to the family of that one, and else founds a family. The backend of a family is
 // chosen by rendezvous hashing of its key, so that a backend that is lost moves its own families only, and gets them back.
@@ -124,14 +125,32 @@ func (p *prefixes) put(hash, family uint64) {
 // Prefix returns the Prefix of a prompt, by its bytes in the request. Prompts with different salts share no cache. The
 // Prefix is zero if the model's backends are not chosen by it, and for prompts that are too short to be cached.
 func (m *Model) Prefix(salt, prompt []byte) Prefix {
-	if len(m.backends) < 2 || m.config.Balance != config.BalancePrefix || len(prompt) < firstBlock {
+	if !m.steers() || len(prompt) < firstBlock {
 		return Prefix{}
 	}
 	prompt = prompt[:min(len(prompt), maxPrefix)]
-	p := m.prefixes
-	b := p.hash(mix(maphash.String(p.seed, m.config.ID)^maphash.Bytes(p.seed, salt)), prompt)
-	family := p.familyOf(&b, len(prompt), m.foundFamily)
-	return Prefix{family, true}
+	b := m.prefixes.hash(m.scope(salt), prompt)
+	return Prefix{m.prefixes.familyOf(&b, len(prompt), m.foundFamily), true}
+}
+
+// KeyPrefix returns the Prefix of the prompts for which clients send a key, whatever they begin with.
+func (m *Model) KeyPrefix(salt []byte, key string) Prefix {
+	if !m.steers() {
+		return Prefix{}
+	}
+	b := beginnings{n: 1}
+	b.hashes[0] = mix(^m.scope(salt) ^ maphash.String(m.prefixes.seed, key)) // the beginning of no prompt
+	return Prefix{m.prefixes.familyOf(&b, 0, m.foundFamily), true}
+}
+
+// steers reports whether the model's backends are chosen by the prompt.
+func (m *Model) steers() bool {
+	return len(m.backends) >= 2 && m.config.Balance == config.BalancePrefix
+}
+
+// scope returns what tells apart the prompts that share no cache.
+func (m *Model) scope(salt []byte) uint64 {
+	return mix(maphash.String(m.prefixes.seed, m.config.ID) ^ maphash.Bytes(m.prefixes.seed, salt))
 }
 
 // foundFamily returns the key of a new family, made of a hash.

@@ -36,7 +36,7 @@ func text(name any, length int) string {
 // lease leases the backend for a prompt.
 func lease(t *testing.T, m *fleet.Model, prompt string) *fleet.Lease {
 	t.Helper()
-	l, err := m.Acquire(nil, nil, m.Prefix(nil, []byte(prompt)))
+	l, err := m.Acquire(nil, fleet.Caller{}, m.Prefix(nil, []byte(prompt)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,6 +189,19 @@ func TestPrefixIsKnownOnlyWhereItMatters(t *testing.T) {
 	if first, again := m.Prefix(nil, long), m.Prefix(nil, long); first == none || again != first {
 		t.Error("a long prompt has no prefix, or two")
 	}
+	for name, key := range map[string]fleet.Prefix{
+		"one backend": single.KeyPrefix(nil, "k"), "least_inflight": getModel(t, startFleet(t, even), "m").KeyPrefix(nil, "k"),
+	} {
+		if key != none {
+			t.Errorf("%s: a key has a preference", name)
+		}
+	}
+	if first, again := m.KeyPrefix(nil, "k"), m.KeyPrefix(nil, "k"); first == none || again != first {
+		t.Error("a key has no lasting preference")
+	}
+	if m.KeyPrefix([]byte(`"a"`), "k") == m.KeyPrefix([]byte(`"b"`), "k") || m.KeyPrefix(nil, string(long)) == m.Prefix(nil, long) {
+		t.Error("a key is the same with other salts, or as a prompt")
+	}
 	if m.Prefix([]byte(`"a"`), long) == m.Prefix([]byte(`"b"`), long) {
 		t.Error("prompts of two salts have one prefix")
 	}
@@ -200,11 +213,11 @@ func TestPlaceOfALineMovesToItsPrefix(t *testing.T) {
 	prefix := m.Prefix(nil, []byte(prompt))
 	want := place(t, m, prompt)
 	take := func() *fleet.Place {
-		p, err := m.AcquirePlace(nil, 100)
+		p, err := m.AcquirePlace(fleet.Caller{}, 100)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Prefer(prefix, nil)
+		p.Prefer(prefix, fleet.Caller{})
 		return p
 	}
 	for range 10 {
@@ -231,7 +244,7 @@ func TestPlaceOfALineMovesToItsPrefix(t *testing.T) {
 	p := take()
 	defer p.Release()
 	last := m.Backends()[3]
-	p.Prefer(fleet.Prefix{}, func(b *fleet.Backend) bool { return b == last })
+	p.Prefer(fleet.Prefix{}, fleet.Caller{Filter: func(b *fleet.Backend) bool { return b == last }})
 	if p.Backend != last {
 		t.Errorf("the place is at %s, which does not suit the line", p.Backend.Name)
 	}

@@ -45,6 +45,9 @@ func (b *Backend) probeUntil(ctx context.Context, removed <-chan struct{}) {
 		if state, _ := b.State(); state == Starting {
 			interval = min(interval, startingProbeInterval)
 		}
+		if b.listening.decides() {
+			interval = min(interval, refusedProbeInterval)
+		}
 		timer.Reset(interval)
 	}
 }
@@ -78,6 +81,7 @@ func (b *Backend) probe(ctx context.Context) {
 	if errors.Is(ctx.Err(), context.Canceled) || breaker.IsLocalFault(err) {
 		return // the gateway is stopping, or cannot connect to anything: the result says nothing about the backend
 	}
+	b.listening.observe(isRefused(err), b.clock())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.changes != before {
@@ -141,19 +145,22 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 	info := *b.info.Load()
 	if restarted {
 		info.source = sourceOf(b.checkpoint, b.cfg())
+		info.server, info.describeTries, info.versionKnown = validate.Server{Version: info.server.Version}, 0, false
 	}
 	for _, m := range models.Array() {
 		if m.Get("id").Str == b.checkpoint {
-			info.maxModelLen = m.Get("max_model_len").Int()
+			info.maxModelLen = contextOf(m, models)
 		}
 	}
 	if restarted {
 		b.lacksLogprobs.Store(false)
 	}
-	if restarted || info.version == "" {
+	if !info.versionKnown {
 		if version, err := b.Get(ctx, "/version"); err == nil {
 			info.version = gjson.GetBytes(version.Body, "version").Str
-			info.vllm = validate.ParseVersion(info.version)
+			info.server.Version = validate.ParseVersion(info.version)
+			info.server.Rust = gjson.GetBytes(version.Body, "rust_frontend_version").Exists()
+			info.versionKnown = info.version != ""
 		}
 	}
 	if restarted || !info.specialKnown {
@@ -168,10 +175,51 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 		b.logTemplate(info.template, measured)
 		info.template = measured
 	}
+	if info.describeTries < maxDescribeTries {
+		b.describe(ctx, &info)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.changes == changes { // else the server may have stopped since, and another one is to be started
 		b.recordReport(&info)
+	}
+}
+
+// contextOf returns the context length of a model. vLLM reports none of a LoRA adapter, whose own is that of its parent.
+func contextOf(model, models gjson.Result) int64 {
+	length := model.Get("max_model_len")
+	if parent := model.Get("parent").Str; length.Type != gjson.Number && parent != "" {
+		for _, m := range models.Array() {
+			if m.Get("id").Str == parent {
+				return m.Get("max_model_len").Int()
+			}
+		}
+	}
+	return length.Int()
+}
+
+// describeTimeout limits the wait for the OpenAPI document of a server, which takes vLLM a second at first, and
+// maxDescribeTries how often it is waited for. A probe waits for it before its server becomes ready, with or without it.
+const (
+	describeTimeout  = 2 * time.Second
+	maxDescribeTries = 3
+)
+
+// describe asks the server for its OpenAPI document. vLLM has none with --disable-fastapi-docs, or with its Rust frontend.
+func (b *Backend) describe(ctx context.Context, info *serverInfo) {
+	if ctx.Err() != nil {
+		return // the rest of the probe took all its time, so the server is not asked
+	}
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	info.describeTries++
+	document, err := b.Get(ctx, "/openapi.json")
+	if err != nil {
+		return
+	}
+	info.describeTries = maxDescribeTries
+	if document.Status == http.StatusOK {
+		info.server.Describe(document.Body)
 	}
 }
 

@@ -14,13 +14,15 @@ import (
 
 // serverInfo is what the backend has reported about itself. It is replaced as a whole.
 type serverInfo struct {
-	maxModelLen   int64            // tokens; 0 if vLLM did not report it
-	version       string           // of vLLM; empty if it did not report it
-	vllm          validate.Version // version, parsed
-	specialTokens int64            // tokens that the tokenizer adds to a prompt
-	specialKnown  bool             // specialTokens has been measured
-	template      template         // of a model that chats; it is measured again after a restart of the gateway
-	source        source           // of the server that has reported it
+	maxModelLen   int64           // tokens; 0 if vLLM did not report it
+	version       string          // of vLLM; empty if it did not report it
+	versionKnown  bool            // version and server.Rust are those of this start of the server
+	server        validate.Server // what can be served; only the version is kept across restarts of the gateway
+	describeTries int             // how often the server has been asked for its OpenAPI document since its start
+	specialTokens int64           // tokens that the tokenizer adds to a prompt
+	specialKnown  bool            // specialTokens has been measured
+	template      template        // of a model that chats; it is measured again after a restart of the gateway
+	source        source          // of the server that has reported it
 }
 
 // source is a hash of the configuration that determines which server answers: its address, its checkpoint and the
@@ -138,7 +140,7 @@ func (s *store) readReports(ctx context.Context) (map[reporter]serverInfo, error
 			return nil, fmt.Errorf("read reports of backends: %w", err)
 		}
 		copy(info.source[:], origin)
-		info.vllm = validate.ParseVersion(info.version)
+		info.server.Version = validate.ParseVersion(info.version)
 		info.specialTokens, info.specialKnown = special.Int64, special.Valid
 		all[from] = info
 	}

@@ -81,7 +81,7 @@ func TestBootClosesTheBreaker(t *testing.T) {
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), server.model(nil)), "m")
 	backend := m.Backends()[0]
 	for i := range 2 {
-		if err := m.EnsureServable(nil); err == nil {
+		if err := m.EnsureServable(fleet.Caller{}); err == nil {
 			t.Fatal("the model was ready without a boot")
 		}
 		wantState(t, backend, fleet.Ready)

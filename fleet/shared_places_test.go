@@ -14,7 +14,7 @@ func TestSharedPlacesAreThoseThatWereLeased(t *testing.T) {
 	b := m.Backends()[0]
 	take := func(want error) *fleet.Place {
 		t.Helper()
-		p, err := m.AcquirePlace(nil, 4)
+		p, err := m.AcquirePlace(fleet.Caller{}, 4)
 		if !errors.Is(err, want) {
 			t.Fatalf("AcquirePlace: %v, want %v", err, want)
 		}
@@ -56,7 +56,7 @@ func TestShrunkenLeaseCoversTheLinesThatRun(t *testing.T) {
 	for range 4 {
 		taking.Go(func() {
 			for range 200 {
-				if p, err := m.AcquirePlace(nil, 100); err == nil {
+				if p, err := m.AcquirePlace(fleet.Caller{}, 100); err == nil {
 					p.Release()
 				}
 			}

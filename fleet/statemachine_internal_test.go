@@ -103,7 +103,7 @@ func TestRandomEventsKeepTheLifecycleInvariants(t *testing.T) {
 				case 4:
 					b.drainIdle(rand.IntN(2) == 0, "", time.Minute)
 				case 5:
-					acquired := b.acquire()
+					_, acquired := b.acquire()
 					if acquired {
 						leases++
 					}
@@ -206,17 +206,17 @@ func TestFailedWakeIsAttemptedAfterTheCooldown(t *testing.T) {
 	b.failBoot(b.life.boot, "wake failed")
 	now = now.Add(failureCooldown - time.Second)
 	for range 2 {
-		_, err := m.Acquire(nil, nil, Prefix{})
+		_, err := m.Acquire(nil, Caller{}, Prefix{})
 		failed, ok := errors.AsType[*BootFailedError](err)
 		if !ok || failed.Reason != "wake failed" || failed.RetryIn != time.Second {
 			t.Errorf("got %v, want *BootFailedError", err)
 		}
 	}
 	now = now.Add(time.Second)
-	if err := m.EnsureServable(nil); err != nil {
+	if err := m.EnsureServable(Caller{}); err != nil {
 		t.Error(err)
 	}
-	l, err := m.Acquire(nil, nil, Prefix{})
+	l, err := m.Acquire(nil, Caller{}, Prefix{})
 	if err != nil {
 		t.Fatal(err)
 	}

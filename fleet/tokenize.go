@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 
 	"github.com/go-json-experiment/json"
 	"github.com/tidwall/gjson"
@@ -103,8 +104,9 @@ func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson
 	return b.postBody(ctx, path, body)
 }
 
-// noTemplate is in the error of every version of vLLM about messages to a model without a chat template.
-var noTemplate = []byte("must provide a chat template")
+// noTemplate matches vLLM's error about messages to a model without a chat template: that of every version, with status 400, and
+// that of its Rust frontend, with 500.
+var noTemplate = regexp.MustCompile("must provide a chat template|chat template is required but none was configured")
 
 // postBody is postJSON for a body that is JSON already.
 func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson.Result, error) {
@@ -119,7 +121,7 @@ func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson
 		return gjson.Result{}, ErrUnknownToken
 	case path == "/tokenize" && (status == http.StatusNotFound || status == http.StatusMethodNotAllowed):
 		return gjson.Result{}, fmt.Errorf("%w: it answered %d", ErrNoTokenizer, status)
-	case status == http.StatusBadRequest && bytes.Contains(response.Body, noTemplate):
+	case noTemplate.Match(response.Body):
 		return gjson.Result{}, ErrNoTemplate
 	}
 	if o := breaker.Classify(response.Status, response.Body); path == "/tokenize" && o.Class == breaker.ClientError {

@@ -60,15 +60,19 @@ func (f *Fleet) BookedWindows(model string) []BookedWindow {
 // reconcileInterval is the interval at which idle times, windows and commands are checked.
 const reconcileInterval = 500 * time.Millisecond
 
-// runReconciler polls the database and reconciles the models until ctx ends.
+// runReconciler polls the database and reconciles the models until ctx ends. Before the booked windows have been read it
+// reconciles nothing: it would end an operator's stop, and stop a model that a window keeps warm.
 func (f *Fleet) runReconciler(ctx context.Context) {
 	ticker := time.NewTicker(reconcileInterval)
 	defer ticker.Stop()
+	windowsRead := f.store == nil
 	for {
 		if f.store != nil {
-			f.pollDatabase(ctx)
+			windowsRead = f.pollDatabase(ctx) || windowsRead
 		}
-		f.reconcile(time.Now())
+		if windowsRead {
+			f.reconcile(time.Now())
+		}
 		if !f.followLeases(ctx, ticker.C) {
 			return
 		}

@@ -12,10 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/tidwall/gjson"
 
 	"basegate/config"
@@ -31,6 +33,7 @@ const batchPassword = "correct horse battery"
 type batchSite struct {
 	t       *testing.T
 	gateway *gateway.Gateway
+	mock    *mockvllm.Process
 	config  *config.Config
 	ada     console
 	bob     console
@@ -50,7 +53,7 @@ func newBatchSite(t *testing.T, options mockvllm.Options, change func(*config.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &batchSite{t: t, config: newConfig(t, model("m", address))}
+	s := &batchSite{t: t, mock: mock, config: newConfig(t, model("m", address))}
 	if change != nil {
 		change(s.config)
 	}
@@ -93,7 +96,7 @@ func lines(n int, body string) string {
 	return b.String()
 }
 
-const goodBody = `{"model":"m","prompt":"a private prompt","max_tokens":4}`
+const goodBody = `{"model":"m","prompt":"a private prompt","max_tokens":4,"ignore_eos":true}`
 
 // uploadForm returns the body of an upload and its Content-Type.
 func uploadForm(t *testing.T, key, name, text string) (body *bytes.Buffer, contentType string) {
@@ -171,6 +174,11 @@ func (s *batchSite) run(file, once string) string {
 // waitFor polls a page until it contains a text.
 func (s *batchSite) waitFor(c console, path, text string) (page string) {
 	s.t.Helper()
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("%s has\n%s", path, page)
+		}
+	})
 	poll.Until(s.t, path+" has "+text, func() bool {
 		page = c.page(s.t, path)
 		return strings.Contains(page, text)
@@ -320,6 +328,41 @@ func (s *batchSite) uploadByAPI(text string) string {
 		s.t.Fatalf("upload by the API: got %d %s, want 200", got.status, got.body)
 	}
 	return gjson.Get(got.body, "id").Str
+}
+
+// A backend that schedules by priority serves live requests, which have none, before lines.
+func TestLinesHaveTheirDeadlineAsPriority(t *testing.T) {
+	for _, policy := range []string{mockvllm.PolicyPriority, mockvllm.PolicyFCFS} {
+		t.Run(policy, func(t *testing.T) {
+			s := newBatchSite(t, mockvllm.Options{SchedulingPolicy: policy}, func(c *config.Config) {
+				c.Models[0].Backends[0].SchedulingPolicy = policy
+			})
+			status, batch := get(t, s.gateway, s.secret, "/v1/batches", fmt.Sprintf(
+				`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, s.uploadByAPI(lines(5, goodBody))))
+			if status != http.StatusOK {
+				t.Fatalf("create a batch: got %d %s", status, batch)
+			}
+			if status, body := get(t, s.gateway, s.secret, "/v1/completions", `{"model":"m","prompt":"live","max_tokens":1}`); status != http.StatusOK {
+				t.Errorf("the live request: got %d %s", status, body)
+			}
+			s.waitFor(s.ada, "/batches/"+gjson.Get(batch, "id").Str, "completed")
+			priorities := map[string][]string{} // by prompt
+			for _, r := range s.mock.Requests() {
+				if r.Path == "/v1/completions" {
+					prompt := gjson.GetBytes(r.Body, "prompt").Str
+					priorities[prompt] = append(priorities[prompt], gjson.GetBytes(r.Body, "priority").Raw)
+				}
+			}
+			deadline := ""
+			if policy == mockvllm.PolicyPriority {
+				deadline = gjson.Get(batch, "expires_at").Raw
+			}
+			want := map[string][]string{"a private prompt": slices.Repeat([]string{deadline}, 5), "live": {""}}
+			if diff := cmp.Diff(want, priorities); diff != "" {
+				t.Errorf("the priorities of what the backend received (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 func TestFilesAndBatchesOfAnotherAccountAreNotFound(t *testing.T) {

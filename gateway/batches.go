@@ -35,7 +35,7 @@ func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
 	})
 	return batch.Result{
 		State: lineStates[r.State], RequestID: r.RequestID, Status: r.Status, Body: r.Body, Success: r.Code == "", Retryable: r.Retryable,
-		Settlement: r.Settlement, Release: r.Release, Reason: batch.Reason(r.Reason), ResetsAt: r.ResetsAt,
+		Began: r.Began, InputTokens: r.Usage.Prompt, OutputTokens: r.Usage.Completion, Settlement: r.Settlement, Release: r.Release, Reason: batch.Reason(r.Reason), ResetsAt: r.ResetsAt,
 	}
 }
 

@@ -63,8 +63,15 @@ func TestColdModelIsJudgedByItsEarlierBootAfterARestart(t *testing.T) {
 	if got := gjson.Get(body, "status").Str; got != fleet.StatusCold || gjson.Get(body, "max_model_len").Int() != 200 {
 		t.Errorf("after the refusals: got %s, want status cold and max_model_len 200", body)
 	}
-	status, body := get(t, second, secret, "/v1/completions", `{"model":"m","prompt":"x"}`)
-	if status != http.StatusServiceUnavailable || gjson.Get(body, "error.code").Str != "modal_cold_boot" {
-		t.Errorf("a request that may fit: got %d %s, want 503 modal_cold_boot", status, body)
+	booting := send(t, second.Addr(), secret, "/v1/completions", `{"model":"m","prompt":"x"}`)
+	body = readBody(t, booting)
+	e := gjson.Get(body, "error")
+	if booting.StatusCode != http.StatusServiceUnavailable || e.Get("code").Str != "modal_cold_boot" {
+		t.Errorf("a request that may fit: got %d %s, want 503 modal_cold_boot", booting.StatusCode, body)
+	}
+	retry := booting.Header.Get("Retry-After")
+	if elapsed := e.Get("boot_elapsed_seconds"); e.Get("boot_estimate_seconds").Int() != 60 || !elapsed.Exists() ||
+		e.Get("retry_after_seconds").Int() <= elapsed.Int() || e.Get("retry_after_seconds").Raw != retry || booting.Header.Get("X-Should-Retry") != "true" {
+		t.Errorf("a request that may fit: got %v %s, want the boot's estimate, what has passed of it, and when to retry", booting.Header, body)
 	}
 }

@@ -15,13 +15,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/identity"
+	"basegate/internal/databasetest"
 	"basegate/internal/loopback"
 	"basegate/internal/poll"
 )
@@ -79,6 +82,7 @@ func newConfig(t *testing.T, models ...config.Model) *config.Config {
 	c := config.Default()
 	c.Server.Listen, c.Server.AdminListen = "127.0.0.1:0", "127.0.0.1:0"
 	c.Database.Path = filepath.Join(t.TempDir(), "gateway.db")
+	databasetest.Create(t, c.Database.Path)
 	c.Probe.Interval = 50 * time.Millisecond
 	c.Models = models
 	return c
@@ -259,25 +263,32 @@ func TestNewFailsIfTheDatabaseCannotBeOpened(t *testing.T) {
 }
 
 func TestFailedNewClosesEverythingOpened(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for _, listener := range []string{"public", "admin"} {
+		t.Run(listener, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer taken.Close()
+			free := loopback.Address(t)
+			c := newConfig(t)
+			c.Server.Listen, c.Server.AdminListen = free, taken.Addr().String()
+			if listener == "public" {
+				c.Server.Listen, c.Server.AdminListen = c.Server.AdminListen, c.Server.Listen
+			}
+			if _, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{}); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
+				t.Fatalf("New returned %v, want an error that names the address in use", err)
+			}
+			goleak.VerifyNone(t, before)
+			if again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", free); err != nil {
+				t.Errorf("the other address is still in use: %v", err)
+			} else {
+				again.Close()
+			}
+			newKey(t, c) // needs the database, which is closed
+		})
 	}
-	defer taken.Close()
-	free := loopback.Address(t)
-	c := newConfig(t)
-	c.Server.Listen, c.Server.AdminListen = free, taken.Addr().String()
-	if _, err := gateway.New(t.Context(), c, "test", zap.NewNop(), logState{}); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
-		t.Fatalf("New returned %v, want an error that names the address in use", err)
-	}
-	goleak.VerifyNone(t, before)
-	if again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", free); err != nil {
-		t.Errorf("the public address is still in use: %v", err)
-	} else {
-		again.Close()
-	}
-	newKey(t, c) // needs the database, which is closed
 }
 
 func TestStopWithoutStartAndTwice(t *testing.T) {
@@ -332,6 +343,29 @@ func testReloadAddsAndRemovesModelsDuringAStream(t *testing.T, fastPath bool) {
 		if rest := readBody(t, resp); rest != last+done {
 			t.Errorf("the stream of %s ended with %q, want %q", name, rest, last+done)
 		}
+	}
+}
+
+func TestReloadNamesTheSettingsThatNeedARestart(t *testing.T) {
+	core, logged := observer.New(zap.WarnLevel)
+	c := newConfig(t)
+	g, err := gateway.New(t.Context(), c, "test", zap.New(core), logState{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Stop(context.Background())
+	if err := g.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := *c
+	next.Log.Level = "debug"
+	g.Reload(&next)
+	var named []any
+	for _, line := range logged.FilterMessage("this setting changes only with a restart").All() {
+		named = append(named, line.ContextMap()["setting"])
+	}
+	if diff := cmp.Diff([]any{"log"}, named); diff != "" {
+		t.Errorf("the log names (-want +got):\n%s", diff)
 	}
 }
 

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/pprof"
@@ -62,7 +63,7 @@ func newEcho(log *zap.Logger, servePage func(c echo.Context, status int) bool) *
 	e := echo.New()
 	e.HideBanner = true
 	e.HTTPErrorHandler = func(err error, c echo.Context) {
-		if c.Response().Committed {
+		if c.Response().Committed || errors.Is(context.Cause(c.Request().Context()), context.Canceled) { // or the client has disconnected
 			return
 		}
 		failure := apierr.From(proxy.RoutingError(c, err))

@@ -2,7 +2,9 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
@@ -17,20 +20,21 @@ import (
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/identity"
+	"basegate/internal/poll"
 	"basegate/quota"
 )
 
 // This file tests what the API offers to the holder of a key besides completions, through both servers.
 
-// otherProcess returns the keys of a second process on the configured database.
-func otherProcess(t *testing.T, c *config.Config) *identity.Keys {
+// otherProcess returns the accounts and keys of a second process on the configured database.
+func otherProcess(t *testing.T, c *config.Config) *identity.Store {
 	t.Helper()
 	db, err := database.Open(t.Context(), database.Settings{Path: c.Database.Path}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return identity.New(db, zap.NewNop(), identity.Settings{}).Keys
+	return identity.New(db, zap.NewNop(), identity.Settings{})
 }
 
 func createKey(t *testing.T, keys *identity.Keys, k identity.NewKey) (id, secret string) {
@@ -67,7 +71,7 @@ func TestKeyWorksFromTheMomentItsCreationWasConfirmedByAnotherProcess(t *testing
 		c := newConfig(t, model("m", startBackend(t, closedChannel())))
 		c.Server.FastPath = fastPath
 		newKey(t, c)
-		g, keys := start(t, c), otherProcess(t, c)
+		g, keys := start(t, c), otherProcess(t, c).Keys
 		for range 10 {
 			_, secret := createKey(t, keys, identity.NewKey{})
 			if status, body := get(t, g, secret, "/v1/completions", completionOf("m")); status != http.StatusOK {
@@ -77,34 +81,79 @@ func TestKeyWorksFromTheMomentItsCreationWasConfirmedByAnotherProcess(t *testing
 	})
 }
 
-func TestExpiredAndReplacedSecretsAreRefusedLikeUnknownOnes(t *testing.T) {
-	c := newConfig(t, model("m", startBackend(t, closedChannel())))
-	newKey(t, c)
-	g, keys := start(t, c), otherProcess(t, c)
-	refused := func(secret string) string {
-		t.Helper()
-		resp := send(t, g.Addr(), secret, "/v1/models", "")
-		body := readBody(t, resp)
-		if resp.StatusCode != http.StatusUnauthorized || resp.Header.Get("WWW-Authenticate") != "Bearer" || resp.Header.Get("x-should-retry") != "false" {
-			t.Errorf("got %d %v %s, want 401", resp.StatusCode, resp.Header, body)
+// rejections returns the responses to requests with a key that is rejected, without their ids.
+func rejections(t *testing.T, g *gateway.Gateway, secret string) (all []string) {
+	t.Helper()
+	for _, r := range [][2]string{{"/v1/models", ""}, {"/v1/completions", completionOf("m")}} {
+		resp := send(t, g.Addr(), secret, r[0], r[1])
+		text := readBody(t, resp)
+		if h := resp.Header; resp.StatusCode != http.StatusUnauthorized || h.Get("WWW-Authenticate") != "Bearer" || h.Get("X-Should-Retry") != "false" ||
+			gjson.Get(text, "error.code").Str != "invalid_api_key" || gjson.Get(text, "error.type").Str != "authentication_error" {
+			t.Errorf("%s: got %d %v %s, want 401 invalid_api_key", r[0], resp.StatusCode, h, text)
 		}
-		return strings.ReplaceAll(body, resp.Header.Get("X-Request-Id"), "")
+		all = append(all, fmt.Sprint(slices.Sorted(maps.Keys(resp.Header)), strings.ReplaceAll(text, resp.Header.Get("X-Request-Id"), "")))
 	}
-	unknown := refused("acs-bm-" + strings.Repeat("0", 43))
-	_, expired := createKey(t, keys, identity.NewKey{ExpiresAt: time.Now().Add(-time.Hour)})
-	id, replaced := createKey(t, keys, identity.NewKey{})
-	_, secret, err := keys.Rotate(t.Context(), id, 0)
+	return all
+}
+
+// All rejections of a key are alike but for the request's id, so that they reveal nothing to an attacker.
+func TestRejectedKeysGetTheSameResponse(t *testing.T) {
+	withAndWithoutFastPath(t, testRejectedKeysGetTheSameResponse)
+}
+
+func testRejectedKeysGetTheSameResponse(t *testing.T, fastPath bool) {
+	t.Helper()
+	c := newConfig(t, model("m", startBackend(t, closedChannel())))
+	c.Server.FastPath = fastPath
+	newKey(t, c)
+	g, store := start(t, c), otherProcess(t, c)
+	const email = "ada@example.org"
+	capped := func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(1_000_000) } // must not show in the headers
+	if _, err := store.Accounts.Set(t.Context(), email, capped); err != nil {
+		t.Fatal(err)
+	}
+	_, expired := createKey(t, store.Keys, identity.NewKey{ExpiresAt: time.Now().Add(-time.Hour)})
+	id, replaced := createKey(t, store.Keys, identity.NewKey{})
+	_, secret, err := store.Keys.Rotate(t.Context(), id, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, body := get(t, g, secret, "/v1/models", ""); status != http.StatusOK {
-		t.Errorf("the new secret: got %d %s", status, body)
+	works := func(secret string) bool {
+		status, _ := get(t, g, secret, "/v1/models", "")
+		return status == http.StatusOK
 	}
-	for what, given := range map[string]string{"expired": expired, "replaced": replaced} {
-		if got := refused(given); got != unknown {
-			t.Errorf("%s: got %s, want that of an unknown key: %s", what, got, unknown)
+	if !works(secret) {
+		t.Error("the new secret is rejected")
+	}
+	rejected := map[string]string{"none": "", "nonsense": "nonsense", "expired": expired, "replaced": replaced}
+	for what, change := range map[string]func(context.Context, string) (identity.Key, error){"paused": store.Keys.Pause, "revoked": store.Keys.Revoke} {
+		id, secret := createKey(t, store.Keys, identity.NewKey{})
+		if !works(secret) {
+			t.Errorf("a key is rejected before it is %s", what)
+		}
+		if _, err := change(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		poll.Until(t, "a key is rejected that is "+what, func() bool { return !works(secret) })
+		rejected[what] = secret
+	}
+	unknown := rejections(t, g, "acs-bm-"+strings.Repeat("0", 43))
+	for what, given := range rejected {
+		if diff := cmp.Diff(unknown, rejections(t, g, given)); diff != "" {
+			t.Errorf("a key that is %s (-unknown +got):\n%s", what, diff)
 		}
 	}
+	if _, err := store.Accounts.Disable(t.Context(), email); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "a key of a disabled account is rejected", func() bool { return !works(secret) })
+	if diff := cmp.Diff(unknown, rejections(t, g, secret)); diff != "" {
+		t.Errorf("a key of a disabled account (-unknown +got):\n%s", diff)
+	}
+	if _, err := store.Accounts.Enable(t.Context(), email); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the key works again", func() bool { return works(secret) })
 }
 
 func TestKeyUsesOnlyTheModelsOfItsList(t *testing.T) {
@@ -112,7 +161,7 @@ func TestKeyUsesOnlyTheModelsOfItsList(t *testing.T) {
 	c := newConfig(t, model("a", backend), model("b", backend), model("c", backend))
 	c.Models[0].Aliases, c.Models[2].Aliases = []string{"ay"}, []string{"cee"}
 	anyModel := newKey(t, c)
-	g, keys := start(t, c), otherProcess(t, c)
+	g, keys := start(t, c), otherProcess(t, c).Keys
 	list, err := identity.NewModelList([]string{"b", "c"})
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +282,7 @@ func TestModelsKeepTheirTimeOfCreationAfterARestart(t *testing.T) {
 func TestKeyDescribesItself(t *testing.T) {
 	c := newConfig(t, model("m", startBackend(t, closedChannel())))
 	plain := newKey(t, c)
-	g, keys := start(t, c), otherProcess(t, c)
+	g, keys := start(t, c), otherProcess(t, c).Keys
 	list, err := identity.NewModelList([]string{"m"})
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +323,7 @@ func TestKeyDescribesItself(t *testing.T) {
 func TestUsageIsThatOfTheKeyAlone(t *testing.T) {
 	c := newConfig(t, model("m", startBackend(t, closedChannel())))
 	other := newKey(t, c)
-	g, keys := start(t, c), otherProcess(t, c)
+	g, keys := start(t, c), otherProcess(t, c).Keys
 	_, secret := createKey(t, keys, identity.NewKey{})
 	for _, s := range []string{secret, secret, other} {
 		if status, body := get(t, g, s, "/v1/completions", completionOf("m")); status != http.StatusOK {
@@ -345,7 +394,7 @@ func TestUnknownPathIsAPageInABrowserAndJSONForClients(t *testing.T) {
 func TestHealthIsServedForGETAndHEADOnBothListeners(t *testing.T) {
 	g := start(t, newConfig(t, model("m", startBackend(t, closedChannel()))))
 	for _, address := range []net.Addr{g.Addr(), g.AdminAddr()} {
-		for _, path := range []string{"/healthz", "/readyz"} {
+		for _, path := range []string{"/healthz", "/health", "/readyz"} {
 			for method, want := range map[string]int{http.MethodGet: 200, http.MethodHead: 200, http.MethodPost: 405} {
 				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address.String()+path, nil)
 				if err != nil {
@@ -365,5 +414,22 @@ func TestHealthIsServedForGETAndHEADOnBothListeners(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestDiagnosticsAreOnTheAdminListenerOnly(t *testing.T) {
+	c := newConfig(t, model("m", startBackend(t, closedChannel())))
+	secret := newKey(t, c)
+	g := start(t, c)
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/heap", "/debug/pprof/goroutine"} {
+		if got := send(t, g.AdminAddr(), "", path, "").StatusCode; got != http.StatusOK {
+			t.Errorf("%s on the admin listener: got %d, want 200", path, got)
+		}
+		if got := send(t, g.Addr(), secret, path, "").StatusCode; got != http.StatusNotFound {
+			t.Errorf("%s on the public listener: got %d, want 404", path, got)
+		}
+	}
+	if got := send(t, g.AdminAddr(), secret, "/v1/models", "").StatusCode; got != http.StatusNotFound {
+		t.Errorf("/v1/models on the admin listener: got %d, want 404", got)
 	}
 }

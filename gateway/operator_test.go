@@ -42,7 +42,7 @@ func withIdentity(t *testing.T, c *config.Config, change func(context.Context, *
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := change(t.Context(), identity.New(db, zap.NewNop(), identity.Settings{})); err != nil {
+	if err := change(t.Context(), identity.New(db, zap.NewNop(), identity.Settings{PasswordCost: identity.PasswordCost{Memory: 8, Passes: 1, Threads: 1}})); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -12,11 +12,12 @@ import (
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/identity"
+	"basegate/internal/databasetest"
 )
 
 // A client that is told 401 gives its key up, although the key may be a new one that another process has created.
 func TestReceiptsDoNotRefuseAKeyThatCannotBeLookedUp(t *testing.T) {
-	db, err := database.Open(t.Context(), database.Settings{Path: filepath.Join(t.TempDir(), "base.db")}, zap.NewNop())
+	db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(t.TempDir(), "base.db")), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,15 +61,18 @@ func openDatabase(tb testing.TB, path string) *database.DB {
 	return db
 }
 
+// cheap is a cost of password hashes for tests of other things.
+var cheap = identity.PasswordCost{Memory: 8, Passes: 1, Threads: 1}
+
 // newStore returns a Store whose keys are not started.
 func newStore(db *database.DB) *identity.Store {
-	return identity.New(db, zap.NewNop(), identity.Settings{})
+	return identity.New(db, zap.NewNop(), identity.Settings{PasswordCost: cheap})
 }
 
 // startStore returns a Store whose keys are started until the end of the test.
 func startStore(tb testing.TB, db *database.DB, log *zap.Logger) *identity.Store {
 	tb.Helper()
-	s := identity.New(db, log, identity.Settings{})
+	s := identity.New(db, log, identity.Settings{PasswordCost: cheap})
 	must(tb, s.Keys.Start(tb.Context()))
 	tb.Cleanup(s.Keys.Close)
 	return s

@@ -34,6 +34,7 @@ type Settings struct {
 	PollInterval      time.Duration // 0: DefaultPollInterval
 	CatchUpInterval   time.Duration // 0: DefaultCatchUpInterval
 	ConcurrencyPerKey int           // of a key without a concurrency of its own; 0: DefaultConcurrencyPerKey
+	PasswordCost      PasswordCost  // of new passwords; zero: OWASP's recommendation, which only tests fall below
 
 	// Changed is called, if not nil, when a new snapshot of the keys is in force. Calls do not overlap. It must not
 	// change accounts or keys: that would deadlock.
@@ -57,7 +58,7 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Store {
 	return &Store{
 		Keys:     keys,
 		Accounts: &Accounts{db: db, keys: keys},
-		Sessions: newSessions(db),
+		Sessions: newSessions(db, s.PasswordCost),
 		AuditLog: &AuditLog{db: db},
 	}
 }

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -116,59 +117,59 @@ func storePassword(ctx context.Context, tx database.Tx, account Account, passwor
 	return generation, insertAuditEntry(ctx, tx, "set password", account.Email, "")
 }
 
-// argon2Params are the cost of argon2id. Each hash contains those that it was made with, so other defaults apply to new
-// hashes only.
-type argon2Params struct {
-	memory  uint32 // KiB
-	passes  uint32
-	threads uint8
+// PasswordCost is the cost of argon2id. Each hash contains that which it was made with, so another applies to new hashes
+// only.
+type PasswordCost struct {
+	Memory  uint32 // KiB
+	Passes  uint32
+	Threads uint8
 }
 
-// defaultParams are OWASP's first recommendation for argon2id.
-var defaultParams = argon2Params{memory: 19 << 10, passes: 2, threads: 1}
+// defaultCost is OWASP's first recommendation for argon2id.
+var defaultCost = PasswordCost{Memory: 19 << 10, Passes: 2, Threads: 1}
 
 const (
 	saltBytes   = 16
 	digestBytes = 32
 )
 
-// dummyHash is the hash that a password is checked against if the account does not exist or has no password, so that
-// the time of a sign-in does not reveal which addresses have accounts. Its cost is defaultParams, and no password is
-// known for it.
-const dummyHash = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
-
 // maxConcurrentHashes limits the memory of sign-ins, which anyone can attempt: a hash takes 19 MiB.
 const maxConcurrentHashes = 2
 
 // passwordHasher hashes passwords with argon2id, a limited number at a time.
 type passwordHasher struct {
+	cost    PasswordCost
 	running chan struct{} // holds a value for each hash being computed
 }
 
-func newPasswordHasher() *passwordHasher {
-	return &passwordHasher{running: make(chan struct{}, maxConcurrentHashes)}
+func newPasswordHasher(cost PasswordCost) *passwordHasher {
+	return &passwordHasher{cost: cmp.Or(cost, defaultCost), running: make(chan struct{}, maxConcurrentHashes)}
 }
 
 // hash returns the hash of a password in the PHC string format, with a new salt. The error is that of ctx.
 func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
 	salt := make([]byte, saltBytes)
 	_, _ = rand.Read(salt) // never fails: crypto/rand ends the program instead
-	p := defaultParams
-	digest, err := h.digest(ctx, password, salt, p)
+	digest, err := h.digest(ctx, password, salt, h.cost)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, p.memory, p.passes, p.threads,
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, h.cost.Memory, h.cost.Passes, h.cost.Threads,
 		encodeBase64(salt), encodeBase64(digest)), nil
 }
 
-// matches reports whether a hash is the password's. The error is that of ctx, or says that passwordHash is malformed.
+// matches reports whether a hash is the password's. If it is empty, since the account does not exist or has no password, no
+// password matches, and finding that takes as long: the time of a sign-in does not reveal which addresses have accounts.
+// The error is that of ctx, or says that passwordHash is malformed.
 func (h *passwordHasher) matches(ctx context.Context, password, passwordHash string) (bool, error) {
-	params, salt, want, err := parsePasswordHash(passwordHash)
-	if err != nil {
-		return false, err
+	cost, salt, want := h.cost, make([]byte, saltBytes), []byte(nil)
+	if passwordHash != "" {
+		var err error
+		if cost, salt, want, err = parsePasswordHash(passwordHash); err != nil {
+			return false, err
+		}
 	}
-	got, err := h.digest(ctx, password, salt, params)
+	got, err := h.digest(ctx, password, salt, cost)
 	if err != nil {
 		return false, err
 	}
@@ -176,23 +177,23 @@ func (h *passwordHasher) matches(ctx context.Context, password, passwordHash str
 }
 
 // digest waits until fewer than maxConcurrentHashes run, then computes a hash.
-func (h *passwordHasher) digest(ctx context.Context, password string, salt []byte, p argon2Params) ([]byte, error) {
+func (h *passwordHasher) digest(ctx context.Context, password string, salt []byte, cost PasswordCost) ([]byte, error) {
 	select {
 	case h.running <- struct{}{}:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait to hash a password: %w", context.Cause(ctx))
 	}
 	defer func() { <-h.running }()
-	return argon2.IDKey([]byte(password), salt, p.passes, p.memory, p.threads, digestBytes), nil
+	return argon2.IDKey([]byte(password), salt, cost.Passes, cost.Memory, cost.Threads, digestBytes), nil
 }
 
 // parsePasswordHash parses an argon2id hash in the PHC string format.
-func parsePasswordHash(text string) (p argon2Params, salt, digest []byte, err error) {
+func parsePasswordHash(text string) (p PasswordCost, salt, digest []byte, err error) {
 	parts := strings.Split(text, "$")
 	if len(parts) != 6 || parts[1] != "argon2id" || parts[2] != fmt.Sprintf("v=%d", argon2.Version) {
 		return p, nil, nil, errors.New("read password: this is not a hash of argon2id")
 	}
-	if _, err := fmt.Sscanf(parts[3], "m=%d,t=%d,p=%d", &p.memory, &p.passes, &p.threads); err != nil {
+	if _, err := fmt.Sscanf(parts[3], "m=%d,t=%d,p=%d", &p.Memory, &p.Passes, &p.Threads); err != nil {
 		return p, nil, nil, fmt.Errorf("read password: %w", err)
 	}
 	salt, err = base64.RawStdEncoding.DecodeString(parts[4])

@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -67,7 +66,7 @@ func selectGeneration(ctx context.Context, q querier, account string) (generatio
 	return generation, nil
 }
 
-// selectLogin returns a login with dummyHash if no account has the address, or the account has no password.
+// selectLogin returns a login without a hash if no account has the address, or the account has no password.
 func selectLogin(ctx context.Context, q querier, email string) (l login, err error) {
 	const text = `SELECT coalesce(p.hash, ''), coalesce(p.generation, 0), ` + accountColumns + `
 		FROM accounts a LEFT JOIN passwords p ON p.account_id = a.id
@@ -76,7 +75,6 @@ func selectLogin(ctx context.Context, q querier, email string) (l login, err err
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return login{}, fmt.Errorf("read account: %w", err)
 	}
-	l.passwordHash = cmp.Or(l.passwordHash, dummyHash)
 	return l, nil
 }
 

@@ -23,9 +23,9 @@ type Sessions struct {
 	hasher   *passwordHasher
 }
 
-func newSessions(db *database.DB) *Sessions {
+func newSessions(db *database.DB, cost PasswordCost) *Sessions {
 	return &Sessions{
-		db: db, hasher: newPasswordHasher(),
+		db: db, hasher: newPasswordHasher(cost),
 		networks: newAttempts(db, "network", networkSlowdown), accounts: newAttempts(db, "account", accountSlowdown),
 	}
 }

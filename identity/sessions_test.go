@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"basegate/database"
 	"basegate/identity"
 )
@@ -125,7 +127,7 @@ func TestWaitForPasswordHashEndsWithTheContext(t *testing.T) {
 func TestDatabaseContainsNoPasswordAndNoToken(t *testing.T) {
 	ctx := t.Context()
 	db := openDatabase(t, newPath(t))
-	s := newStore(db)
+	s := identity.New(db, zap.NewNop(), identity.Settings{})
 	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
 	must(t, err)
 	_, tokens, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -17,7 +16,7 @@ import (
 	"basegate/quota"
 )
 
-func TestChangedStateIsSeenByAnotherProcessWithinASecond(t *testing.T) {
+func TestChangedStateIsSeenByAnotherProcess(t *testing.T) {
 	ctx, path := t.Context(), newPath(t)
 	here, there := startStore(t, openDatabase(t, path), zap.NewNop()), startStore(t, openDatabase(t, path), zap.NewNop())
 	_, err := here.Accounts.Create(ctx, identity.NewAccount{Email: ada})
@@ -25,7 +24,7 @@ func TestChangedStateIsSeenByAnotherProcessWithinASecond(t *testing.T) {
 	key, secret := createKey(t, here, "laptop")
 	waitFor := func(want error) {
 		t.Helper()
-		poll.Within(t, time.Second, "the change is seen", func() bool {
+		poll.Until(t, "the change is seen", func() bool {
 			_, err := there.Keys.Authenticate(t.Context(), secret)
 			return errors.Is(err, want)
 		})
@@ -48,7 +47,7 @@ func TestChangedStateIsSeenByAnotherProcessWithinASecond(t *testing.T) {
 	waitFor(identity.ErrKeyRevoked)
 }
 
-func TestChangedCapsAreSeenByAnotherProcessWithinASecond(t *testing.T) {
+func TestChangedCapsAreSeenByAnotherProcess(t *testing.T) {
 	path := newPath(t)
 	here := startStore(t, openDatabase(t, path), zap.NewNop())
 	_, err := here.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
@@ -57,13 +56,13 @@ func TestChangedCapsAreSeenByAnotherProcessWithinASecond(t *testing.T) {
 	elsewhere := newStore(openDatabase(t, path))
 	_, err = elsewhere.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal, f.Concurrency = quota.Limit(7), 2 })
 	must(t, err)
-	poll.Within(t, time.Second, "the key's cap is seen", func() bool {
+	poll.Until(t, "the key's cap is seen", func() bool {
 		p, err := here.Keys.Authenticate(t.Context(), secret)
 		return err == nil && p.KeyCaps.DayTotal == quota.Limit(7) && p.Concurrency == 2
 	})
 	_, err = elsewhere.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps.DayTotal = quota.Limit(70) })
 	must(t, err)
-	poll.Within(t, time.Second, "the account's cap is seen", func() bool {
+	poll.Until(t, "the account's cap is seen", func() bool {
 		p, err := here.Keys.Authenticate(t.Context(), secret)
 		return err == nil && p.AccountCaps.DayTotal == quota.Limit(70)
 	})
@@ -123,7 +122,7 @@ func TestReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 		must(t, os.Remove(path+suffix))
 	}
 	must(t, os.Rename(path+".new", path))
-	poll.Within(t, 5*time.Second, "the keys of the new database replace those of the old one", func() bool {
+	poll.Until(t, "the keys of the new database replace those of the old one", func() bool {
 		_, newErr := s.Keys.Authenticate(t.Context(), newSecret)
 		_, oldErr := s.Keys.Authenticate(t.Context(), oldSecret)
 		return newErr == nil && errors.Is(oldErr, identity.ErrKeyUnknown)
@@ -141,14 +140,14 @@ func TestLastSnapshotStaysInForceDuringADatabaseOutage(t *testing.T) {
 		_, err := tx.ExecContext(t.Context(), "ALTER TABLE keys_revision RENAME TO away")
 		return err
 	}))
-	poll.Within(t, time.Second, "the outage is logged", func() bool { return logged.FilterLevelExact(zap.WarnLevel).Len() > 0 })
+	poll.Until(t, "the outage is logged", func() bool { return logged.FilterLevelExact(zap.WarnLevel).Len() > 0 })
 	_, err = s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "ALTER TABLE away RENAME TO keys_revision")
 		return err
 	}))
-	poll.Within(t, time.Second, "the end of the outage is logged", func() bool { return logged.FilterMessage("keys can be read again").Len() > 0 })
+	poll.Until(t, "the end of the outage is logged", func() bool { return logged.FilterMessage("keys can be read again").Len() > 0 })
 	if n := logged.FilterLevelExact(zap.WarnLevel).Len(); n != 1 {
 		t.Errorf("got %d warnings for one outage, want 1", n)
 	}

@@ -19,38 +19,19 @@ type chatRequest struct {
 // reasoningTokens is how many tokens a model that reasons spends on it.
 const reasoningTokens = 6
 
-// chat handles POST /v1/chat/completions.
-func (s *Server) chat(x *exchange) {
-	body, failure := s.readJSON(x)
-	if failure != nil {
-		x.writeFailure(failure)
-		return
-	}
-	r, failure := s.parseChat(body)
-	if failure != nil {
-		x.writeFailure(failure)
-		return
-	}
-	s.generate(x, r)
-}
-
 // parseChat coerces the fields of a chat completion, and renders its prompt.
 func (s *Server) parseChat(body value) (*completionRequest, *failure) {
 	if body.kind != objectKind {
 		return s.spec.parseCompletion(body) // the error is the same
 	}
 	r := &completionRequest{n: 1, sampling: sampling{temperature: 1, topP: 1, repetition: 1}, chat: &chatRequest{}}
-	f := &fieldReader{body: body}
+	f := &fieldReader{body: known(body, s.spec.chatFields), whole: body}
 	if s.spec.modelRequired {
 		f.require("model")
 	}
 	readField(f, "model", true, asString, &r.model)
 	r.chat.conversation = s.spec.conversation(f)
 	s.spec.readChatOutput(f, r)
-	readSamplingFields(f, r)
-	readStreamFields(f, r)
-	s.spec.readConstraints(f, r)
-	s.spec.readCacheSalt(f, r)
 	if len(f.errs) > 0 {
 		return nil, s.spec.schemaFailure(f.errs)
 	}
@@ -81,28 +62,16 @@ func renderedPrompt(text string) prompt { return prompt{text: text, isText: true
 func (s *versionSpec) readChatOutput(f *fieldReader, r *completionRequest) {
 	f.integer("n", true, &r.n)
 	r.chat.maxTokensSet = f.integer("max_tokens", true, &r.maxTokens)
-	if s.maxCompletionTokens && f.integer("max_completion_tokens", true, &r.maxTokens) {
+	if f.integer("max_completion_tokens", true, &r.maxTokens) {
 		r.chat.maxTokensSet = true
 	}
-	f.integer("min_tokens", false, &r.minTokens)
-	s.readStop(f, r)
-	f.ints("stop_token_ids", &r.stopTokens)
-	f.boolean("include_stop_str_in_output", false, &r.includeStop)
-	f.boolean("ignore_eos", false, &r.ignoreEOS)
-	f.stringList("bad_words", &r.badWords)
-	skip, logprobs, top := true, false, 0
-	f.boolean("skip_special_tokens", false, &skip)
-	r.showSpecial = !skip
+	logprobs, top := false, 0
 	f.boolean("logprobs", true, &logprobs)
 	f.integer("top_logprobs", true, &top)
 	if logprobs {
 		r.logprobs = &top
 	}
-	f.boolean("return_token_ids", true, &r.returnTokenIDs)
-	f.boolean("return_tokens_as_token_ids", true, &r.tokensAsIDs)
-	readField(f, "request_id", false, asString, &r.requestID)
-	var ignored string
-	readField(f, "user", true, asString, &ignored)
+	s.readSharedFields(f, r)
 }
 
 // checkChat makes vLLM's checks of fields against each other.
@@ -168,11 +137,7 @@ func (s *Server) readToolChoice(body value, r *completionRequest) *failure {
 	return invalidParam("tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`")
 }
 
-// chatEncoder encodes a conversation for /tokenize.
-func (s *Server) chatEncoder(f *fieldReader) encoder {
-	return func() ([]int, *failure) { return s.encodeChat(f) }
-}
-
+// encodeChat encodes a conversation for /tokenize.
 func (s *Server) encodeChat(f *fieldReader) ([]int, *failure) {
 	c := s.spec.conversation(f)
 	if !s.spec.tokenizesTools {
@@ -256,7 +221,7 @@ func (e *responseEncoder) appendChatChoice(dst []byte, seq *sequence) []byte {
 	if e.spec.routedExperts {
 		dst = append(dst, `,"routed_experts":null`...)
 	}
-	return append(dst, '}')
+	return append(e.appendWeightVersions(dst, seq), '}')
 }
 
 // appendToolCall appends a tool call, or a part of one in an event. begins says that id and name belong to it.
@@ -279,7 +244,7 @@ func (e *responseEncoder) appendToolCall(dst []byte, seq *sequence, arguments st
 
 // appendChatLogprobs appends the log-probabilities of tokens in the form of a chat completion.
 func (e *responseEncoder) appendChatLogprobs(dst []byte, scores []tokenLogprobs) []byte {
-	if e.job.request.logprobs == nil {
+	if e.job.request.logprobs == nil || len(scores) == 0 && e.spec.rust {
 		return append(dst, "null"...)
 	}
 	dst = append(dst, `{"content":[`...)
@@ -311,17 +276,31 @@ func (e *responseEncoder) appendChatLogprobs(dst []byte, scores []tokenLogprobs)
 // roleEvent encodes the first event of a choice.
 func (e *responseEncoder) roleEvent(seq *sequence) []byte {
 	dst := append(e.appendEventHead([]byte("data: ")), `,"choices":[{"index":`...)
-	dst = fmt.Appendf(dst, `%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`, seq.index)
+	delta := `{"role":"assistant","content":""}`
+	if e.spec.rust {
+		delta = `{"role":"assistant"}`
+	}
+	dst = fmt.Appendf(dst, `%d,"delta":%s,"logprobs":null,"finish_reason":null}]`, seq.index, delta)
+	dst = e.appendRunningUsage(dst, 0)
 	if e.spec.tokenIDs {
 		dst = e.appendTokenIDs(append(dst, `,"prompt_token_ids":`...), e.job.tokens[0])
 	}
 	if e.spec.promptText {
 		dst = append(dst, `,"prompt_text":null`...)
 	}
-	if e.job.request.includeUsage && e.job.request.continuousUsage {
-		dst = e.appendTokenCounts(append(dst, `,"usage":`...), len(e.job.tokens[0]), 0)
+	return e.endEvent(dst)
+}
+
+// appendRunningUsage appends the usage so far to an event of a chat completion, if it is asked for.
+func (e *responseEncoder) appendRunningUsage(dst []byte, completion int) []byte {
+	if r := e.job.request; !r.includeUsage || !r.continuousUsage {
+		return dst
 	}
-	return append(dst, "}\n\n"...)
+	dst = e.appendTokenCounts(append(dst, `,"usage":`...), len(e.job.tokens[0]), completion)
+	if e.spec.usageCompletion {
+		dst = append(dst[:len(dst)-1], `,"completion_tokens_details":null}`...)
+	}
+	return dst
 }
 
 // chatEvent encodes the event with what the sequence gained since its last one, and marks that as sent.
@@ -340,30 +319,37 @@ func (e *responseEncoder) chatEvent(seq *sequence, fingerprinted bool) []byte {
 	if e.spec.tokenIDs {
 		dst = e.appendTokenIDs(append(dst, `,"token_ids":`...), seq.output()[seq.sentTokens:])
 	}
-	dst = append(dst, `}]`...)
-	if r := e.job.request; r.includeUsage && r.continuousUsage {
-		dst = e.appendTokenCounts(append(dst, `,"usage":`...), len(e.job.tokens[0]), len(seq.output()))
+	if seq.finished() {
+		dst = e.appendWeightVersions(dst, seq)
 	}
+	dst = append(dst, `}]`...)
+	dst = e.appendRunningUsage(dst, len(seq.output()))
 	if fingerprinted && seq.finished() && !seq.hideFinish {
 		dst = appendString(append(dst, `,"system_fingerprint":`...), e.fingerprint)
 	}
+	dst = e.appendTransferParams(dst)
 	seq.sentBytes, seq.sentTokens = end, len(seq.output())
 	seq.sentEvents++
-	return append(dst, "}\n\n"...)
+	return e.endEvent(dst)
 }
 
 // appendDelta appends what an event adds to the message.
 func (e *responseEncoder) appendDelta(dst []byte, seq *sequence, text string) []byte {
 	if e.job.request.chat.tool != "" {
 		begins := seq.sentEvents == 0
-		if text == "" && !begins {
+		switch {
+		case text == "" && e.spec.rust:
+			return append(dst, "{}"...)
+		case text == "" && !begins:
 			return append(dst, `{"content":""}`...)
 		}
 		dst = append(dst, `{"tool_calls":[`...)
 		return append(e.appendToolCall(dst, seq, text, begins, true), "]}"...)
 	}
 	reasoning, content := e.splitReasoning(seq, text, seq.sentBytes)
-	dst = append(dst, '{')
+	if dst = append(dst, '{'); text == "" && e.spec.rust {
+		return append(dst, '}')
+	}
 	if reasoning != "" {
 		dst = appendString(append(dst, `"`+e.spec.reasoningField+`":`...), reasoning)
 		if content == "" {

@@ -73,6 +73,9 @@ func (s *versionSpec) reprInput(v value) string {
 // schemaFailure formats validation errors as the version does: old versions print the list, newer ones a headline and
 // one line per error, some both.
 func (s *versionSpec) schemaFailure(problems []schemaError) *failure {
+	if s.rust {
+		return s.rustSchemaFailure(problems[0])
+	}
 	reprs := make([]string, len(problems))
 	for i, p := range problems {
 		reprs[i] = s.repr(p)
@@ -214,8 +217,9 @@ func asString(v value) (string, typeError) {
 
 // fieldReader reads typed fields from a request object and collects validation errors.
 type fieldReader struct {
-	body value
-	errs []schemaError
+	body  value // without the members that the version ignores
+	whole value // the request, which errors quote
+	errs  []schemaError
 }
 
 // addError adds an error at the path loc, unless c is zero.
@@ -230,6 +234,14 @@ func (f *fieldReader) addBound(least int, input value, loc ...string) {
 	f.errs = append(f.errs, schemaError{
 		kind: "greater_than_equal", loc: loc, input: input, context: fmt.Sprintf("{'ge': %d}", least),
 		message: fmt.Sprintf("Input should be greater than or equal to %d", least),
+	})
+}
+
+// addLiteralError adds an error about a string that is none of the expected ones.
+func (f *fieldReader) addLiteralError(input value, expected string, loc ...string) {
+	f.errs = append(f.errs, schemaError{
+		kind: "literal_error", loc: loc, input: input, message: "Input should be " + expected,
+		context: "{'expected': " + reprString(expected) + "}",
 	})
 }
 

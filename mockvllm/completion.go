@@ -13,14 +13,21 @@ import (
 // errEngineDied ends running requests when a fault kills the engine under them.
 var errEngineDied = errors.New("engine died")
 
-// complete handles POST /v1/completions.
-func (s *Server) complete(x *exchange) {
-	r, failure := s.readRequest(x)
-	if failure != nil {
-		x.writeFailure(failure)
-		return
+// complete returns the handler of completions or chat completions, whose schema parse checks.
+func (s *Server) complete(parse func(value) (*completionRequest, *failure)) func(*exchange) {
+	return func(x *exchange) {
+		body, failure := s.readJSON(x)
+		if failure != nil {
+			x.writeFailure(failure)
+			return
+		}
+		r, failure := parse(body)
+		if failure != nil {
+			x.writeFailure(failure)
+			return
+		}
+		s.generate(x, r)
 	}
-	s.generate(x, r)
 }
 
 // generate responds to a completion or chat completion whose schema is valid.
@@ -37,12 +44,9 @@ func (s *Server) generate(x *exchange, r *completionRequest) {
 	}
 	s.metrics.begin(j)
 	defer s.metrics.end(j)
-	switch {
-	case r.stream && j.outputsPerPrompt == r.n:
+	if r.stream {
 		s.completeStream(x, j)
-	case r.stream:
-		s.completeBestOfStream(x, j)
-	default:
+	} else {
 		s.completePlain(x, j)
 	}
 }
@@ -68,15 +72,7 @@ func (s *Server) releaseID(j *job) {
 	}
 }
 
-// readRequest does FastAPI's part: media type, JSON and schema.
-func (s *Server) readRequest(x *exchange) (*completionRequest, *failure) {
-	body, failure := s.readJSON(x)
-	if failure != nil {
-		return nil, failure
-	}
-	return s.spec.parseCompletion(body)
-}
-
+// readJSON does FastAPI's part: media type and JSON.
 func (s *Server) readJSON(x *exchange) (value, *failure) {
 	const unsupported = "Unsupported Media Type: Only 'application/json' is allowed"
 	mediaType, _, _ := strings.Cut(x.r.Header.Get("Content-Type"), ";")
@@ -110,7 +106,9 @@ func (s *Server) readJSON(x *exchange) (value, *failure) {
 }
 
 func (s *versionSpec) mediaTypeFailure(message string) *failure {
-	if s.scrubsSchemaErrors {
+	if s.rust {
+		message = "Expected request with `Content-Type: application/json`"
+	} else if s.scrubsSchemaErrors {
 		message = "1 validation error:\n  " + message
 	}
 	return &failure{status: http.StatusBadRequest, errorType: s.validationType, message: message}
@@ -200,6 +198,10 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 		} else {
 			unfinished = g.step()
 			s.metrics.step(g, x.arrived)
+		}
+		if s.engine.hanging() {
+			<-ctx.Done()
+			return context.Cause(ctx)
 		}
 		if s.engine.dead() {
 			return errEngineDied

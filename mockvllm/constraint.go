@@ -39,16 +39,14 @@ func (s *versionSpec) readConstraints(f *fieldReader, r *completionRequest) {
 	if v, present := f.body.member("response_format"); present && v.kind != nullKind {
 		s.readResponseFormat(f, v, r)
 	}
-	if v, present := f.body.member("structured_outputs"); s.structured && present && v.kind != nullKind {
+	if v, present := f.body.member("structured_outputs"); present && v.kind != nullKind {
 		if v.kind != objectKind {
 			f.addError(dictType, v, "structured_outputs")
 		}
 		r.structuredGiven = true
 		r.constraints = append(r.constraints, readConstraintMembers(f, v, "", "structured_outputs")...)
 	}
-	if s.guided {
-		r.guided = readConstraintMembers(f, f.body, "guided_")
-	}
+	r.guided = readConstraintMembers(f, f.body, "guided_")
 }
 
 // readConstraintMembers reads the members of an object that are constraints: their names are the kinds with a prefix.
@@ -94,7 +92,7 @@ func (s *versionSpec) readResponseFormat(f *fieldReader, v value, r *completionR
 	case "json_object":
 		r.constraints = append(r.constraints, constraint{kind: constraintJSONObject, enabled: true})
 	case "json_schema":
-		if !s.structured && r.chat == nil {
+		if !s.jsonSchema && r.chat == nil {
 			return
 		}
 		named, present := v.member("json_schema")
@@ -104,11 +102,7 @@ func (s *versionSpec) readResponseFormat(f *fieldReader, v value, r *completionR
 		schema, _ := named.member("schema")
 		r.constraints = append(r.constraints, constraint{kind: constraintJSON, schema: schema})
 	default:
-		const expected = "'text', 'json_object' or 'json_schema'"
-		f.errs = append(f.errs, schemaError{
-			kind: "literal_error", loc: []string{"response_format", "type"}, input: format,
-			message: "Input should be " + expected, context: "{'expected': " + reprString(expected) + "}",
-		})
+		f.addLiteralError(format, "'text', 'json_object' or 'json_schema'", "response_format", "type")
 	}
 }
 

@@ -26,22 +26,10 @@ func appendString(dst []byte, text string) []byte {
 }
 
 func appendEscape(dst []byte, b byte) []byte {
-	switch b {
-	case '"', '\\':
-		return append(dst, '\\', b)
-	case '\n':
-		return append(dst, `\n`...)
-	case '\r':
-		return append(dst, `\r`...)
-	case '\t':
-		return append(dst, `\t`...)
-	case '\b':
-		return append(dst, `\b`...)
-	case '\f':
-		return append(dst, `\f`...)
-	default:
-		return fmt.Appendf(dst, `\u%04x`, b)
+	if at := strings.IndexByte("\"\\\n\r\t\b\f", b); at >= 0 {
+		return append(dst, '\\', `"\nrtbf`[at])
 	}
+	return fmt.Appendf(dst, `\u%04x`, b)
 }
 
 // appendASCII appends a JSON string as json.dumps writes it: all but ASCII escaped, with surrogate pairs beyond the
@@ -91,10 +79,7 @@ func pythonFloat(value float64) string {
 func appendInts(dst []byte, values []int) []byte {
 	dst = append(dst, '[')
 	for i, value := range values {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendInt(dst, int64(value), 10)
+		dst = strconv.AppendInt(appendComma(dst, i), int64(value), 10)
 	}
 	return append(dst, ']')
 }

@@ -12,6 +12,7 @@ type engine struct {
 	diedAt       time.Time     // zero while alive
 	exitAfter    time.Duration // from death to process exit; 0 keeps the process, unless exits
 	exits        bool          // the process exits at once, and its requests do not report a dead engine
+	hangs        bool          // running requests hang instead of failing
 	restartAfter time.Duration // from exit to a new process; 0 means no restart
 	changed      chan struct{} // receives after death and revival
 	sleepLevel   int           // 0 while awake
@@ -26,7 +27,7 @@ func (e *engine) kill(f *Fault) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.diedAt.IsZero() {
-		e.diedAt, e.exitAfter, e.restartAfter = time.Now(), f.ExitAfter, f.RestartAfter
+		e.diedAt, e.exitAfter, e.restartAfter, e.hangs = time.Now(), f.ExitAfter, f.RestartAfter, f.Kind == faultSigtermHang
 		e.notifyChange()
 	}
 }
@@ -47,7 +48,7 @@ func (e *engine) exit(f *Fault, abort bool) {
 func (e *engine) revive() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.diedAt, e.exits = time.Time{}, false
+	e.diedAt, e.exits, e.hangs = time.Time{}, false, false
 	e.notifyChange()
 }
 
@@ -63,6 +64,13 @@ func (e *engine) dead() bool {
 	defer e.mu.Unlock()
 	e.exitStateLocked()
 	return !e.diedAt.IsZero() && !e.exits
+}
+
+// hanging reports whether running requests hang because the process is being ended.
+func (e *engine) hanging() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hangs
 }
 
 // exited reports whether the process has exited, so that connections are refused.

@@ -29,7 +29,7 @@ type failure struct {
 	param     string // "param"; empty means null
 	value     string // the offending value, which some versions append to the message
 	invalid   bool   // a VLLMValidationError, whose message ends with its parameter and value
-	code      int    // "code"; 0 means the status
+	code      string // "code", if it is not the status
 
 	raw         *string // the whole body, instead of the usual shape
 	contentType string  // of raw
@@ -91,7 +91,7 @@ func stringObject(key, text string) []byte {
 
 // fullMessage returns the message as the version words it.
 func (s *versionSpec) fullMessage(f *failure) string {
-	if !s.namesParams || !f.invalid {
+	if !s.namesParams || s.rust || !f.invalid {
 		return f.message
 	}
 	if f.value == "" {
@@ -153,17 +153,16 @@ func (s *versionSpec) appendError(dst []byte, f *failure, l jsonLayout, flat boo
 	} else {
 		dst = append(dst, "null"...)
 	}
-	code := f.code
-	if code == 0 {
-		code = f.status
+	dst = key(append(dst, l.comma...), "code")
+	if f.code != "" && !s.rust {
+		return append(text(dst, f.code), '}')
 	}
-	dst = fmt.Appendf(append(dst, l.comma...), `"code"%s%d}`, l.colon, code)
-	return dst
+	return fmt.Appendf(dst, "%d}", f.status)
 }
 
 // deadEngineFailure is the response of a dead engine to a request without a response yet.
 func (s *versionSpec) deadEngineFailure() *failure {
-	f := &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: engineDeadV1}
+	f := &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: s.engineDead}
 	switch s.deathPlain {
 	case deathEmpty:
 		empty := ""
@@ -179,7 +178,7 @@ func (s *versionSpec) deadEngineFailure() *failure {
 
 // engineDeathInStream is the error of a stream whose engine dies.
 func (s *versionSpec) engineDeathInStream() *failure {
-	message := engineDeadV1
+	message := s.engineDead
 	if s.v0 {
 		message = engineDeadV0
 	}
@@ -199,8 +198,9 @@ func (s *versionSpec) streamFailure(message string) *failure {
 }
 
 // contextMessages are vLLM's messages for a request that is too long, oldest first. A context_length fault selects one
-// by number, counted from 1; the last four are those of versions that clamp. {N} is the context length, {P} the
-// prompt's tokens, {C} the completion's, {T} their sum; {K} is the prompt's characters, {M} their limit for {Q} tokens.
+// by number, counted from 1; the last five are those of versions that clamp, the very last the Rust frontend's. {N} is
+// the context length, {P} the prompt's tokens, {C} the completion's, {T} their sum; {K} is the prompt's characters, {M}
+// their limit for {Q} tokens.
 var contextMessages = []string{
 	"This model's maximum context length is {N} tokens. However, you requested {T} tokens ({P} in the messages, {C} in the completion). Please reduce the length of the messages or completion.",
 	"This model's maximum context length is {N} tokens. However, you requested {P} tokens in the messages, Please reduce the length of the messages.",
@@ -218,6 +218,7 @@ var contextMessages = []string{
 	"This model's maximum context length is {N} tokens. However, your prompt contains {P} input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt.",
 	"This model's maximum context length is {N} tokens. However, your prompt contains at least {P} input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt.",
 	"This model's maximum context length is {N} tokens. However, your prompt contains {K} characters (more than {M} characters, which is the upper bound for {Q} input tokens). Please reduce the length of the input prompt.",
+	"This model's maximum context length is {N} tokens. However, your prompt fills it with {P} input tokens, leaving no room for output tokens. Please reduce the length of the input prompt.",
 }
 
 // Numbers of contextMessages.
@@ -238,6 +239,7 @@ const (
 	wordingPromptOver
 	wordingPromptOverAtLeast
 	wordingPromptCharacters
+	wordingPromptFills
 )
 
 // contextCounts holds the numbers that a context message mentions.

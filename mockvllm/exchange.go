@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -23,6 +24,7 @@ type exchange struct {
 	body          []byte
 	fault         *Fault
 	faultsCleared <-chan struct{} // closed when the faults are cleared
+	silence       func()          // ends the comments of a stream
 }
 
 func (x *exchange) readBody() error {
@@ -42,11 +44,16 @@ func (x *exchange) readBody() error {
 func (x *exchange) hasFault(kind string) bool { return x.fault != nil && x.fault.Kind == kind }
 
 // endsProcess reports whether the exchange has a fault that ends the server's process.
-func (x *exchange) endsProcess() bool { return x.hasFault(faultSigterm) || x.hasFault(faultKilled) }
+func (x *exchange) endsProcess() bool {
+	return x.fault != nil && slices.Contains([]string{faultSigterm, faultSigtermHang, faultKilled}, x.fault.Kind)
+}
 
 // writeFailure writes an error response. Nothing may have been written before.
 func (x *exchange) writeFailure(f *failure) {
 	contentType := "application/json"
+	if x.server.spec.rust && x.fault == nil {
+		f = x.server.rustFailure(f)
+	}
 	if f.raw != nil {
 		contentType = f.contentType
 	}
@@ -123,6 +130,7 @@ func (x *exchange) resetConn() { x.endConn(true) }
 func (x *exchange) closeConn() { x.endConn(false) }
 
 func (x *exchange) endConn(reset bool) {
+	x.silence()
 	conn, _, err := http.NewResponseController(x.w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler) // not hijackable, as with httptest.ResponseRecorder

@@ -15,9 +15,12 @@ const cudaOutOfMemory = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 h
 	"memory 74.91 GiB is allocated by PyTorch, and 1.07 GiB is reserved by PyTorch but unallocated. If reserved but " +
 	"unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 
-// engineBusy is vLLM's message when its queue is full.
-const engineBusy = "The engine is currently busy and cannot accept new requests. Please try again later or on a " +
-	"different instance."
+// busyFaults are the messages of a healthy engine that takes no request for now, and "code" if it is not the status.
+var busyFaults = map[string]struct{ message, code string }{
+	faultOverloaded: {"The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.", ""},
+	faultBacklog:    {"The engine has reached its prefill token backlog limit. Please try again later or on a different instance.", ""},
+	faultPaused:     {"Generation is paused. Please retry after it resumes.", "engine_paused"},
+}
 
 // applyFault writes the fault's response in place of the server's. It returns false if the fault applies inside
 // the response.
@@ -82,10 +85,10 @@ func (s *Server) failureFor(f *Fault) *failure {
 		return wrapped
 	case faultContext:
 		return s.contextFailure(f)
-	case faultOverloaded:
+	case faultOverloaded, faultBacklog, faultPaused:
 		return &failure{
-			status: cmp.Or(f.Status, http.StatusServiceUnavailable), errorType: "Service Unavailable",
-			message: cmp.Or(f.Message, engineBusy),
+			status: cmp.Or(f.Status, http.StatusServiceUnavailable), errorType: s.spec.busyType,
+			message: cmp.Or(f.Message, busyFaults[f.Kind].message), code: busyFaults[f.Kind].code,
 		}
 	case faultOOM, faultEngineDead:
 		return s.engineFailure(f)

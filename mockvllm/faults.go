@@ -2,6 +2,7 @@ package mockvllm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,29 +22,29 @@ const chatPath = "/v1/chat/completions"
 // Fault is a failure to simulate. Its JSON is the body of POST /mock/fault: the names below in snake case, durations
 // as strings ("250ms").
 type Fault struct {
-	Kind  string // one of FaultKinds
-	Path  string // path of the requests it applies to; empty means /v1/completions, "*" every path
-	Times int    // number of requests it applies to; 0 means one, -1 all until it is cleared
+	Kind  string `json:"kind"`            // one of FaultKinds
+	Path  string `json:"path,omitempty"`  // path of the requests it applies to; empty means /v1/completions, "*" every path
+	Times int    `json:"times,omitempty"` // number of requests it applies to; 0 means one, -1 all until it is cleared
 
-	Delay       time.Duration // slow: after each write; other kinds: before the response
-	AfterTokens int           // mid-stream kinds: tokens sent before it applies
-	AfterEvents int           // mid-stream kinds: events sent before it applies
-	AfterBytes  int           // reset_mid, cut: bytes of the body sent before it applies
-	InStream    bool          // oom, engine_dead, hang: apply inside the stream, even before its first event
+	Delay       time.Duration `json:"-"`                      // slow: after each write; other kinds: before the response
+	AfterTokens int           `json:"after_tokens,omitempty"` // mid-stream kinds: tokens sent before it applies
+	AfterEvents int           `json:"after_events,omitempty"` // mid-stream kinds: events sent before it applies
+	AfterBytes  int           `json:"after_bytes,omitempty"`  // reset_mid, cut: bytes of the body sent before it applies
+	InStream    bool          `json:"in_stream,omitempty"`    // oom, engine_dead, hang: inside the stream, even before its first event
 
-	Status      int    // of an error response; each kind has its default
-	Body        string // error: the whole body; error_event: the JSON after "data: "; garbage: the bytes sent
-	ContentType string // of Body
-	Message     string // replaces the kind's error message
+	Status      int    `json:"status,omitempty"`       // of an error response; each kind has its default
+	Body        string `json:"body,omitempty"`         // error: the whole body; error_event: the JSON after "data: "; garbage: the bytes
+	ContentType string `json:"content_type,omitempty"` // of Body
+	Message     string `json:"message,omitempty"`      // replaces the kind's error message
 
-	Slice        int           // slow: bytes per write; 0 means whole events
-	Bytes        int           // big_event: length of the line; 0 means 1 MiB
-	Tokens       int           // merge: tokens per event; 0 means 4
-	Wording      int           // context_length: number of the historic wording, from 1; 0 means the version's
-	Version      string        // context_length: the version whose wording is used
-	ExitAfter    time.Duration // engine_dead: time until connections are refused; 0 keeps the dead server responding
-	RestartAfter time.Duration // engine_dead, sigterm, killed: time from exit to restart; 0 means that only a clear restarts it
-	Clean        bool          // cut, no_done: the chunked body ends properly
+	Slice        int           `json:"slice,omitempty"`   // slow: bytes per write; 0 means whole events
+	Bytes        int           `json:"bytes,omitempty"`   // big_event: length of the line; 0 means 1 MiB
+	Tokens       int           `json:"tokens,omitempty"`  // merge: tokens per event; 0 means 4
+	Wording      int           `json:"wording,omitempty"` // context_length: number of the wording, from 1; 0 means the version's
+	Version      string        `json:"version,omitempty"` // context_length: the version whose wording is used
+	ExitAfter    time.Duration `json:"-"`                 // engine_dead, sigterm_hang: until connections are refused; 0 means never
+	RestartAfter time.Duration `json:"-"`                 // from exit to restart; 0 means that only a clear restarts it
+	Clean        bool          `json:"clean,omitempty"`   // cut, no_done: the chunked body ends properly
 }
 
 // Kinds of fault, each with its effect on the client.
@@ -58,9 +59,12 @@ const (
 	faultOKError         = "ok_error"       // 200 with an error inside
 	faultContext         = "context_length" // 400, in any version's wording
 	faultOverloaded      = "overloaded"     // 503 engine busy
+	faultBacklog         = "backlog"        // 503, too many prompt tokens wait
+	faultPaused          = "paused"         // 503, generation is paused
 	faultOOM             = "oom"            // CUDA out of memory
 	faultEngineDead      = "engine_dead"    // this request and all later ones fail
 	faultSigterm         = "sigterm"        // the server ends: running requests are aborted, then connections refused
+	faultSigtermHang     = "sigterm_hang"   // the server ends, but running requests hang
 	faultKilled          = "killed"         // the process dies: responses are cut off, then connections refused
 	faultRefuse          = "refuse"         // reset before anything is read
 	faultHang            = "hang"           // no response, or a stream that stops
@@ -88,94 +92,57 @@ const (
 func FaultKinds() []string {
 	return []string{
 		faultError, faultNested, faultFlat, faultString, faultDetail, faultEmpty, faultText, faultOKError,
-		faultContext, faultOverloaded, faultOOM, faultEngineDead, faultSigterm, faultKilled, faultRefuse, faultHang, faultReset,
-		faultResetMid, faultCut, faultAbort, faultErrorEvent, faultKeyError, faultNoFinish, faultNoDone, faultSlow, faultGarbage, faultBigEvent,
-		faultMerge, faultBurst,
+		faultContext, faultOverloaded, faultBacklog, faultPaused, faultOOM, faultEngineDead, faultSigterm, faultSigtermHang,
+		faultKilled, faultRefuse, faultHang, faultReset, faultResetMid, faultCut, faultAbort, faultErrorEvent, faultKeyError,
+		faultNoFinish, faultNoDone, faultSlow, faultGarbage, faultBigEvent, faultMerge, faultBurst,
 	}
 }
 
+// plainFault is a Fault without its methods.
+type plainFault Fault
+
 // faultJSON is the JSON form of a Fault.
 type faultJSON struct {
-	Kind         string `json:"kind"`
-	Path         string `json:"path,omitempty"`
-	Times        int    `json:"times,omitempty"`
+	*plainFault
 	Delay        string `json:"delay,omitempty"`
-	AfterTokens  int    `json:"after_tokens,omitempty"`
-	AfterEvents  int    `json:"after_events,omitempty"`
-	AfterBytes   int    `json:"after_bytes,omitempty"`
-	InStream     bool   `json:"in_stream,omitempty"`
-	Status       int    `json:"status,omitempty"`
-	Body         string `json:"body,omitempty"`
-	ContentType  string `json:"content_type,omitempty"`
-	Message      string `json:"message,omitempty"`
-	Slice        int    `json:"slice,omitempty"`
-	Bytes        int    `json:"bytes,omitempty"`
-	Tokens       int    `json:"tokens,omitempty"`
-	Wording      int    `json:"wording,omitempty"`
-	Version      string `json:"version,omitempty"`
 	ExitAfter    string `json:"exit_after,omitempty"`
 	RestartAfter string `json:"restart_after,omitempty"`
-	Clean        bool   `json:"clean,omitempty"`
 }
 
 // MarshalJSON encodes the fault in the form that POST /mock/fault accepts.
 func (f Fault) MarshalJSON() ([]byte, error) {
-	return json.Marshal(faultJSON{
-		Kind: f.Kind, Path: f.Path, Times: f.Times, Delay: formatDuration(f.Delay), AfterTokens: f.AfterTokens,
-		AfterEvents: f.AfterEvents, AfterBytes: f.AfterBytes, InStream: f.InStream, Status: f.Status, Body: f.Body,
-		ContentType: f.ContentType, Message: f.Message, Slice: f.Slice, Bytes: f.Bytes, Tokens: f.Tokens,
-		Wording: f.Wording, Version: f.Version, ExitAfter: formatDuration(f.ExitAfter),
-		RestartAfter: formatDuration(f.RestartAfter), Clean: f.Clean,
-	})
-}
-
-func formatDuration(d time.Duration) string {
-	if d == 0 {
-		return ""
+	text := func(d time.Duration) string {
+		if d == 0 {
+			return ""
+		}
+		return d.String()
 	}
-	return d.String()
+	return json.Marshal(faultJSON{(*plainFault)(&f), text(f.Delay), text(f.ExitAfter), text(f.RestartAfter)})
 }
 
 // UnmarshalJSON decodes a fault strictly: an unknown field, an unknown kind or a bad duration is an error.
 func (f *Fault) UnmarshalJSON(data []byte) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
-	var raw faultJSON
+	*f = Fault{}
+	raw := faultJSON{plainFault: (*plainFault)(f)}
 	if err := decoder.Decode(&raw); err != nil {
 		return fmt.Errorf("read fault: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read fault: one JSON object, nothing after it")
 	}
-	var durations [3]time.Duration
-	for i, field := range [3][2]string{
-		{"delay", raw.Delay}, {"exit_after", raw.ExitAfter}, {"restart_after", raw.RestartAfter},
-	} {
-		d, err := parseDuration(field[0], field[1])
-		if err != nil {
-			return err
+	for _, field := range []struct {
+		name, text string
+		dst        *time.Duration
+	}{{"delay", raw.Delay, &f.Delay}, {"exit_after", raw.ExitAfter, &f.ExitAfter}, {"restart_after", raw.RestartAfter, &f.RestartAfter}} {
+		d, err := time.ParseDuration(cmp.Or(field.text, "0"))
+		if err != nil || d < 0 {
+			return fmt.Errorf("%s must be a duration like \"250ms\", got %q", field.name, field.text)
 		}
-		durations[i] = d
-	}
-	*f = Fault{
-		Kind: raw.Kind, Path: raw.Path, Times: raw.Times, Delay: durations[0], AfterTokens: raw.AfterTokens,
-		AfterEvents: raw.AfterEvents, AfterBytes: raw.AfterBytes, InStream: raw.InStream, Status: raw.Status,
-		Body: raw.Body, ContentType: raw.ContentType, Message: raw.Message, Slice: raw.Slice, Bytes: raw.Bytes,
-		Tokens: raw.Tokens, Wording: raw.Wording, Version: raw.Version, ExitAfter: durations[1],
-		RestartAfter: durations[2], Clean: raw.Clean,
+		*field.dst = d
 	}
 	return f.validate()
-}
-
-func parseDuration(name, text string) (time.Duration, error) {
-	if text == "" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%s must be a duration like \"250ms\", got %q", name, text)
-	}
-	return d, nil
 }
 
 // validate returns an error that names the invalid field, if any.

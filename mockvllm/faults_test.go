@@ -39,7 +39,7 @@ func TestEachFaultKindHasItsResponse(t *testing.T) {
 		{`{"kind":"context_length","wording":12}`, 400, "Input length (8192) exceeds model's maximum context length (8192)."},
 		{`{"kind":"overloaded"}`, 503, "The engine is currently busy"},
 		{`{"kind":"oom"}`, 500, "CUDA out of memory. Tried to allocate"},
-		{`{"kind":"engine_dead"}`, 500, "EngineCore encountered an issue"},
+		{`{"kind":"engine_dead"}`, 500, "The server had an error"},
 		{`{"kind":"garbage"}`, 200, "neither JSON nor"},
 		{`{"kind":"abort"}`, 200, `"text":"","logprobs":null,"finish_reason":"abort"`},
 		{`{"kind":"no_finish"}`, 200, `"finish_reason":null`},
@@ -231,8 +231,9 @@ func TestDeadEngineStaysDeadUntilCleared(t *testing.T) {
 }
 
 func TestDeadProcessRefusesConnectionsUntilItsRestart(t *testing.T) {
+	t.Parallel() // it waits
 	p := start(t, mockvllm.Options{})
-	p.InjectFault(mockvllm.Fault{Kind: "engine_dead", ExitAfter: time.Millisecond, RestartAfter: 100 * time.Millisecond})
+	p.InjectFault(mockvllm.Fault{Kind: "engine_dead", ExitAfter: time.Millisecond, RestartAfter: 3 * time.Second})
 	send(t, p, http.MethodPost, completions, body(t, nil))
 	poll.Until(t, "the exit", func() bool {
 		return errors.Is(trySend(t, p, http.MethodGet, "/health", "").err, syscall.ECONNREFUSED)
@@ -272,6 +273,7 @@ func TestEngineDeathResponseDependsOnVersion(t *testing.T) {
 		"0.9.2":  {500, `"type":"Internal Server Error"`, `"type": "BadRequestError", "param": null, "code": 400`, 500},
 		"0.14.0": {200, `"code":500}}`, `"type": "InternalServerError", "param": null, "code": 500`, 503},
 		"0.32.0": {500, `"type":"InternalServerError"`, `"code": 500`, 503},
+		"0.33.0": {500, `"The server had an error while processing your request."`, `"The server had an error while processing your request."`, 503},
 	} {
 		p := start(t, mockvllm.Options{Version: version})
 		p.InjectFault(mockvllm.Fault{Kind: "engine_dead", AfterTokens: 2})
@@ -336,7 +338,7 @@ func TestInvalidFaultsAreRejected(t *testing.T) {
 		`{"kind":"oom","times":-2}`:               `times must be -1`,
 		`{"kind":"oom","path":"health"}`:          `path must begin with /`,
 		`{"kind":"error","status":99}`:            `status must be between 200 and 599, got 99`,
-		`{"kind":"context_length","wording":99}`:  `wording must be between 1 and 16`,
+		`{"kind":"context_length","wording":99}`:  `wording must be between 1 and 17`,
 		`{"kind":"slow","slice":-1}`:              `must not be negative`,
 		`{"kind":"context_length","version":"9"}`: `unknown vLLM version`,
 		`[]`: `cannot unmarshal array`,
@@ -350,7 +352,7 @@ func TestInvalidFaultsAreRejected(t *testing.T) {
 
 func TestFaultsRoundTripThroughTheControlAPI(t *testing.T) {
 	p := start(t, mockvllm.Options{})
-	const given = `{"kind":"slow","path":"*","times":3,"delay":"20ms","slice":5}`
+	const given = `{"kind":"slow","path":"*","times":3,"slice":5,"delay":"20ms"}`
 	send(t, p, http.MethodPost, "/mock/fault", given)
 	if a := send(t, p, http.MethodGet, "/mock/fault", ""); a.body != "["+given+"]\n" {
 		t.Errorf("got %q, want [%s]", a.body, given)

@@ -1,9 +1,9 @@
 package mockvllm
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -110,8 +110,5 @@ func (a *instantResponse) plain(tokens int) []byte {
 }
 
 func (*instantResponse) appendUsage(dst []byte, tokens int) []byte {
-	dst = append(dst, `"usage":{"prompt_tokens":6,"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(6+tokens), 10)
-	dst = append(dst, `,"completion_tokens":`...)
-	return append(strconv.AppendInt(dst, int64(tokens), 10), '}')
+	return fmt.Appendf(dst, `"usage":{"prompt_tokens":6,"total_tokens":%d,"completion_tokens":%d}`, 6+tokens, tokens)
 }

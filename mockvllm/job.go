@@ -35,7 +35,14 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failu
 		return nil, s.unknownModel(r.model)
 	}
 	if s.engine.dead() {
-		return nil, s.spec.deadEngineFailure()
+		failure := s.spec.deadEngineFailure()
+		if s.engine.hanging() {
+			failure.message = "cannot schedule new futures after shutdown"
+		}
+		return nil, failure
+	}
+	if failure := s.spec.rustLimit(r); failure != nil {
+		return nil, failure
 	}
 	if r.hasSuffix {
 		return nil, s.spec.suffixFailure()
@@ -43,6 +50,9 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failu
 	j := &job{
 		request: r, id: s.spec.requestID(header, r), created: time.Now().Unix(), model: s.models[0],
 		outputsPerPrompt: r.n, maxTokens: r.maxTokens, maxLen: s.maxModelLen, topLogprobs: noLogprobs, topPromptLogprobs: noLogprobs,
+	}
+	if slices.Contains(s.options.Adapters, r.model) {
+		j.model = r.model
 	}
 	if r.maxTokensNull && s.spec.nullMaxTokens == nullIsDefault {
 		r.maxTokensNull = false
@@ -78,12 +88,9 @@ func (s *versionSpec) requestID(header http.Header, r *completionRequest) string
 
 // randomID returns a random id of the version's length.
 func (s *versionSpec) randomID() string {
-	var id [16]byte
-	rand.Read(id[:])
-	if s.shortIDs {
-		return hex.EncodeToString(id[:8])
-	}
-	return hex.EncodeToString(id[:])
+	id := make([]byte, s.randomBytes)
+	rand.Read(id)
+	return hex.EncodeToString(id)
 }
 
 func (s *Server) unknownModel(model string) *failure {
@@ -106,7 +113,7 @@ func (s *versionSpec) suffixFailure() *failure {
 // serves reports whether the server serves the model. An empty name is the default model, unless the version requires
 // one.
 func (s *Server) serves(model string) bool {
-	return model == "" && !s.spec.modelRequired || slices.Contains(s.models, model)
+	return model == "" && !s.spec.modelRequired || slices.Contains(s.models, model) || slices.Contains(s.options.Adapters, model)
 }
 
 // resolve computes the job's fields that depend on several request fields.

@@ -155,19 +155,11 @@ func (g *jsonGenerator) typeOf(schema value) string {
 	if ok {
 		return kind.text
 	}
-	for _, implied := range [][2]string{
-		{"properties", "object"},
-		{"required", "object"},
-		{"items", "array"},
-		{"prefixItems", "array"},
-		{"pattern", "string"},
-		{"minLength", "string"},
-		{"maxLength", "string"},
-		{"minimum", "number"},
-		{"maximum", "number"},
-	} {
-		if _, ok := schema.member(implied[0]); ok {
-			return implied[1]
+	for implied := range strings.FieldsSeq("properties=object required=object items=array prefixItems=array pattern=string " +
+		"minLength=string maxLength=string minimum=number maximum=number") {
+		name, kind, _ := strings.Cut(implied, "=")
+		if _, ok := schema.member(name); ok {
+			return kind
 		}
 	}
 	return ""

@@ -134,7 +134,9 @@ func (s *Server) serveMetrics(x *exchange) {
 	p.histogram(s.spec.tokenLatency, "Histogram of inter-token latency in seconds.", &m.perToken)
 	p.histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", &m.endToEnd)
 	if !s.spec.v0 {
-		p.sleepState(level)
+		if !s.spec.rust {
+			p.sleepState(level)
+		}
 		queries, hits := s.cache.counts()
 		p.number(s.spec.prefixCache+"_queries_total", "counter", "Prefix cache queries, in terms of number of queried tokens.", float64(queries))
 		p.number(s.spec.prefixCache+"_hits_total", "counter", "Prefix cache hits, in terms of number of cached tokens.", float64(hits))

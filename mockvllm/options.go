@@ -11,6 +11,7 @@ import (
 // Options configure a Server. The zero value is the newest vLLM with one model, "mock-model".
 type Options struct {
 	Models      []string      // served names; responses carry the first as "model"
+	Adapters    []string      // LoRA adapters of the first model; they behave like it
 	MaxModelLen int           // context length in tokens; 0 means 8192
 	MaxLogprobs int           // 0 means 20, -1 the whole vocabulary
 	TokenDelay  time.Duration // between two tokens of an output
@@ -20,11 +21,14 @@ type Options struct {
 	ChatTemplate string
 	Reasoning    bool   // chat completions begin with reasoning, unless enable_thinking is false
 	Version      string // the vLLM version to imitate; empty means the newest known
+	RustFrontend bool   // the version's Rust frontend: one prompt and one output per request
+	DisableDocs  bool   // no /openapi.json
 	Instant      bool   // constant responses without the model, to measure proxies; completions are not recorded
 
 	MaxNumSeqs        int           // sequences that run at once, others wait; 0 means any number
 	SchedulingPolicy  string        // PolicyFCFS or PolicyPriority; empty means PolicyFCFS
 	PrefixCacheBlocks int           // blocks of 16 tokens in the prefix cache; 0 means no cache
+	KeepAliveInterval time.Duration // of silence before each comment in a stream; 0 means no comments
 	PrefillDelay      time.Duration // before the first token, for each prompt token that is not in the prefix cache
 }
 
@@ -40,7 +44,7 @@ var versionPattern = regexp.MustCompile(`^v?\d+\.\d+(\.\d+)?(\.?(post|rc|dev)\d+
 // Validate returns an error that names the invalid option, if any.
 func (o Options) Validate() error {
 	seen := make(map[string]bool)
-	for _, name := range o.Models {
+	for _, name := range slices.Concat(o.Models, o.Adapters) {
 		if name == "" {
 			return errors.New("a model name must not be empty")
 		}
@@ -64,10 +68,15 @@ func (o Options) Validate() error {
 		return fmt.Errorf("the number of sequences must not be negative, got %d", o.MaxNumSeqs)
 	case o.PrefixCacheBlocks < 0:
 		return fmt.Errorf("the number of cached blocks must not be negative, got %d", o.PrefixCacheBlocks)
+	case o.KeepAliveInterval < 0:
+		return fmt.Errorf("the interval of comments must not be negative, got %v", o.KeepAliveInterval)
 	case o.PrefillDelay < 0:
 		return fmt.Errorf("the delay of a prompt token must not be negative, got %v", o.PrefillDelay)
 	case !slices.Contains([]string{"", PolicyFCFS, PolicyPriority}, o.SchedulingPolicy):
 		return fmt.Errorf("the scheduling policy must be %s or %s, got %q", PolicyFCFS, PolicyPriority, o.SchedulingPolicy)
+	}
+	if r := parseRelease(o.Version); o.RustFrontend && o.Version != "" && r.before(release{0, 33, 0}) {
+		return fmt.Errorf("the Rust frontend is imitated for 0.33.0 only, got version %q", o.Version)
 	}
 	return validateVersion(o.Version)
 }

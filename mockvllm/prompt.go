@@ -53,7 +53,11 @@ func (s *Server) truncate(r *completionRequest, tokens []int) ([]int, *failure) 
 		return nil, badRequest("truncate_prompt_tokens value (%d) is greater than max_model_len (%d). "+
 			"Please, select a smaller truncation size.", keep, s.maxModelLen)
 	}
-	return tokens[max(0, len(tokens)-max(keep, 0)):], nil
+	keep = min(len(tokens), max(keep, 0))
+	if r.truncateRight {
+		return tokens[:keep], nil
+	}
+	return tokens[len(tokens)-keep:], nil
 }
 
 // limitsTruncationToRoom reports whether truncate_prompt_tokens must leave room for max_tokens.
@@ -82,7 +86,7 @@ func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
 		limit: s.maxModelLen, completion: r.maxTokens, characters: utf8.RuneCountInString(text),
 		maxCharacters: room * s.longestPiece, maxPrompt: room,
 	}
-	if !s.spec.limitsTruncationToRoom() || r.truncate != nil || r.maxTokensNull || room <= 0 || m.characters <= m.maxCharacters {
+	if !s.spec.limitsTruncationToRoom() || s.spec.rust || r.truncate != nil || r.maxTokensNull || room <= 0 || m.characters <= m.maxCharacters {
 		return nil
 	}
 	return invalidParam("input_text", "%s", contextMessage(wording, m)).withValue(m.characters)
@@ -127,11 +131,13 @@ func (s *Server) checkContextClamped(r *completionRequest, count int, isText boo
 	m := contextCounts{limit: s.maxModelLen, prompt: count}
 	room := s.maxModelLen - count
 	switch {
-	case room < 0 && isText:
+	case room < 0 && isText && !s.spec.rust:
 		m.prompt = s.maxModelLen + 1
 		return invalidParam("input_tokens", "%s", contextMessage(wordingPromptOverAtLeast, m)).withValue(m.prompt)
 	case room < 0:
 		return invalidParam("input_tokens", "%s", contextMessage(wordingPromptOver, m)).withValue(count)
+	case room == 0 && s.spec.rust:
+		return invalidParam("input_tokens", "%s", contextMessage(wordingPromptFills, m))
 	case room == 0 && !r.scoresOnly():
 		return invalidParam("max_tokens", "max_tokens must be at least 1, got 0.").withValue(0)
 	case r.minTokens > room:
@@ -142,7 +148,7 @@ func (s *Server) checkContextClamped(r *completionRequest, count int, isText boo
 
 // checkMaxTokens rejects a max_tokens that no prompt could leave room for, before anything is tokenised.
 func (s *Server) checkMaxTokens(r *completionRequest) *failure {
-	if s.spec.context != contextClamped || r.maxTokens <= s.maxModelLen {
+	if s.spec.context != contextClamped || s.spec.rust || r.maxTokens <= s.maxModelLen {
 		return nil
 	}
 	m := contextCounts{limit: s.maxModelLen, completion: r.maxTokens}

@@ -128,62 +128,52 @@ func (p *parser) value(depth int) (value, error) {
 
 func (p *parser) list(depth int) (value, error) {
 	v := value{kind: listKind}
-	p.pos++
-	p.skipSpace()
-	if p.peek() == ']' {
-		p.pos++
-		return v, nil
-	}
-	for {
+	err := p.elements(']', func() error {
 		item, err := p.value(depth + 1)
-		if err != nil {
-			return value{}, err
-		}
 		v.items = append(v.items, item)
-		p.skipSpace()
-		switch p.peek() {
-		case ',':
-			p.pos++
-			p.skipSpace()
-		case ']':
-			p.pos++
-			return v, nil
-		default:
-			return value{}, p.fail("Expecting ',' delimiter", p.pos)
-		}
-	}
+		return err
+	})
+	return v, err
 }
 
 func (p *parser) object(depth int) (value, error) {
 	v := value{kind: objectKind}
 	indexes := make(map[string]int)
-	p.pos++
-	p.skipSpace()
-	if p.peek() == '}' {
-		p.pos++
-		return v, nil
-	}
-	for {
+	err := p.elements('}', func() error {
 		m, err := p.pair(depth)
-		if err != nil {
-			return value{}, err
-		}
 		if index, repeated := indexes[m.name]; repeated {
 			v.members[index] = m
 		} else {
 			indexes[m.name] = len(v.members)
 			v.members = append(v.members, m)
 		}
+		return err
+	})
+	return v, err
+}
+
+// elements parses what is between an opening and a closing bracket, separated by commas.
+func (p *parser) elements(closing byte, parse func() error) error {
+	p.pos++
+	p.skipSpace()
+	if p.peek() == closing {
+		p.pos++
+		return nil
+	}
+	for {
+		if err := parse(); err != nil {
+			return err
+		}
 		p.skipSpace()
 		switch p.peek() {
 		case ',':
 			p.pos++
 			p.skipSpace()
-		case '}':
+		case closing:
 			p.pos++
-			return v, nil
+			return nil
 		default:
-			return value{}, p.fail("Expecting ',' delimiter", p.pos)
+			return p.fail("Expecting ',' delimiter", p.pos)
 		}
 	}
 }
@@ -366,12 +356,8 @@ func reprString(text string) string {
 		switch {
 		case r == '\\' || string(r) == quote:
 			out.WriteString(`\` + string(r))
-		case r == '\n':
-			out.WriteString(`\n`)
-		case r == '\r':
-			out.WriteString(`\r`)
-		case r == '\t':
-			out.WriteString(`\t`)
+		case strings.ContainsRune("\n\r\t", r):
+			out.Write(appendEscape(nil, byte(r))) //nolint:gosec // ASCII
 		case r < 0x20 || r == 0x7f:
 			fmt.Fprintf(&out, `\x%02x`, r)
 		case !unicode.IsPrint(r) && r < 0x10000:

@@ -63,6 +63,9 @@ func rejectNumber(name, rule string, got float64) *failure {
 func (r *completionRequest) scoresOnly() bool { return r.echo && r.maxTokens == 0 && !r.maxTokensNull }
 
 func (s *versionSpec) noPromptFailure() *failure {
+	if s.namesNoPrompt {
+		return invalidParam("prompt", "You must pass at least one prompt")
+	}
 	if s.renderer {
 		return badRequest("You must pass at least one prompt")
 	}

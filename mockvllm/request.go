@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -41,6 +42,8 @@ type completionRequest struct {
 	showSpecial      bool
 	addSpecial       bool
 	truncate         *int
+	truncateRight    bool // keeps the first tokens, not the last
+	streamInterval   int  // tokens per event, but for the first and the last; 0 means 1
 	logprobs         *int
 	promptLogprobs   *int
 	logitBias        []biasEntry
@@ -49,6 +52,7 @@ type completionRequest struct {
 	cacheSalt        string
 	returnTokenIDs   bool
 	tokensAsIDs      bool
+	weightVersions   bool
 	includeUsage     bool
 	continuousUsage  bool
 	hasStreamOptions bool
@@ -83,13 +87,9 @@ func (s *versionSpec) parseCompletion(body value) (*completionRequest, *failure)
 		n: 1, maxTokens: 16, addSpecial: true,
 		sampling: sampling{temperature: 1, topP: 1, repetition: 1},
 	}
-	f := &fieldReader{body: body}
+	f := &fieldReader{body: known(body, s.completionFields), whole: body}
 	s.readPrompt(f, r)
 	s.readOutputFields(f, r)
-	readSamplingFields(f, r)
-	readStreamFields(f, r)
-	s.readConstraints(f, r)
-	s.readCacheSalt(f, r)
 	if len(f.errs) > 0 {
 		return nil, s.schemaFailure(f.errs)
 	}
@@ -100,39 +100,48 @@ func (s *versionSpec) parseCompletion(body value) (*completionRequest, *failure)
 }
 
 func (s *versionSpec) readOutputFields(f *fieldReader, r *completionRequest) {
-	f.integer("n", false, &r.n)
+	f.integer("n", s.rust, &r.n)
 	f.integer("best_of", true, &r.bestOf)
 	f.integer("max_tokens", true, &r.maxTokens)
 	if v, present := f.body.member("max_tokens"); present && v.kind == nullKind {
 		r.maxTokensNull = true
 	}
-	f.integer("min_tokens", false, &r.minTokens)
 	f.boolean("echo", true, &r.echo)
-	s.readStop(f, r)
-	f.ints("stop_token_ids", &r.stopTokens)
-	f.boolean("include_stop_str_in_output", false, &r.includeStop)
-	f.boolean("ignore_eos", false, &r.ignoreEOS)
 	f.boolean("add_special_tokens", false, &r.addSpecial)
 	spaces := true // without effect: the tokenizer puts no space between special tokens
 	f.boolean("spaces_between_special_tokens", false, &spaces)
-	if s.badWords {
-		f.stringList("bad_words", &r.badWords)
-	}
-	skip := true
-	f.boolean("skip_special_tokens", false, &skip)
-	r.showSpecial = !skip
 	r.logprobs = optionalInt(f, "logprobs")
 	r.promptLogprobs = optionalInt(f, "prompt_logprobs")
-	f.boolean("return_token_ids", true, &r.returnTokenIDs)
-	f.boolean("return_tokens_as_token_ids", true, &r.tokensAsIDs)
-	readField(f, "request_id", false, asString, &r.requestID)
 	f.integer("priority", false, &r.priority)
 	var ignored string
-	readField(f, "user", true, asString, &ignored)
 	if v, present := f.body.member("suffix"); present && v.kind != nullKind {
 		r.hasSuffix = true
 		readField(f, "suffix", true, asString, &ignored)
 	}
+	s.readSharedFields(f, r)
+}
+
+// readSharedFields reads the fields about the output that completions and chat completions have in common.
+func (s *versionSpec) readSharedFields(f *fieldReader, r *completionRequest) {
+	f.integer("min_tokens", false, &r.minTokens)
+	s.readStop(f, r)
+	f.ints("stop_token_ids", &r.stopTokens)
+	f.boolean("include_stop_str_in_output", false, &r.includeStop)
+	f.boolean("ignore_eos", false, &r.ignoreEOS)
+	f.stringList("bad_words", &r.badWords)
+	skip := true
+	f.boolean("skip_special_tokens", false, &skip)
+	r.showSpecial = !skip
+	f.boolean("return_token_ids", true, &r.returnTokenIDs)
+	f.boolean("return_tokens_as_token_ids", true, &r.tokensAsIDs)
+	f.boolean("return_weight_versions", false, &r.weightVersions)
+	readField(f, "request_id", false, asString, &r.requestID)
+	var ignored string
+	readField(f, "user", true, asString, &ignored)
+	readSamplingFields(f, r)
+	readStreamFields(f, r)
+	s.readConstraints(f, r)
+	s.readCacheSalt(f, r)
 }
 
 // maxCacheSalt is the limit of versions that have one, in characters.
@@ -140,7 +149,7 @@ const maxCacheSalt = 1024
 
 // readCacheSalt reads cache_salt, which separates the prefixes of requests with different salts.
 func (s *versionSpec) readCacheSalt(f *fieldReader, r *completionRequest) {
-	if !s.cacheSalt || !readField(f, "cache_salt", true, asString, &r.cacheSalt) {
+	if !readField(f, "cache_salt", true, asString, &r.cacheSalt) {
 		return
 	}
 	r.emptyCacheSalt = r.cacheSalt == ""
@@ -157,7 +166,7 @@ func (s *versionSpec) readCacheSalt(f *fieldReader, r *completionRequest) {
 // readStop reads stop, whose length newer versions limit in the schema.
 func (s *versionSpec) readStop(f *fieldReader, r *completionRequest) {
 	f.strings("stop", &r.stop)
-	if !s.boundsLists || len(r.stop) <= maxStopStrings {
+	if !s.boundsStop || len(r.stop) <= maxStopStrings {
 		return
 	}
 	v, _ := f.body.member("stop")
@@ -210,6 +219,13 @@ func readSamplingFields(f *fieldReader, r *completionRequest) {
 
 func readStreamFields(f *fieldReader, r *completionRequest) {
 	f.boolean("stream", true, &r.stream)
+	if f.integer("stream_interval", true, &r.streamInterval) && r.streamInterval < 1 {
+		v, _ := f.body.member("stream_interval")
+		f.addBound(1, v, "stream_interval")
+	}
+	if v, present := f.body.member("repetition_detection"); present && v.kind != nullKind && v.kind != objectKind {
+		f.addError(dictType, v, "repetition_detection")
+	}
 	v, present := f.body.member("stream_options")
 	if !present || v.kind == nullKind {
 		return
@@ -238,7 +254,7 @@ func (s *versionSpec) readPrompt(f *fieldReader, r *completionRequest) {
 	s.readTruncation(f, r)
 	v, present := f.body.member("prompt")
 	switch {
-	case !present && s.promptRequired:
+	case !present && (s.promptRequired || s.rust):
 		f.require("prompt")
 		return
 	case !present || v.kind == nullKind && !s.promptRequired:
@@ -301,6 +317,11 @@ func (s *versionSpec) readTruncation(f *fieldReader, r *completionRequest) {
 	if s.truncateAll {
 		least = -1
 	}
+	if v, present := f.body.member("truncation_side"); present && v.kind != nullKind {
+		if r.truncateRight = v.text == "right"; v.text != "left" && v.text != "right" {
+			f.addLiteralError(v, "'left' or 'right'", "truncation_side")
+		}
+	}
 	if r.truncate != nil && *r.truncate < least {
 		v, _ := f.body.member("truncate_prompt_tokens")
 		f.addBound(least, v, "truncate_prompt_tokens")
@@ -309,7 +330,7 @@ func (s *versionSpec) readTruncation(f *fieldReader, r *completionRequest) {
 
 func (f *fieldReader) require(name string) {
 	if _, present := f.body.member(name); !present {
-		f.addError(typeError{"missing", "Field required"}, f.body, name)
+		f.addError(typeError{"missing", "Field required"}, f.whole, name)
 	}
 }
 
@@ -334,7 +355,7 @@ func (s *versionSpec) promptList(v value) ([]prompt, bool) {
 	if v.kind == stringKind {
 		return []prompt{{text: v.text, isText: true}}, true
 	}
-	if v.kind != listKind {
+	if v.kind != listKind || s.rust {
 		return nil, false
 	}
 	prompts := make([]prompt, 0, len(v.items))
@@ -374,7 +395,7 @@ func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *f
 			return invalidParam(param, "%s", message)
 		}
 		return s.schemaFailure([]schemaError{{
-			kind: "value_error", message: "Value error, " + message, input: f.body,
+			kind: "value_error", message: "Value error, " + message, input: f.whole,
 			context: "{'error': ValueError(" + reprString(message) + ")}",
 		}})
 	}
@@ -391,13 +412,16 @@ func (s *versionSpec) checkCombinations(f *fieldReader, r *completionRequest) *f
 	if r.emptyCacheSalt {
 		return reject("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.")
 	}
+	if s.strictSalts && (utf8.RuneCountInString(r.cacheSalt) > 128 || strings.ContainsAny(r.cacheSalt, "@/\\\x00")) {
+		return reject("cache_salt", `Parameter 'cache_salt' must be at most 128 characters, none of them '@', '/', '\\' or NUL.`)
+	}
 	empty := len(r.prompts) == 0 || len(r.prompts) == 1 && r.prompts[0].isText && r.prompts[0].text == ""
 	switch {
 	case f.hasEmptyPromptList():
 		return s.noPromptFailure()
-	case !s.promptRequired && empty:
+	case !s.promptRequired && !s.rust && empty:
 		return reject("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
-	case s.boundsLists && len(r.prompts) > 1024:
+	case s.boundsPrompts && len(r.prompts) > 1024:
 		return reject("prompt", fmt.Sprintf("prompt list length %d exceeds the maximum "+
 			"allowed count of 1024. To increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable.", len(r.prompts)))
 	case r.hasStreamOptions && !r.stream:

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"math/rand/v2"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
 )
 
 // responseEncoder encodes responses in the wire format of one version.
@@ -65,7 +68,10 @@ func (e *responseEncoder) completion(g *generation) []byte {
 	if e.spec.ecParams {
 		dst = append(dst, `,"ec_transfer_params":null,"metrics":null`...)
 	}
-	return append(dst, '}')
+	if dst = append(dst, '}'); e.spec.rust {
+		return rustBody(dst, e.job.request.chat != nil)
+	}
+	return dst
 }
 
 // promptTokens counts each prompt once, however many outputs it has.
@@ -140,7 +146,7 @@ func (e *responseEncoder) appendChoice(dst []byte, g *generation, seq *sequence)
 	if e.spec.routedExperts {
 		dst = append(dst, `,"routed_experts":null`...)
 	}
-	return append(dst, '}')
+	return append(e.appendWeightVersions(dst, seq), '}')
 }
 
 // withPrompt returns the choice's text and log-probabilities with the prompt prepended, for echo. With max_tokens 0 it
@@ -245,7 +251,7 @@ func (e *responseEncoder) appendTopLogprobs(dst []byte, p tokenLogprobs) []byte 
 	}
 	var names []string
 	values := make(map[string]float64)
-	for _, c := range p.entries() {
+	for _, c := range e.entries(p) {
 		name := e.tokenText(c.id)
 		if _, repeated := values[name]; !repeated {
 			names = append(names, name)
@@ -271,6 +277,15 @@ func (p tokenLogprobs) entries() []candidate {
 	return all
 }
 
+// entries is the order of the version: that of the Rust frontend is random.
+func (e *responseEncoder) entries(p tokenLogprobs) []candidate {
+	all := p.entries()
+	if e.spec.rust {
+		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) //nolint:gosec // not security-relevant
+	}
+	return all
+}
+
 func (e *responseEncoder) appendPromptLogprobs(dst []byte, scores []tokenLogprobs) []byte {
 	dst = append(dst, '[')
 	for i, p := range scores {
@@ -280,7 +295,7 @@ func (e *responseEncoder) appendPromptLogprobs(dst []byte, scores []tokenLogprob
 			continue
 		}
 		dst = append(dst, '{')
-		for j, c := range p.entries() {
+		for j, c := range e.entries(p) {
 			dst = fmt.Appendf(appendComma(dst, j), `"%d":{"logprob":`, c.id)
 			dst = appendFloat(dst, clampLogprob(c.weight))
 			dst = fmt.Appendf(dst, `,"rank":%d,"decoded_token":`, p.rankOf(c))
@@ -313,6 +328,9 @@ func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool
 	gained := utf8.RuneCountInString(text)
 	if r.echo && first {
 		echo, all := e.withPrompt(g, &sequence{prompt: seq.prompt, text: text, logprobs: scores})
+		if e.spec.rust {
+			all = nil
+		}
 		if e.spec.echoOffsets || r.maxTokens == 0 {
 			gained = e.width(echo, all)
 		}
@@ -322,21 +340,67 @@ func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool
 	dst = fmt.Appendf(dst, `{"index":%d,"text":`, seq.index)
 	dst = appendString(dst, text)
 	dst = append(dst, `,"logprobs":`...)
-	if r.logprobs == nil {
+	if r.logprobs == nil || len(scores) == 0 && e.spec.rust {
 		dst = append(dst, "null"...)
 	} else {
 		dst = e.appendLogprobs(dst, scores, offset)
 	}
 	dst = e.appendFinish(dst, seq)
-	dst = e.appendEventTokenIDs(dst, seq, first)
+	dst = e.appendWeightVersions(e.appendEventTokenIDs(dst, seq, first), seq)
 	dst = append(dst, `}]`...)
 	dst = e.appendEventUsage(dst, seq)
 	if fingerprinted && seq.finished() && !seq.hideFinish {
 		dst = appendString(append(dst, `,"system_fingerprint":`...), e.fingerprint)
 	}
+	dst = e.appendTransferParams(dst)
 	seq.sentBytes, seq.sentChars, seq.sentTokens = end, seq.sentChars+gained, len(seq.output())
 	seq.sentEvents++
-	return append(dst, "}\n\n"...)
+	return e.endEvent(dst)
+}
+
+// appendTransferParams appends what each event of newer versions has.
+func (e *responseEncoder) appendTransferParams(dst []byte) []byte {
+	if !e.spec.weightVersions {
+		return dst
+	}
+	return append(dst, `,"kv_transfer_params":null`...)
+}
+
+// appendWeightVersions appends which weights sampled the output. Their name never changes here.
+func (e *responseEncoder) appendWeightVersions(dst []byte, seq *sequence) []byte {
+	switch {
+	case !e.spec.weightVersions:
+		return dst
+	case !e.job.request.weightVersions || !seq.finished():
+		return append(dst, `,"weight_versions":null`...)
+	}
+	return fmt.Appendf(dst, `,"weight_versions":[{"version":"default","start":0,"end":%d}]`, len(seq.output()))
+}
+
+// endEvent ends an event that begins with "data: ".
+func (e *responseEncoder) endEvent(dst []byte) []byte {
+	if dst = append(dst, '}'); e.spec.rust {
+		dst = append(dst[:len("data: ")], rustObject(gjson.ParseBytes(dst[len("data: "):]), rustEvent, rustEventChoice, true)...)
+	}
+	return append(dst, "\n\n"...)
+}
+
+// opening encodes the event before the first token: a role, or what the Rust frontend tells of the prompt. It is nil if
+// there is none.
+func (e *responseEncoder) opening(g *generation, seq *sequence) []byte {
+	r := e.job.request
+	switch {
+	case seq.sentEvents > 0:
+		return nil
+	case r.chat != nil:
+		return e.roleEvent(seq)
+	case !e.spec.rust || !r.echo && !r.returnTokenIDs:
+		return nil
+	}
+	empty := &sequence{index: seq.index, prompt: seq.prompt, job: seq.job, history: e.job.tokens[seq.prompt], promptLen: seq.promptLen}
+	event := e.event(g, empty, false)
+	seq.sentEvents, seq.sentChars = empty.sentEvents, empty.sentChars
+	return event
 }
 
 // width returns how far an echoed text advances text_offset: by its characters, or by those of its tokens if they are
@@ -358,7 +422,7 @@ func (e *responseEncoder) appendEventTokenIDs(dst []byte, seq *sequence, first b
 	}
 	dst = append(dst, `,"prompt_token_ids":`...)
 	switch {
-	case first && e.job.request.echo:
+	case first && e.job.request.echo && !e.spec.rust:
 		dst = appendInts(dst, e.job.tokens[seq.prompt]) // vLLM does so whether or not the request asks for ids
 	case first:
 		dst = e.appendTokenIDs(dst, e.job.tokens[seq.prompt])
@@ -394,5 +458,5 @@ func (e *responseEncoder) usageEvent(g *generation) []byte {
 	if e.spec.fingerprint {
 		dst = appendString(append(dst, `,"system_fingerprint":`...), e.fingerprint)
 	}
-	return append(dst, "}\n\n"...)
+	return e.endEvent(dst)
 }

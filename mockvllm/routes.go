@@ -1,6 +1,7 @@
 package mockvllm
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -17,9 +18,9 @@ type route struct {
 
 func (s *Server) buildRoutes() map[string]route {
 	get, post := []string{http.MethodGet}, []string{http.MethodPost}
-	return map[string]route{
-		"/v1/completions": {post, true, s.complete},
-		chatPath:          {post, true, s.chat},
+	routes := map[string]route{
+		"/v1/completions": {post, true, s.complete(s.spec.parseCompletion)},
+		chatPath:          {post, true, s.complete(s.parseChat)},
 		"/v1/models":      {get, false, s.listModels},
 		"/health":         {get, false, s.health},
 		"/ping":           {[]string{http.MethodGet, http.MethodPost}, false, s.health},
@@ -31,7 +32,15 @@ func (s *Server) buildRoutes() map[string]route {
 		"/sleep":          {post, false, s.sleep},
 		"/wake_up":        {post, false, s.wakeUp},
 		"/is_sleeping":    {get, false, s.isSleeping},
+		"/openapi.json":   {get, false, s.serveOpenAPI},
 	}
+	if s.options.DisableDocs || s.spec.rust {
+		delete(routes, "/openapi.json")
+	}
+	if s.spec.rust {
+		delete(routes, "/ping")
+	}
+	return routes
 }
 
 // route calls the path's handler, or responds as FastAPI does if there is none.
@@ -39,7 +48,7 @@ func (s *Server) route(x *exchange) {
 	path := x.r.URL.Path
 	found, ok := s.routes[path]
 	if !ok {
-		if bare := strings.TrimSuffix(path, "/"); s.routes[bare].handle != nil {
+		if bare := strings.TrimSuffix(path, "/"); s.routes[bare].handle != nil && !s.spec.rust {
 			x.w.Header().Set("Location", "http://"+x.r.Host+bare)
 			x.writeResponse(http.StatusTemporaryRedirect, "", nil)
 			return
@@ -61,20 +70,22 @@ func (s *Server) route(x *exchange) {
 
 func (s *Server) listModels(x *exchange) {
 	created := time.Now().Unix()
+	owner, permission := "vllm", fmt.Sprintf(`,"permission":[{"id":"modelperm-%s","object":"model_permission","created":%d,`+
+		`"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,`+
+		`"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]`, s.spec.randomID(), created)
+	if s.spec.rust {
+		owner, permission = "vllm-frontend-rs", ""
+	}
+	root := string(appendString(nil, s.models[0]))
 	dst := []byte(`{"object":"list","data":[`)
-	for i, name := range s.models {
+	for i, name := range slices.Concat(s.models, s.options.Adapters) {
+		parent, length := "null", decimal(s.maxModelLen)
+		if i >= len(s.models) {
+			parent, length = root, "null"
+		}
 		dst = appendString(append(appendComma(dst, i), `{"id":`...), name)
-		dst = append(dst, `,"object":"model","created":`...)
-		dst = strconv.AppendInt(dst, created, 10)
-		dst = appendString(append(dst, `,"owned_by":"vllm","root":`...), s.models[0])
-		dst = append(dst, `,"parent":null,"max_model_len":`...)
-		dst = strconv.AppendInt(dst, int64(s.maxModelLen), 10)
-		dst = appendString(append(dst, `,"permission":[{"id":`...), "modelperm-"+s.spec.randomID())
-		dst = append(dst, `,"object":"model_permission","created":`...)
-		dst = strconv.AppendInt(dst, created, 10)
-		dst = append(dst, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,`+
-			`"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*",`+
-			`"group":null,"is_blocking":false}]}`...)
+		dst = fmt.Appendf(dst, `,"object":"model","created":%d,"owned_by":"%s","root":%s,"parent":%s,"max_model_len":%s%s}`,
+			created, owner, root, parent, length, permission)
 	}
 	x.writeJSON(append(dst, "]}"...))
 }
@@ -88,7 +99,13 @@ func (s *Server) health(x *exchange) {
 	x.writeResponse(status, "", nil)
 }
 
-func (s *Server) serveVersion(x *exchange) { x.writeJSON(stringObject("version", s.version)) }
+func (s *Server) serveVersion(x *exchange) {
+	body := stringObject("version", s.version)
+	if s.spec.rust {
+		body = fmt.Appendf(nil, `{"version":"%s","rust_frontend_version":"%[1]s"}`, s.version)
+	}
+	x.writeJSON(body)
+}
 
 func (s *Server) load(x *exchange) {
 	x.writeJSON([]byte(`{"server_load":` + strconv.FormatInt(s.running.Load(), 10) + `}`))
@@ -131,7 +148,8 @@ func (s *Server) tokenize(x *exchange) {
 	f.boolean("return_token_strs", true, &names)
 	if _, chats := body.member("messages"); chats {
 		if s.checkFields(x, f, model) {
-			s.writeTokens(x, names, s.chatEncoder(f))
+			tokens, failure := s.encodeChat(f)
+			s.writeTokens(x, names, tokens, failure)
 		}
 		return
 	}
@@ -141,19 +159,11 @@ func (s *Server) tokenize(x *exchange) {
 	if !s.checkFields(x, f, model) {
 		return
 	}
-	s.writeTokens(x, names, s.textEncoder(text, special))
+	s.writeTokens(x, names, s.model.encode(text, special), checkText(text))
 }
 
-// encoder returns the tokens of a request to /tokenize.
-type encoder func() ([]int, *failure)
-
-func (s *Server) textEncoder(text string, special bool) encoder {
-	return func() ([]int, *failure) { return s.model.encode(text, special), checkText(text) }
-}
-
-// writeTokens responds with tokens, and their texts if names is true.
-func (s *Server) writeTokens(x *exchange, names bool, encode encoder) {
-	tokens, failure := encode()
+// writeTokens responds with tokens, and their texts if names is true, or with the failure to encode them.
+func (s *Server) writeTokens(x *exchange, names bool, tokens []int, failure *failure) {
 	if failure != nil {
 		x.writeFailure(failure)
 		return
@@ -205,7 +215,7 @@ func (s *Server) checkFields(x *exchange, f *fieldReader, model string) bool {
 	switch {
 	case len(f.errs) > 0:
 		x.writeFailure(s.spec.schemaFailure(f.errs))
-	case model != "" && !slices.Contains(s.models, model):
+	case model != "" && !s.serves(model):
 		x.writeFailure(s.unknownModel(model))
 	default:
 		return true

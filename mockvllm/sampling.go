@@ -108,16 +108,11 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 
 func (s *sampler) maskTokens(banned []int) {
 	if len(s.allowed) > 0 {
-		permitted := make(map[int]float64, len(s.allowed))
+		masked := slices.Repeat([]float64{math.Inf(-1)}, len(s.logits))
 		for _, id := range s.allowed {
-			permitted[id] = s.logits[id]
+			masked[id] = s.logits[id]
 		}
-		for id := range s.logits {
-			s.logits[id] = math.Inf(-1)
-		}
-		for id, logit := range permitted {
-			s.logits[id] = logit
-		}
+		copy(s.logits, masked)
 	}
 	for _, id := range banned {
 		s.logits[id] = math.Inf(-1)

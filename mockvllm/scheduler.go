@@ -2,7 +2,6 @@ package mockvllm
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"slices"
 	"sync"
@@ -18,7 +17,7 @@ type scheduler struct {
 	running  int // sequences
 	queued   int // sequences
 	arrivals int
-	queue    waitQueue
+	queue    []*waiter // the next to run first
 }
 
 // waiter is a request in the queue.
@@ -26,7 +25,6 @@ type waiter struct {
 	sequences int
 	priority  int
 	arrival   int
-	index     int           // in the queue's heap; -1 once admitted
 	admitted  chan struct{} // closed at admission
 }
 
@@ -45,7 +43,10 @@ func (s *scheduler) acquire(ctx context.Context, sequences, priority int) (relea
 	}
 	s.arrivals++
 	w := &waiter{sequences: sequences, priority: priority, arrival: s.arrivals, admitted: make(chan struct{})}
-	heap.Push(&s.queue, w)
+	at, _ := slices.BinarySearchFunc(s.queue, w, func(a, b *waiter) int {
+		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.arrival, b.arrival))
+	})
+	s.queue = slices.Insert(s.queue, at, w)
 	s.queued += sequences
 	s.mu.Unlock()
 	select {
@@ -55,10 +56,10 @@ func (s *scheduler) acquire(ctx context.Context, sequences, priority int) (relea
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.index < 0 {
+	if at = slices.Index(s.queue, w); at < 0 {
 		s.running -= sequences // admitted at the same moment
 	} else {
-		heap.Remove(&s.queue, w.index)
+		s.queue = slices.Delete(s.queue, at, at+1)
 		s.queued -= sequences
 	}
 	s.admit()
@@ -79,7 +80,8 @@ func (s *scheduler) fits(sequences int) bool {
 // admit runs the head of the queue while it fits. s.mu must be held.
 func (s *scheduler) admit() {
 	for len(s.queue) > 0 && s.fits(s.queue[0].sequences) {
-		w := heap.Pop(&s.queue).(*waiter) //nolint:errcheck // the heap holds nothing else
+		w := s.queue[0]
+		s.queue = slices.Delete(s.queue, 0, 1)
 		s.queued -= w.sequences
 		s.running += w.sequences
 		close(w.admitted)
@@ -91,37 +93,4 @@ func (s *scheduler) load() (running, queued int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.running, s.queued
-}
-
-// waitQueue is a heap of waiters, the next to run first.
-type waitQueue []*waiter
-
-// Len implements sort.Interface.
-func (q waitQueue) Len() int { return len(q) }
-
-// Less implements sort.Interface.
-func (q waitQueue) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(q[i].priority, q[j].priority), cmp.Compare(q[i].arrival, q[j].arrival)) < 0
-}
-
-// Swap implements sort.Interface.
-func (q waitQueue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (q *waitQueue) Push(w any) {
-	added := w.(*waiter) //nolint:errcheck // as above
-	added.index = len(*q)
-	*q = append(*q, added)
-}
-
-// Pop implements heap.Interface.
-func (q *waitQueue) Pop() any {
-	last := len(*q) - 1
-	removed := (*q)[last]
-	removed.index = -1
-	*q = slices.Delete(*q, last, last+1)
-	return removed
 }

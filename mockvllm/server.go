@@ -12,6 +12,7 @@
 package mockvllm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -61,16 +62,12 @@ func New(o Options) *Server {
 	if len(o.Models) == 0 {
 		o.Models = []string{"mock-model"}
 	}
-	if o.MaxModelLen == 0 {
-		o.MaxModelLen = 8192
-	}
-	if o.MaxLogprobs == 0 {
-		o.MaxLogprobs = 20
-	}
-	if o.Version == "" {
-		o.Version = newestVersion
-	}
+	o.MaxModelLen, o.MaxLogprobs = cmp.Or(o.MaxModelLen, 8192), cmp.Or(o.MaxLogprobs, 20)
+	o.Version = cmp.Or(o.Version, newestVersion)
 	version := specOf(parseRelease(o.Version))
+	if o.RustFrontend {
+		version.useRust()
+	}
 	s := &Server{
 		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), maxModelLen: o.MaxModelLen,
 		maxLogprobs: o.MaxLogprobs, spec: &version, model: sharedModel(),
@@ -105,8 +102,13 @@ func (s *Server) cancelRequests(cause error) {
 	}
 }
 
-// endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off.
+// endProcess applies a fault that ends the process: sigterm aborts the running requests, sigterm_hang leaves them to hang,
+// killed cuts them off.
 func (s *Server) endProcess(f *Fault) {
+	if f.Kind == faultSigtermHang {
+		s.engine.kill(f)
+		return
+	}
 	s.engine.exit(f, f.Kind == faultSigterm)
 	s.cache.reset()
 	if f.Kind == faultKilled {
@@ -136,7 +138,9 @@ func (s *Server) Running() int { return int(s.running.Load()) }
 
 // ServeHTTP responds to one request as vLLM would.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Server", "uvicorn")
+	if !s.spec.rust {
+		w.Header().Set("Server", "uvicorn")
+	}
 	if s.spec.varyOrigin {
 		w.Header().Set("Vary", "Origin")
 	}
@@ -144,7 +148,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveControl(w, r)
 		return
 	}
-	x := &exchange{server: s, w: w, arrived: time.Now()}
+	x := &exchange{server: s, w: w, arrived: time.Now(), silence: func() {}}
 	if s.engine.exited() || s.faults.consume(r.URL.Path, true) != nil {
 		x.resetConn()
 		return
@@ -157,6 +161,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.end(x)
+	defer func() { x.silence() }() // which a stream sets
 	if s.instant != nil && r.URL.Path == completionsPath {
 		s.instant.serve(x)
 		return
@@ -195,7 +200,11 @@ func (s *Server) serve(x *exchange) {
 		return
 	}
 	x.faultsCleared = s.faults.clearedSignal() // before consume, so that a clear between the two is not missed
-	if x.fault = s.faults.consume(x.r.URL.Path, false); x.fault != nil && s.applyFault(x) {
+	x.fault = s.faults.consume(x.r.URL.Path, false)
+	if s.spec.rust && (x.hasFault(faultEngineDead) || x.hasFault(faultSigterm)) {
+		x.fault.Kind = faultKilled // the server ends with its engine, and breaks its connections
+	}
+	if x.fault != nil && s.applyFault(x) {
 		return
 	}
 	s.route(x)

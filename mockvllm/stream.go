@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sync"
+	"time"
 )
 
 // errEndedByFault is returned when a fault has ended the stream.
@@ -24,14 +26,48 @@ type eventWriter struct {
 	bytes        int
 	faultApplied bool
 	buffered     []byte // burst: written at the end
+
+	mu    sync.Mutex  // between events and comments
+	quiet *time.Timer // nil without an interval of comments
 }
 
 // startStream sends the headers. vLLM sends them before the engine has a first token or has accepted the request.
 func (x *exchange) startStream() *eventWriter {
 	x.w.Header().Set("Content-Type", eventStreamType)
+	if x.server.spec.rust {
+		x.w.Header().Set("Content-Type", "text/event-stream")
+		x.w.Header().Set("Cache-Control", "no-cache")
+	}
 	x.w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(x.w).Flush() // a disconnect is noticed at the first event
-	return &eventWriter{exchange: x}
+	w := &eventWriter{exchange: x}
+	if interval := x.server.options.KeepAliveInterval; interval > 0 {
+		w.quiet = time.AfterFunc(interval, w.writeComment)
+		x.silence = w.silence
+	}
+	return w
+}
+
+// writeComment keeps a silent stream alive, and does so again until it is silenced.
+func (w *eventWriter) writeComment() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.quiet == nil {
+		return
+	}
+	_, _ = w.exchange.w.Write([]byte(": keep-alive\n\n")) // a disconnect is noticed at the next event
+	_ = http.NewResponseController(w.exchange.w).Flush()  // as above
+	w.quiet.Reset(w.exchange.server.options.KeepAliveInterval)
+}
+
+// silence ends the comments. None is being written when it returns.
+func (w *eventWriter) silence() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.quiet != nil {
+		w.quiet.Stop()
+		w.quiet = nil
+	}
 }
 
 // send writes one event that holds the given number of tokens.
@@ -68,7 +104,7 @@ func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
 		x.resetConn()
 	case faultCut:
 		w.truncate()
-	case faultSigterm:
+	case faultSigterm, faultSigtermHang:
 		s.endProcess(f)
 		return event, nil
 	case faultKilled:
@@ -102,12 +138,18 @@ func (w *eventWriter) write(data []byte) error {
 	case x.hasFault(faultBurst):
 		w.buffered = append(w.buffered, data...)
 		return nil
-	case x.hasFault(faultSlow):
-		return x.writeSlowly(data)
 	case x.fault != nil && x.fault.AfterBytes > 0 && w.bytes+len(data) >= x.fault.AfterBytes:
 		return w.writePartial(data[:x.fault.AfterBytes-w.bytes])
 	}
 	w.bytes += len(data)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.quiet != nil {
+		w.quiet.Reset(x.server.options.KeepAliveInterval)
+	}
+	if x.hasFault(faultSlow) {
+		return x.writeSlowly(data)
+	}
 	if _, err := x.w.Write(data); err != nil {
 		return err
 	}
@@ -117,6 +159,7 @@ func (w *eventWriter) write(data []byte) error {
 // writePartial ends the stream within an event.
 func (w *eventWriter) writePartial(data []byte) error {
 	x := w.exchange
+	x.silence()
 	_, _ = x.w.Write(data)                      // the stream breaks here anyway
 	_ = http.NewResponseController(x.w).Flush() // as above
 	if x.fault.Kind == faultResetMid {
@@ -150,6 +193,7 @@ func (w *eventWriter) sendFailure(f *failure) {
 
 // finish ends the stream with [DONE].
 func (w *eventWriter) finish() {
+	w.exchange.silence()
 	if w.exchange.hasFault(faultNoDone) {
 		w.truncate()
 		return
@@ -160,15 +204,26 @@ func (w *eventWriter) finish() {
 	}
 }
 
-// completeStream responds with one event per token of each output.
+// completeStream responds with one event per token of each output. V0 responds to best_of with the whole in one event.
 func (s *Server) completeStream(x *exchange, j *job) {
+	failure := s.checkInEngine(j)
+	if failure != nil && s.spec.rust {
+		x.writeFailure(failure)
+		return
+	}
 	w := x.startStream()
-	if failure := s.checkInEngine(j); failure != nil {
+	if failure != nil {
 		w.sendFailure(failure)
 		return
 	}
 	g, e := newGeneration(s.model, j), s.encoder(j)
-	err := s.run(x, g, func() error { return s.sendStep(w, g, e) })
+	whole := j.outputsPerPrompt != j.request.n
+	err := s.run(x, g, func() error {
+		if whole {
+			return nil
+		}
+		return s.sendStep(w, g, e)
+	})
 	switch {
 	case errors.Is(err, errEndedByFault):
 		return
@@ -180,11 +235,17 @@ func (s *Server) completeStream(x *exchange, j *job) {
 		return
 	}
 	s.metrics.finish(g)
-	if j.request.includeUsage && w.write(e.usageEvent(g)) != nil {
-		x.closeConn()
-		return
+	switch {
+	case whole:
+		err = w.send(slices.Concat([]byte("data: "), e.completion(g), []byte("\n\n")), g.generated)
+	case j.request.includeUsage:
+		if err = w.write(e.usageEvent(g)); err != nil {
+			x.closeConn()
+		}
 	}
-	w.finish()
+	if err == nil {
+		w.finish()
+	}
 }
 
 // sendStep sends what each output gained in the engine's last step.
@@ -194,49 +255,35 @@ func (s *Server) sendStep(w *eventWriter, g *generation, e *responseEncoder) err
 		w.sendFailure(s.spec.streamFailure("")) // a failed assertion without a message
 		return errEndedByFault
 	}
-	size := 1
+	size := max(1, r.streamInterval)
 	if w.exchange.hasFault(faultMerge) {
 		size = cmp.Or(w.exchange.fault.Tokens, defaultMergeTokens)
 	}
 	for _, seq := range g.sequences {
 		gained := len(seq.output()) - seq.sentTokens
-		if seq.sentFinish || !seq.finished() && gained < size {
+		first := seq.sentEvents == 0 && !w.exchange.hasFault(faultMerge)
+		if seq.sentFinish || !seq.finished() && gained < size && !first || len(seq.output()) == 0 && !s.spec.finishesEmpty {
 			continue
 		}
-		if r.chat != nil && seq.sentEvents == 0 {
-			if err := w.send(e.roleEvent(seq), 0); err != nil {
+		if opening := e.opening(g, seq); opening != nil {
+			if err := w.send(opening, 0); err != nil {
 				return err
 			}
 		}
-		seq.sentFinish, seq.hideFinish = seq.finished(), w.exchange.hasFault(faultNoFinish)
+		seq.sentFinish = seq.finished()
+		if s.spec.rust && seq.finished() && seq.sentBytes < len(seq.text) { // the finish has an event of its own
+			seq.hideFinish = true
+			if err := w.send(e.event(g, seq, false), gained); err != nil {
+				return err
+			}
+			gained = 0
+		}
+		seq.hideFinish = w.exchange.hasFault(faultNoFinish)
 		if err := w.send(e.event(g, seq, s.spec.fingerprint && !r.includeUsage), gained); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// completeBestOfStream is the V0 response to best_of in a stream: the whole response in one event.
-func (s *Server) completeBestOfStream(x *exchange, j *job) {
-	w := x.startStream()
-	if failure := s.checkInEngine(j); failure != nil {
-		w.sendFailure(failure)
-		return
-	}
-	g := newGeneration(s.model, j)
-	switch err := s.run(x, g, func() error { return nil }); {
-	case errors.Is(err, errEngineDied):
-		w.sendFailure(s.spec.engineDeathInStream())
-		return
-	case err != nil:
-		x.closeConn()
-		return
-	}
-	s.metrics.finish(g)
-	event := slices.Concat([]byte("data: "), s.encoder(j).completion(g), []byte("\n\n"))
-	if w.send(event, g.generated) == nil {
-		w.finish()
-	}
 }
 
 // errorEventFailure is the error of an error_event or key_error fault. The latter is a KeyError of vLLM, whose text is

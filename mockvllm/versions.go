@@ -6,7 +6,7 @@ import (
 )
 
 // newestVersion is the version imitated by default.
-const newestVersion = "0.32.0"
+const newestVersion = "0.33.0"
 
 // release is a vLLM version number in comparable form: 0.10.1 is {0, 10, 1}.
 type release [3]int
@@ -95,7 +95,10 @@ const (
 type versionSpec struct {
 	since release
 
+	completionFields, chatFields []string // names of the fields of requests; others are ignored
+
 	errors              errorShape
+	rust                bool   // the Rust frontend
 	validationType      string // "type" of a schema error
 	contentType         contentTypeRule
 	repeatsSchemaErrors bool // the message lists schema errors twice
@@ -111,49 +114,52 @@ type versionSpec struct {
 	context          contextRule
 	deathPlain       deathPlain
 	deathStream      deathStream
-	deadHealthStatus int  // status of /health when the engine is dead
-	engineErrorsAsOK bool // errors of the engine have status 200
-	v0               bool // the V0 engine's texts
-	echoFails        bool // echo fails with stream, and with logprobs and n > 1, in the engine
+	deadHealthStatus int    // status of /health when the engine is dead
+	engineErrorsAsOK bool   // errors of the engine have status 200
+	v0               bool   // the V0 engine's texts
+	engineDead       string // text of a dead V1 engine
+	busyType         string // "type" of a 503
+	echoFails        bool   // echo fails with stream, and with logprobs and n > 1, in the engine
 
 	bestOf                 bestOfRule
 	nullMaxTokens          nullMaxTokens
 	topKZeroIsOff          bool // top_k 0 means off; older versions reject it
 	finiteOnly             bool // rejects NaN and temperatures over 2
 	repetitionCap          bool // repetition_penalty is at most 2
-	boundsLists            bool // at most 4 stop strings and 1024 prompts
+	boundsPrompts          bool // at most 1024 prompts
+	boundsStop             bool // at most 4 stop strings
 	boundsN                bool // n is at most 16384
 	allowsMinusOneLogprobs bool // logprobs -1 asks for the whole vocabulary
 	rejectsNegativeIDs     bool // a negative token id is a schema error
 	rejectsDuplicateIDs    bool // rejects a request whose id another running request has
 	anyCaseBearer          bool
 
+	strictSalts   bool // cache_salt is at most 128 characters, some of which are refused
+	namesNoPrompt bool // the error about an empty list of prompts has a param
+	finishesEmpty bool // a stream without a token has its event with finish_reason
 	truncateAll   bool // truncate_prompt_tokens -1 means as many tokens as fit
-	cacheSalt     bool
-	badWords      bool
-	guided        bool // guided_json, guided_regex, guided_choice, guided_grammar
-	structured    bool // structured_outputs, and json_schema in response_format
+	jsonSchema    bool // of response_format in completions
 	checksStopIDs bool // rejects stop_token_ids outside the vocabulary
 
-	nullUsageInEvents   bool // "usage":null in every event
-	fingerprint         bool
-	transferParams      bool // service_tier, system_fingerprint, kv_transfer_params in the response
-	ecParams            bool // ec_transfer_params and metrics as well
-	tokenIDs            bool // token_ids and prompt_token_ids in choices
-	routedExperts       bool
-	usageCompletion     bool   // completion_tokens_details in usage
-	maxCompletionTokens bool   // chat completions have it
-	tokenizesTools      bool   // /tokenize renders tools
-	reasoningField      string // in messages and deltas
-	emptyToolCalls      bool   // a message without tool calls has an empty list of them
-	promptText          bool   // prompt_text in chat completions
-	tokenStrings        bool   // token_strs in the response to /tokenize
-	shortIDs            bool   // random ids have 16 characters instead of 32
-	varyOrigin          bool   // every response has "Vary: Origin"
-	echoOffsets         bool   // later events count text_offset from the echoed prompt
-	cacheGauge          string
-	prefixCache         string // of the counters, without _queries_total and _hits_total; V1 only
-	tokenLatency        string
+	nullUsageInEvents bool // "usage":null in every event
+	fingerprint       bool
+	transferParams    bool // service_tier, system_fingerprint, kv_transfer_params in the response
+	ecParams          bool // ec_transfer_params and metrics as well
+	tokenIDs          bool // token_ids and prompt_token_ids in choices
+	routedExperts     bool
+	usageCompletion   bool   // completion_tokens_details in usage
+	tokenizesTools    bool   // /tokenize renders tools
+	reasoningField    string // in messages and deltas
+	emptyToolCalls    bool   // a message without tool calls has an empty list of them
+	promptText        bool   // prompt_text in chat completions
+	tokenStrings      bool   // token_strs in the response to /tokenize
+	randomBytes       int    // of a random id, which has two characters for each
+	weightVersions    bool   // in choices, and kv_transfer_params in events
+	varyOrigin        bool   // every response has "Vary: Origin"
+	echoOffsets       bool   // later events count text_offset from the echoed prompt
+	cacheGauge        string
+	prefixCache       string // of the counters, without _queries_total and _hits_total; V1 only
+	tokenLatency      string
 }
 
 // specs has a row for each version that changed the wire format, oldest first. Each row starts as a copy of the
@@ -162,12 +168,12 @@ var specs = buildSpecs(
 	func(s *versionSpec) {
 		*s = versionSpec{ //nolint:gosec // a metric name, not a credential
 			since: release{0, 6, 0}, errors: flatErrors, validationType: "BadRequestError", modelRequired: true,
-			promptRequired: true, guided: true, deathPlain: deathEmpty, deathStream: streamCut, deadHealthStatus: 500, v0: true, bestOf: bestOfHonoured,
+			promptRequired: true, deathPlain: deathEmpty, deathStream: streamCut, deadHealthStatus: 500, v0: true, bestOf: bestOfHonoured,
+			engineDead: engineDeadV1, busyType: "Service Unavailable", randomBytes: 16, finishesEmpty: true,
 			repetitionCap: true, rejectsDuplicateIDs: true, nullUsageInEvents: true, reasoningField: "reasoning_content", emptyToolCalls: true,
 			cacheGauge: "vllm:gpu_cache_usage_perc", prefixCache: "vllm:gpu_prefix_cache", tokenLatency: "vllm:time_per_output_token_seconds",
 		}
 	},
-	func(s *versionSpec) { s.since, s.maxCompletionTokens = release{0, 6, 4}, true },
 	func(s *versionSpec) {
 		s.since, s.contentType, s.deathStream = release{0, 7, 0}, unsupportedType, streamBadRequest
 	},
@@ -189,23 +195,23 @@ var specs = buildSpecs(
 	func(s *versionSpec) { s.since, s.deadHealthStatus = release{0, 9, 2}, 500 },
 	func(s *versionSpec) {
 		s.since, s.transferParams, s.cacheGauge = release{0, 10, 0}, true, "vllm:kv_cache_usage_perc"
-		s.cacheSalt, s.prefixCache = true, "vllm:prefix_cache"
+		s.prefixCache = "vllm:prefix_cache"
 	},
 	func(s *versionSpec) {
 		s.since, s.errors, s.context, s.tokenIDs = release{0, 10, 1}, nestedErrors, contextTooLarge, true
 	},
 	func(s *versionSpec) {
 		s.since, s.deadHealthStatus, s.tokenLatency = release{0, 11, 0}, 503, "vllm:inter_token_latency_seconds"
-		s.truncateAll, s.structured = true, true
+		s.truncateAll, s.jsonSchema = true, true
 	},
 	func(s *versionSpec) {
-		s.since, s.bestOf, s.anyCaseBearer, s.guided = release{0, 12, 0}, bestOfIgnored, true, false
+		s.since, s.bestOf, s.anyCaseBearer = release{0, 12, 0}, bestOfIgnored, true
 		s.reasoningField = "reasoning"
 	},
 	func(s *versionSpec) {
 		s.since, s.deathPlain, s.deathStream = release{0, 14, 0}, deathAsOK, streamInternal
 		s.engineErrorsAsOK, s.namesParams, s.rejectsDuplicateIDs = true, true, false
-		s.nullMaxTokens, s.renderer = nullAsOK, true
+		s.nullMaxTokens, s.renderer, s.truncateAll = nullAsOK, true, false // refused in 0.14.1, taken in 0.20.2
 	},
 	func(s *versionSpec) {
 		s.since, s.deathPlain, s.engineErrorsAsOK = release{0, 16, 0}, deathInternalServer, false
@@ -213,19 +219,29 @@ var specs = buildSpecs(
 	},
 	func(s *versionSpec) { s.since, s.context = release{0, 17, 0}, contextOutputTokens },
 	func(s *versionSpec) { s.since, s.boundsN = release{0, 19, 0}, true },
-	func(s *versionSpec) { s.since, s.nullUsageInEvents, s.fingerprint = release{0, 20, 0}, false, true },
+	func(s *versionSpec) {
+		s.since, s.nullUsageInEvents, s.fingerprint, s.truncateAll = release{0, 20, 0}, false, true, true
+	},
 	func(s *versionSpec) { s.since, s.nullMaxTokens, s.finiteOnly = release{0, 24, 0}, nullIsDefault, true },
-	func(s *versionSpec) { s.since, s.badWords = release{0, 25, 0}, true },
 	func(s *versionSpec) {
 		s.since, s.repeatsSchemaErrors, s.bypassesPydantic = release{0, 27, 0}, false, true
-		s.boundsLists, s.ecParams, s.routedExperts, s.usageCompletion = true, true, true, true
-		s.allowsMinusOneLogprobs = true
+		s.boundsPrompts, s.ecParams, s.routedExperts = true, true, true
 	},
+	func(s *versionSpec) { s.since, s.boundsStop = release{0, 28, 0}, true },
+	func(s *versionSpec) {
+		s.since, s.usageCompletion, s.allowsMinusOneLogprobs = release{0, 29, 0}, true, true
+	},
+	func(s *versionSpec) { s.since, s.strictSalts = release{0, 30, 0}, true },
 	// 0.32.0 as recorded from it. Some of these changes may be older.
 	func(s *versionSpec) {
 		s.since, s.context, s.scrubsSchemaErrors, s.listsAliases = release{0, 32, 0}, contextClamped, true, true
-		s.emptyToolCalls, s.promptText = false, true
-		s.suffixWithFIM, s.checksStopIDs, s.shortIDs, s.varyOrigin, s.echoOffsets = true, true, true, true, true
+		s.emptyToolCalls, s.promptText, s.finishesEmpty = false, true, false
+		s.suffixWithFIM, s.checksStopIDs, s.varyOrigin, s.echoOffsets, s.randomBytes = true, true, true, true, 8
+	},
+	func(s *versionSpec) {
+		s.since, s.weightVersions, s.namesNoPrompt, s.finishesEmpty = release{0, 33, 0}, true, true, true
+		s.busyType = "ServiceUnavailableError"
+		s.engineDead = "The server had an error while processing your request."
 	},
 )
 
@@ -249,5 +265,6 @@ func specOf(version release) versionSpec {
 			found = row
 		}
 	}
+	found.completionFields, found.chatFields = fieldsOf(version, false), fieldsOf(version, true)
 	return found
 }

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
-var versions = []string{"0.6.6", "0.7.3", "0.8.4", "0.8.5", "0.9.2", "0.10.0", "0.10.1", "0.12.0", "0.14.0", "0.17.0", "0.19.1", "0.23.0", "0.24.0", "0.27.0", "0.32.0"}
+var versions = []string{"0.6.6", "0.7.3", "0.8.4", "0.8.5", "0.9.2", "0.10.0", "0.10.1", "0.12.0", "0.14.0", "0.17.0", "0.19.1", "0.23.0", "0.24.0", "0.27.0", "0.32.0", "0.33.0"}
 
 // goldenRequests are sent to every version; the responses are its golden file.
 var goldenRequests = []struct {

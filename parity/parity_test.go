@@ -22,6 +22,7 @@ import (
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/identity"
+	"basegate/internal/databasetest"
 	"basegate/logwriter"
 	"basegate/mockvllm"
 	"basegate/parity"
@@ -73,7 +74,7 @@ func startGatewayWith(t *testing.T, change func(*config.Model), backends ...*moc
 
 func createKey(t *testing.T, path string) (secret string) {
 	t.Helper()
-	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
+	db, err := database.Open(t.Context(), databasetest.SQLite(t, path), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

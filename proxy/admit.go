@@ -70,7 +70,7 @@ func (s *Server) readRequest(x *exchange, rules bodyRules) error {
 	if x.model, err = s.findModel(x, x.request.Model); err != nil {
 		return err
 	}
-	return x.checkVersions()
+	return x.checkServers()
 }
 
 // largeBody is the size, in bytes, from which bodies are parsed a few at a time: parsing takes milliseconds for each
@@ -98,7 +98,8 @@ func (s *Server) parse(x *exchange, body []byte, rules bodyRules) (err error) {
 // validateCompletion are the rules of a completion.
 func (s *Server) validateCompletion(x *exchange, body []byte) (*validate.Request, error) {
 	r, err := validate.Completion(body, validate.Limits{
-		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, Receipts: s.receipts != nil, Memory: &x.memory,
+		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, XArgs: s.xargs(x),
+		Receipts: s.receipts != nil, Memory: &x.memory,
 	})
 	if err == nil {
 		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Completions() {
@@ -115,13 +116,24 @@ func (s *Server) maxLogprobs(model string) int {
 	return validate.DefaultMaxLogprobs
 }
 
+// xargs returns the names that vllm_xargs may have for the models that the key may use.
+func (s *Server) xargs(x *exchange) func(model string) (names []string, known bool) {
+	return func(model string) ([]string, bool) {
+		m, ok := s.lookup(x, model)
+		if !ok {
+			return nil, false // findModel refuses it
+		}
+		return m.XArgs(), true
+	}
+}
+
 // unlimitedWait is longer than any boot.
 const unlimitedWait = 1<<63 - 1
 
 // awaitModel starts the model if it does not run, and waits for it for up to its cold_wait, or with keepalive until its
 // boot ends.
 func (x *exchange) awaitModel() error {
-	err := x.model.EnsureServable(x.attempts.usable)
+	err := x.model.EnsureServable(x.routing())
 	wait := x.model.ColdWait() - x.timings.booting
 	if x.delivery.keepalive.interval > 0 {
 		wait = unlimitedWait // until the boot ends: nothing closes the connection
@@ -135,7 +147,7 @@ func (x *exchange) awaitModel() error {
 		ctx, cancel := context.WithTimeout(x.r.Context(), wait)
 		defer cancel()
 		began := time.Now()
-		err = x.model.AwaitBoot(ctx, x.attempts.usable)
+		err = x.model.AwaitBoot(ctx, x.routing())
 		x.timings.booting += time.Since(began)
 	}
 	if err != nil {
@@ -150,7 +162,7 @@ func (x *exchange) unavailable(err error) error {
 	case x.cancelled():
 		return x.cancelErr()
 	case errors.Is(err, fleet.ErrUnsuitable):
-		return x.fieldTooNew()
+		return x.unserved()
 	default:
 		return x.model.APIError(err)
 	}

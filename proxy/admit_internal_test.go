@@ -10,11 +10,12 @@ import (
 
 	"basegate/database"
 	"basegate/identity"
+	"basegate/internal/databasetest"
 )
 
 // A key is found only in a single Authorization header with the scheme Bearer, and only known workloads are recorded.
 func FuzzHeaders(f *testing.F) {
-	db, err := database.Open(f.Context(), database.Settings{Path: filepath.Join(f.TempDir(), "test.db")}, zap.NewNop())
+	db, err := database.Open(f.Context(), databasetest.SQLite(f, filepath.Join(f.TempDir(), "test.db")), zap.NewNop())
 	if err != nil {
 		f.Fatal(err)
 	}

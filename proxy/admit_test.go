@@ -76,6 +76,7 @@ func concurrency(n int) func(*harnessOptions) {
 }
 
 func TestRequestsOfAKeyAreForwardedInOrderUpToItsConcurrency(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(2), startBackend(t, backend.ServeHTTP))
 	var all []<-chan response
@@ -111,6 +112,7 @@ func TestRequestsOfAKeyAreForwardedInOrderUpToItsConcurrency(t *testing.T) {
 }
 
 func TestEveryFailureReleasesTheSlot(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, concurrency(1), startBackend(t, respond(500, "text/plain", "Internal Server Error")))
 	for i, body := range []string{
 		promptRequest(1), `{"model":"m","prompt":[1],"max_tokens":1000000}`, `{"model":"m","prompt":"x","stream":true}`,
@@ -122,6 +124,7 @@ func TestEveryFailureReleasesTheSlot(t *testing.T) {
 }
 
 func TestRequestIsRefusedIfTooMuchIsWaiting(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, func(o *harnessOptions) { o.settings.ConcurrencyPerKey, o.maxBuffered = 1, 3*admission.WaitingCost }, startBackend(t, backend.ServeHTTP))
 	first := h.completeAsync(t.Context(), `{"model":"m","prompt":"`+strings.Repeat("x", 200)+`"}`) // runs at once
@@ -167,6 +170,7 @@ func TestKeyPausedWhileItsRequestWaitsIsRefused(t *testing.T) {
 }
 
 func TestConcurrencyOfAKeyOverridesTheDefault(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
 	h.updateKey(func(f *identity.KeyFields) { f.Concurrency = 3 })

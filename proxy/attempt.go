@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"basegate/admission"
 	"basegate/breaker"
+	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/internal/wait"
 	"basegate/stream"
@@ -36,7 +38,7 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 	once := false // a RetryElsewhereOnce has been used
 	prefix := x.prefix()
 	for x.attempts.count < x.settings.Attempts {
-		lease, err := x.model.Acquire(x.attempts.tried, x.attempts.usable, prefix)
+		lease, err := x.model.Acquire(x.attempts.tried, x.routing(), prefix)
 		if err != nil && x.attempts.count == 0 {
 			lease, err = x.acquireAfterBoot(err, prefix)
 			if err != nil {
@@ -55,7 +57,7 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 		if response != nil {
 			return response, nil
 		}
-		if outcome.Class == breaker.ClientGone {
+		if outcome.Class == breaker.ClientGone || x.cancelled() {
 			return nil, x.cancelErr()
 		}
 		if x.attempts.count == 1 || outcome.Class != breaker.Busy { // a busy backend does not hide the failure of another
@@ -69,7 +71,12 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 		x.attempts.tried = append(x.attempts.tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: retry == breaker.RetryAnywhere})
 	}
 	x.attempts.busy = last.Class == breaker.Busy
-	return nil, x.outcomeErr(last)
+	return nil, s.attemptErr(x, last)
+}
+
+// routing returns what decides which backends the request may use.
+func (x *exchange) routing() fleet.Caller {
+	return fleet.Caller{Key: x.caller.identity.KeyID, Filter: x.attempts.usable}
 }
 
 // acquireAfterBoot leases a backend for the first attempt if the model has been stopped since awaitModel, as it may
@@ -83,19 +90,40 @@ func (x *exchange) acquireAfterBoot(err error, prefix fleet.Prefix) (*fleet.Leas
 		return nil, err
 	}
 	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
-	lease, err := x.model.Acquire(nil, x.attempts.usable, prefix)
+	lease, err := x.model.Acquire(nil, x.routing(), prefix)
 	if err != nil {
 		return nil, x.unavailable(err)
 	}
 	return lease, nil
 }
 
-// prefix returns what a completion's prompt begins with. Calls of the tokenizer have no reservation and no prefix.
+// prefix returns what decides on the backend of a completion. Calls of the tokenizer have no reservation and no prefix.
 func (x *exchange) prefix() fleet.Prefix {
 	if x.reservation == nil || x.caller.line != nil {
 		return fleet.Prefix{} // a line has its place already
 	}
-	return x.model.Prefix(x.request.CacheSalt(), x.request.PromptJSON())
+	return x.promptPrefix()
+}
+
+// promptPrefix returns what the prompt begins with, or the key that the client sent for it. vLLM reads no cache for a prompt that
+// it scores.
+func (x *exchange) promptPrefix() fleet.Prefix {
+	switch r := x.request; {
+	case r.Scored():
+		return fleet.Prefix{}
+	case r.PromptCacheKey() != "":
+		return x.model.KeyPrefix(r.CacheSalt(), r.PromptCacheKey())
+	default:
+		return x.model.Prefix(r.CacheSalt(), r.PromptJSON())
+	}
+}
+
+// attemptErr returns the API error for the outcome of the last attempt.
+func (s *Server) attemptErr(x *exchange, o breaker.Outcome) error {
+	if o.Class.Gone() && x.reservation != nil && s.killers.has(x.attempts.fingerprint) {
+		return apierr.EngineKiller(x.attempts.count)
+	}
+	return x.outcomeErr(o)
 }
 
 // outcomeErr returns the API error for an outcome. A param of vLLM's is kept if it names a field that the client sent.
@@ -131,6 +159,8 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease, send sender) (*respons
 	p := &response{lease: lease}
 	p.ctx, p.cancel = context.WithCancelCause(x.r.Context())
 	p.watchdog.start(x.settings.FirstByteTimeout, p.cancel)
+	p.arrived()
+	lease.WhenRefused(p.endIfSilent)
 	succeeded := false
 	defer func() {
 		if !succeeded {
@@ -139,7 +169,7 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease, send sender) (*respons
 	}()
 	x.attempts.backend, x.attempts.working = lease.Backend, true
 	x.timings.sent = time.Now()
-	outcome := send(s, x, p)
+	outcome := s.judge(x, p, send(s, x, p))
 	if outcome.Class == breaker.Success && x.request.Stream {
 		lease.Begin()
 		s.metrics.attempt(x.model.ID(), lease.Name, breaker.Success)
@@ -186,6 +216,7 @@ func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
 	p.bestOf = edits.BestOf
 	var err error
 	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, address, x.request.Upstream(edits)) //nolint:bodyclose // by close
+	p.arrived()
 	switch {
 	case err != nil:
 		return p.noResponse(x, err)
@@ -206,6 +237,7 @@ type response struct {
 	ctx      context.Context //nolint:containedctx // of the attempt; its cause says why it ended
 	cancel   context.CancelCauseFunc
 	watchdog watchdog
+	arrival  atomic.Int64 // when something of the response last arrived, in nanoseconds since 1970; at first when the attempt began
 	bestOf   validate.BestOf
 
 	stream *eventStream // nil for a plain response
@@ -249,12 +281,14 @@ func (p *response) noResponse(x *exchange, err error) breaker.Outcome {
 		return breaker.Outcome{Class: breaker.ClientGone}
 	case errors.Is(context.Cause(p.ctx), errTimeout):
 		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
+	case errors.Is(context.Cause(p.ctx), errNotListening):
+		return breaker.Outcome{Class: breaker.Aborted, Cause: errNotListening}
 	case breaker.IsLocalFault(err):
 		return breaker.Outcome{Class: breaker.LocalFault, Cause: err}
 	case errors.As(err, &op) && op.Op == "dial":
 		return breaker.Outcome{Class: breaker.Refused, Cause: err}
 	default:
-		return breaker.Outcome{Class: breaker.Reset, Cause: err}
+		return breaker.Outcome{Class: breaker.Reset, Doubt: breaker.Broken, Cause: err}
 	}
 }
 
@@ -265,12 +299,14 @@ func (p *response) readFailure(x *exchange, err error) breaker.Outcome {
 		return breaker.Outcome{Class: breaker.ClientGone}
 	case errors.Is(context.Cause(p.ctx), errTimeout):
 		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
+	case errors.Is(context.Cause(p.ctx), errNotListening):
+		return breaker.Outcome{Class: breaker.Aborted, Status: p.StatusCode, Cause: errNotListening}
 	case errors.Is(err, stream.ErrTooLarge):
 		return breaker.Outcome{Class: breaker.TooLarge, Status: p.StatusCode, Cause: err}
 	case errors.Is(err, admission.ErrFull):
 		return breaker.Outcome{Class: breaker.LocalFault, Status: p.StatusCode, Cause: err}
 	default:
-		return breaker.Outcome{Class: breaker.Truncated, Status: p.StatusCode, Cause: err}
+		return breaker.Outcome{Class: breaker.Truncated, Doubt: breaker.Broken, Status: p.StatusCode, Cause: err}
 	}
 }
 
@@ -280,7 +316,37 @@ func (p *response) classifyError(x *exchange) breaker.Outcome {
 	defer b.release()
 	body, err := b.readAll(nil, maxErrorBody)
 	if err != nil && !errors.Is(err, admission.ErrFull) {
-		return p.readFailure(x, err)
+		if o := p.readFailure(x, err); o.Class != breaker.Truncated || len(body) == 0 {
+			return o
+		}
 	}
 	return breaker.Classify(p.StatusCode, body)
+}
+
+// judge asks the backend's /health for what an outcome leaves in doubt, and counts the death of an engine unless that says
+// otherwise. With vLLM's Rust frontend, the server ends with its engine.
+func (s *Server) judge(x *exchange, p *response, o breaker.Outcome) breaker.Outcome {
+	if o.Doubt == breaker.Certain && !o.Class.Deadly() {
+		return o
+	}
+	health := p.lease.Health(x.r.Context())
+	o = o.Judge(health)
+	died := o.Class.Deadly() && health != breaker.Healthy || o.Class == breaker.Ended && p.lease.Server().Rust
+	if died && x.reservation != nil { // a call of the tokenizer reaches no engine
+		s.killers.count(x.attempts.fingerprint, p.lease.Run())
+	}
+	return o
+}
+
+// errNotListening is the cause of an attempt that was silent while its backend refused connections.
+var errNotListening = errors.New("the backend sent nothing more and refuses connections")
+
+func (p *response) arrived() { p.arrival.Store(time.Now().UnixNano()) }
+
+// endIfSilent ends the attempt at a backend that refuses connections, unless something has arrived of late: then the server
+// only finishes what it has begun.
+func (p *response) endIfSilent() {
+	if time.Since(time.Unix(0, p.arrival.Load())) >= fleet.RefusedFor {
+		p.cancel(errNotListening)
+	}
 }

@@ -14,25 +14,28 @@ import (
 // The errors have every shape that vLLM gives them, for plain and for streamed requests, before any of the response has
 // been sent.
 func TestBackendErrorIsClassifiedInEveryShape(t *testing.T) {
+	t.Parallel()
 	const dead = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 	const oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 	nested := `{"error":{"message":%q,"type":"x","param":null,"code":%d}}`
 	flat := `{"object":"error","message":%q,"type":"x","param":null,"code":%d}`
 	for _, c := range []struct {
 		name    string
-		backend http.HandlerFunc
+		backend http.HandlerFunc // nil: it refuses connections
 		status  int
 		code    string
 		extra   string // another part of the response
 	}{
-		{"nested", respond(500, "application/json", fmt.Sprintf(nested, "boom", 500)), 502, "upstream_server_error", `"upstream_status":500,"attempts":3`},
+		{"a refused connection", nil, 502, "upstream_unreachable", `"attempts":3`},
+		{"nested", respond(500, "application/json", fmt.Sprintf(nested, "boom", 500)), 502, "upstream_server_error", `"upstream_status":500,"attempts":1`},
 		{"flat", respond(500, "application/json", fmt.Sprintf(flat, "boom", 500)), 502, "upstream_server_error", `"upstream_status":500`},
 		{"a JSON string", respond(401, "application/json", `{"error":"Unauthorized"}`), 502, "upstream_server_error", `"upstream_status":401,"attempts":1`},
 		{"scaling", respond(503, "application/json", `{"error":"The model is currently scaling. Please try again later."}`), 503, "overloaded", `"retry_after_seconds":5`},
 		{"too many requests", respond(429, "text/plain", "slow down"), 503, "overloaded", `"retry_after_seconds":5`},
 		{"detail", respond(400, "application/json", `{"detail":"There was an error parsing the body"}`), 400, "invalid_request", `There was an error parsing the body`},
-		{"an empty body", respond(500, "application/json", ""), 502, "vllm_engine_dead", `"attempts":1`},
-		{"plain text", respond(500, "text/plain", "Internal Server Error"), 502, "upstream_server_error", `"attempts":3`},
+		{"an empty body", respond(500, "application/json", ""), 502, "upstream_server_error", `"attempts":1`},
+		{"plain text", respond(500, "text/plain", "Internal Server Error"), 502, "upstream_server_error", `"attempts":1`},
+		{"a text of something in between", respond(502, "text/plain", "Bad Gateway"), 502, "upstream_server_error", `"attempts":3`},
 		{"with status 200", respond(200, "application/json", fmt.Sprintf(nested, dead, 500)), 502, "vllm_engine_dead", `"upstream_status":500`},
 		{"flat with status 200", respond(200, "application/json", fmt.Sprintf(flat, "The model does not support Completions API", 400)), 400, "invalid_request", `does not support`},
 		{"a dead engine", respond(500, "application/json", fmt.Sprintf(nested, dead, 500)), 502, "vllm_engine_dead", `"attempts":1`},
@@ -43,7 +46,14 @@ func TestBackendErrorIsClassifiedInEveryShape(t *testing.T) {
 	} {
 		for _, body := range []string{plainRequest, streamRequest} {
 			t.Run(fmt.Sprintf("%s, stream %t", c.name, body == streamRequest), func(t *testing.T) {
-				h := newHarness(t, nil, startBackend(t, c.backend))
+				t.Parallel()
+				var address string
+				if c.backend == nil {
+					address = refusingBackend(t)
+				} else {
+					address = startBackend(t, c.backend)
+				}
+				h := newHarness(t, nil, address)
 				got := h.complete(body)
 				if got.status != c.status || !strings.Contains(got.body, `"code":"`+c.code+`"`) || !strings.Contains(got.body, c.extra) {
 					t.Errorf("got %d %s, want %d %s", got.status, got.body, c.status, c.code)
@@ -61,13 +71,15 @@ func TestBackendErrorIsClassifiedInEveryShape(t *testing.T) {
 }
 
 func TestRetriesAtTheOnlyBackend(t *testing.T) {
+	t.Parallel()
 	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for _, c := range []struct {
 		name     string
 		backend  http.HandlerFunc
 		attempts int64
 	}{
-		{"a failure: retried anywhere", respond(500, "text/plain", "boom"), 3},
+		{"a failure of something in between: retried anywhere", respond(502, "text/plain", "boom"), 3},
+		{"a failure of an engine that is healthy: retried at other backends only", respond(500, "text/plain", "boom"), 1},
 		{"a truncated response: retried anywhere", respond(200, "application/json", "{"), 3},
 		{"out of memory: never retried", respond(500, "application/json", `{"error":{"message":"CUDA out of memory"}}`), 1},
 		{"a dead engine: retried at other backends only", respond(500, "application/json", `{"error":{"message":"EngineCore encountered an issue."}}`), 1},
@@ -76,6 +88,7 @@ func TestRetriesAtTheOnlyBackend(t *testing.T) {
 		{"a stream that has begun: never retried", respondStream(event(0, "a", "null")), 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			var attempts atomic.Int64
 			backend := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 				attempts.Add(1)
@@ -95,6 +108,7 @@ func TestRetriesAtTheOnlyBackend(t *testing.T) {
 }
 
 func TestOpenBreakerRefusesAtOnceAndCloses(t *testing.T) {
+	t.Parallel()
 	var failing atomic.Bool
 	failing.Store(true)
 	backend := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -105,13 +119,13 @@ func TestOpenBreakerRefusesAtOnceAndCloses(t *testing.T) {
 		respond(http.StatusOK, "application/json", plainResponse)(w, r)
 	})
 	h := newHarness(t, func(o *harnessOptions) {
-		o.breaker.ConsecutiveFailures, o.breaker.OpenFor, o.settings.Attempts = 3, 200*time.Millisecond, 1
+		o.breaker.ConsecutiveFailures, o.breaker.OpenFor, o.settings.Attempts = 3, 4*time.Second, 1
 	}, backend)
 	for range 3 {
 		h.complete(plainRequest)
 	}
 	got := h.complete(plainRequest)
-	if got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "circuit_open") || got.header.Get("Retry-After") != "1" {
+	if retry := got.header.Get("Retry-After"); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "circuit_open") || retry < "1" || retry > "4" {
 		t.Fatalf("got %d %s %v", got.status, got.body, got.header)
 	}
 	failing.Store(false)
@@ -121,6 +135,7 @@ func TestOpenBreakerRefusesAtOnceAndCloses(t *testing.T) {
 // vLLM quotes the prompt in some errors, so a client can put any words there. The breaker must not read them as vLLM's
 // own.
 func TestErrorThatQuotesThePromptDoesNotOpenTheBreaker(t *testing.T) {
+	t.Parallel()
 	quoting := respond(400, "application/json", `{"error":{"message":"1 validation error:\n {'input': 'EngineCore encountered an issue. CUDA out of memory'}","code":400}}`)
 	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 1 }, startBackend(t, quoting))
 	for range 20 {
@@ -133,6 +148,7 @@ func TestErrorThatQuotesThePromptDoesNotOpenTheBreaker(t *testing.T) {
 // A status that says that the operator has configured the backend wrongly counts against it, and the response names
 // nothing of what the operator runs.
 func TestBackendThatRefusesTheGatewayCountsAndIsNotDescribed(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{401, 403, 404, 405} {
 		h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 2 },
 			startBackend(t, respond(status, "application/json", `{"error":{"message":"The model org/Secret at http://10.0.0.5 is not served to key-123"}}`)))
@@ -154,6 +170,7 @@ func TestBackendThatRefusesTheGatewayCountsAndIsNotDescribed(t *testing.T) {
 }
 
 func TestBusyBackendsDoNotCountAndEndAsOverloaded(t *testing.T) {
+	t.Parallel()
 	busy := respond(503, "application/json", `{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}`)
 	limited := respond(429, "application/json", `{"error":{"message":"Too many requests","code":429}}`)
 	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 1 }, startBackend(t, busy), startBackend(t, limited))
@@ -167,6 +184,7 @@ func TestBusyBackendsDoNotCountAndEndAsOverloaded(t *testing.T) {
 
 // Overloaded is for backends that are all busy: a busy one does not hide the failure of another, whatever their order.
 func TestBusyBackendDoesNotHideTheFailureOfAnother(t *testing.T) {
+	t.Parallel()
 	busy := startBackend(t, respond(429, "application/json", `{"error":{"message":"Too many requests","code":429}}`))
 	failing := startBackend(t, respond(404, "application/json", `{"error":{"message":"no such model","code":404}}`))
 	for range 4 { // the first attempt is at either
@@ -179,6 +197,7 @@ func TestBusyBackendDoesNotHideTheFailureOfAnother(t *testing.T) {
 
 // vLLM's param is kept if it names a field that the client sent.
 func TestParamOfVLLMIsKeptIfItNamesAFieldOfTheClient(t *testing.T) {
+	t.Parallel()
 	for param, want := range map[string]string{
 		`"top_p"`: `"top_p"`, `"body.top_p"`: `"top_p"`, `"prompt"`: `"prompt"`, `"seed"`: "null", `"input_tokens"`: "null", `null`: "null", `"stop"`: "null",
 	} {
@@ -192,6 +211,7 @@ func TestParamOfVLLMIsKeptIfItNamesAFieldOfTheClient(t *testing.T) {
 
 // The official SDKs retry every 5xx. Two failures of vLLM would repeat with the same request, so the response says no.
 func TestFailuresThatWouldRepeatAreNotRetriedByClients(t *testing.T) {
+	t.Parallel()
 	for message, want := range map[string][2]string{
 		"CUDA out of memory. Tried to allocate 2.00 GiB.":                                    {"vllm_oom", "false"},
 		"This model's maximum context length is 10 tokens. However, you requested 30 tokens": {"vllm_context_length", "false"},

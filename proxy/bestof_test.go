@@ -13,6 +13,7 @@ import (
 )
 
 func TestBestOfIsEmulated(t *testing.T) {
+	t.Parallel()
 	received := `{"id":"c","choices":[` +
 		`{"index":0,"text":"bad","logprobs":{"token_logprobs":[-3,-3]},"finish_reason":"length"},` +
 		`{"index":1,"text":"best","logprobs":{"token_logprobs":[-1,-1]},"finish_reason":"length"},` +
@@ -57,18 +58,19 @@ func (c choice) meanLogprob() float64 {
 }
 
 func TestBestOfIsSentToAVersionThatHonoursIt(t *testing.T) {
+	t.Parallel()
 	h, mock := startMock(t, "0.6.6")
 	if got := h.complete(`{"model":"m","prompt":"x","n":1,"best_of":3,"max_tokens":2}`); got.status != http.StatusOK {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
-	requests := mock.Requests()
-	if body := string(requests[len(requests)-1].Body); body != `{"model":"org/Model-8B","prompt":"x","n":1,"best_of":3,"max_tokens":2}` {
+	if body := lastCompletion(mock); body != `{"model":"org/Model-8B","prompt":"x","n":1,"best_of":3,"max_tokens":2}` {
 		t.Errorf("the backend received %s", body)
 	}
 }
 
 // With the same seed, the choices of best_of are the n choices of each prompt with the highest mean log-probability.
 func TestBestOfKeepsTheBestOfEachPrompt(t *testing.T) {
+	t.Parallel()
 	h, mock := startMock(t, "0.27.0")
 	for _, echo := range []bool{false, true} {
 		const members = `"prompt":["The sea","A house on"],"max_tokens":6,"seed":7,"echo":%t}`
@@ -93,8 +95,7 @@ func TestBestOfKeepsTheBestOfEachPrompt(t *testing.T) {
 		if diff := gocmp.Diff(want, texts); diff != "" {
 			t.Errorf("echo %t (-want +got):\n%s", echo, diff)
 		}
-		requests := mock.Requests()
-		if body := string(requests[len(requests)-1].Body); strings.Contains(body, "best_of") || !strings.Contains(body, `"n":4`) {
+		if body := lastCompletion(mock); strings.Contains(body, "best_of") || !strings.Contains(body, `"n":4`) {
 			t.Errorf("the backend received %s", body)
 		}
 		withLogprobs := choicesOf(t, h.complete(fmt.Sprintf(`{"model":"m","n":1,"best_of":2,"logprobs":1,`+members, echo)).body)
@@ -110,6 +111,7 @@ func TestBestOfKeepsTheBestOfEachPrompt(t *testing.T) {
 // llama.cpp lists log-probabilities in another form, and servers without any ignore the field. The first choice was returned
 // then, as if it were the best.
 func TestBestOfIsRefusedWithoutLogprobsToChooseBy(t *testing.T) {
+	t.Parallel()
 	for name, logprobs := range map[string]string{"none": `null`, "in the form of chat": `{"content":[{"token":"a","logprob":-1}]}`} {
 		t.Run(name, func(t *testing.T) {
 			asked := 0

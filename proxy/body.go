@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,19 +137,28 @@ func (u *upload) setDeadline(deadline time.Time) {
 	u.control.SetReadDeadline(deadline) //nolint:errcheck // a connection without deadlines has no slow uploads
 }
 
-// readErr returns the error for the client: its gzip or its chunks are invalid, it was too slow, or it disconnected
-// while sending.
+// readErr returns the error for the client: its gzip, its chunks or its length are invalid, it was too slow, or it
+// disconnected while sending.
 func (u *upload) readErr() error {
 	switch {
 	case u.failed == nil:
 		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
-	case errors.Is(u.failed, os.ErrDeadlineExceeded):
-		return apierr.MalformedJSON(0, "the body came too slowly: it did not arrive within two minutes, or fewer than 64 KiB of it in ten seconds")
+	case strict.Disconnected(u.failed):
+		return errClientGone
 	case errors.Is(u.failed, strict.ErrChunks):
 		return apierr.MalformedJSON(0, "the body's chunked encoding is malformed")
+	case errors.Is(u.failed, strict.ErrLength):
+		return apierr.MalformedJSON(0, "the body is shorter than its Content-Length says")
+	case u.unlimited:
+		return apierr.MalformedJSON(0, "the body came too slowly: fewer than 64 KiB of it in ten seconds")
 	default:
-		return errClientGone
+		return apierr.MalformedJSON(0, "the body came too slowly: it did not arrive within two minutes, or fewer than 64 KiB of it in ten seconds")
 	}
+}
+
+// expectsNothingElse reports whether the Expect header of the request, if it has one, asks for 100-continue alone.
+func (x *exchange) expectsNothingElse() bool {
+	return !slices.ContainsFunc(x.r.Header["Expect"], func(value string) bool { return !strings.EqualFold(value, "100-continue") })
 }
 
 const (
@@ -163,8 +172,8 @@ const (
 // see a connection reset in place of the response. The read deadline stays set, because net/http reads on before it sends
 // a response, for as long as that takes.
 func (x *exchange) discardBody() {
-	if x.delivery.bodyRead || x.r.Body == http.NoBody || x.r.Header.Get("Expect") != "" {
-		return // nothing is coming, or the client waits for "100 Continue"
+	if x.delivery.bodyRead || x.r.Body == http.NoBody || len(x.r.Header["Expect"]) > 0 {
+		return // nothing is coming, or the client waits for "100 Continue"; package strict has blanked any other expectation
 	}
 	most := x.settings.MaxBodyBytes
 	if x.caller.payer.Key != "" {

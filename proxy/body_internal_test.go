@@ -5,6 +5,8 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"basegate/admission"
@@ -101,4 +103,17 @@ func (s *shortReader) Read(p []byte) (int, error) {
 		s.reads++
 	}
 	return s.source.Read(p[:min(size, len(p))])
+}
+
+// Package strict blanks the value of an expectation that net/http would refuse by itself.
+func TestBodyBehindAnExpectationIsNotAwaited(t *testing.T) {
+	for _, expect := range []string{"", "100-continue"} {
+		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), rate: 1, left: 4}
+		r := httptest.NewRequest(http.MethodPost, "/v1/completions", conn)
+		r.Header["Expect"] = []string{expect}
+		x := &exchange{w: conn, r: r, settings: &Settings{MaxBodyBytes: 1 << 20}}
+		if x.discardBody(); conn.left != 4 || !conn.deadline.IsZero() {
+			t.Errorf("Expect: %q: the body was awaited", expect)
+		}
+	}
 }

@@ -22,6 +22,7 @@ func gzipText(t *testing.T, text string) string {
 // Bodies count as buffered memory while they arrive, because many clients may send bodies, or small bodies that
 // decompress to the size limit, at the same time.
 func TestMemoryOfArrivingBodiesIsLimited(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 512 << 10 }, startBackend(t, respond(200, "application/json", plainResponse)))
 	large := `{"model":"m","prompt":"` + strings.Repeat("x", 400<<10) + `"}`
 	for _, encoding := range []string{"", "gzip"} {

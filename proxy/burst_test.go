@@ -27,9 +27,10 @@ func respondAtRandom(w http.ResponseWriter, r *http.Request) {
 	prompt, n := body.Get("prompt.#").Int(), max(body.Get("n").Int(), 1)
 	completion := rand.Int64N(n*body.Get("max_tokens").Int()) + 1
 	reported := fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":%d}`, prompt, completion)
-	var events []string
+	var events, choices []string
 	for i := range int(n) {
 		events = append(events, event(i, "word", `"length"`))
+		choices = append(choices, fmt.Sprintf(`{"index":%d,"text":"x","finish_reason":"length"}`, i))
 	}
 	switch user := body.Get("user").Str; {
 	case user == "fail":
@@ -43,13 +44,14 @@ func respondAtRandom(w http.ResponseWriter, r *http.Request) {
 	case body.Get("stream").Bool():
 		respondStream(append(events, `data: {"choices":[],`+reported+"}\n\n", doneEvent)...)(w, r)
 	default:
-		respond(200, "application/json", `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],`+reported+`}`)(w, r)
+		respond(200, "application/json", `{"choices":[`+strings.Join(choices, ",")+`],`+reported+`}`)(w, r)
 	}
 }
 
 // 400 clients request completions at once under each cap of a key and of its account. The tokens used and reserved
 // never exceed the cap, and requests are refused only if there is no room for them.
 func TestBurstNeverExceedsACap(t *testing.T) {
+	t.Parallel()
 	const (
 		limit   = 2000      // tokens, far fewer than all requests together need
 		largest = 14 + 2*20 // tokens that one request may need

@@ -30,7 +30,7 @@ func (s *Server) chat(x *exchange) error {
 func (s *Server) validateChat(x *exchange, body []byte) (*validate.Request, error) {
 	r, err := validate.Chat(body, validate.Limits{
 		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, DefaultMaxTokens: s.chatDefaultMaxTokens,
-		Receipts: s.receipts != nil, Memory: &x.memory,
+		XArgs: s.xargs(x), Receipts: s.receipts != nil, Memory: &x.memory,
 	})
 	if r != nil {
 		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Chat() {

@@ -50,12 +50,20 @@ func requestsTo(mock *mockvllm.Process, path string) (bodies []string) {
 	return bodies
 }
 
+// lastCompletion returns the body of the last completion request that a mock has received. A prompt whose request takes long
+// is counted meanwhile.
+func lastCompletion(mock *mockvllm.Process) string {
+	bodies := requestsTo(mock, proxy.CompletionsPath)
+	return bodies[len(bodies)-1]
+}
+
 const (
 	userMessage = `[{"role":"user","content":"the sea"}]`
 	weatherTool = `[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}}]`
 )
 
 func TestChatIsForwardedAndChargedByItsUsage(t *testing.T) {
+	t.Parallel()
 	h, mock := startChat(t, mockvllm.Options{}, nil)
 	got := h.chat(`{"model":"m", "messages": [{"role":"user","content":"the sea"},{"role":"assistant","content":"a","refusal":null,"annotations":[]},{"role":"user","content":"b"}],"max_completion_tokens":5,"seed":1,"user":null}`)
 	if got.status != 200 || gjson.Get(got.body, "object").Str != "chat.completion" || gjson.Get(got.body, "choices.0.message.content").Str == "" {
@@ -77,6 +85,7 @@ func TestChatIsForwardedAndChargedByItsUsage(t *testing.T) {
 
 // Every event is passed on as it is, also those of reasoning and tool calls, but for the usage that was not asked for.
 func TestChatStreamIsPassedOnAndCharged(t *testing.T) {
+	t.Parallel()
 	h, mock := startChat(t, mockvllm.Options{Reasoning: true}, nil)
 	for i, rest := range []string{``, `,"tools":` + weatherTool, `,"stream_options":{"include_usage":true},"n":2,"logprobs":true`} {
 		got := h.chat(`{"model":"m","messages":` + userMessage + `,"max_tokens":40,"seed":1,"stream":true` + rest + `}`)
@@ -100,6 +109,7 @@ func TestChatStreamIsPassedOnAndCharged(t *testing.T) {
 }
 
 func TestChatStreamEndsWithOneErrorEvent(t *testing.T) {
+	t.Parallel()
 	for kind, code := range map[string]string{"engine_dead": "vllm_engine_dead", "cut": "upstream_server_error", "no_finish": "upstream_server_error", "abort": "upstream_server_error", "error_event": "upstream_server_error"} {
 		t.Run(kind, func(t *testing.T) {
 			h, mock := startChat(t, mockvllm.Options{}, nil)
@@ -114,6 +124,7 @@ func TestChatStreamEndsWithOneErrorEvent(t *testing.T) {
 
 // A conversation is counted by the backend only if its bound does not fit; with tools it has no bound.
 func TestConversationIsCountedIfItsBoundDoesNotFit(t *testing.T) {
+	t.Parallel()
 	h, mock := startChat(t, mockvllm.Options{MaxModelLen: 400}, nil)
 	message := func(content string) string { return `[{"role":"user","content":"` + content + `"}]` }
 	measured := len(requestsTo(mock, "/tokenize")) // by the probe
@@ -146,6 +157,7 @@ func TestConversationIsCountedIfItsBoundDoesNotFit(t *testing.T) {
 
 // The error of a length names the field that the client sent, and asks for nothing that a chat completion does not have.
 func TestLengthOfAConversationIsRefusedByTheFieldsThatWereSent(t *testing.T) {
+	t.Parallel()
 	const asked = "the prompt has %d tokens and %s asks for %d more, but the model's context is 400 tokens; shorten the messages or lower %[2]s"
 	long := `[{"role":"user","content":"` + strings.Repeat("the sea ", 300) + `"}]`
 	h, _ := startChat(t, mockvllm.Options{MaxModelLen: 400}, nil)
@@ -174,6 +186,7 @@ func TestLengthOfAConversationIsRefusedByTheFieldsThatWereSent(t *testing.T) {
 
 // What is reserved for a prompt is never less than what it costs, in every template and version.
 func TestBoundOfAConversationIsABound(t *testing.T) {
+	t.Parallel()
 	for _, template := range []string{mockvllm.TemplateChatML, mockvllm.TemplateLlama} {
 		h, mock := startChat(t, mockvllm.Options{ChatTemplate: template}, nil)
 		for _, messages := range []string{
@@ -191,6 +204,7 @@ func TestBoundOfAConversationIsABound(t *testing.T) {
 }
 
 func TestChatWithoutMaxTokensReservesTheModelsDefault(t *testing.T) {
+	t.Parallel()
 	h, mock := startChat(t, mockvllm.Options{}, func(o *harnessOptions) { o.model.ChatDefaultMaxTokens = 30 })
 	if got := h.chat(`{"model":"m","messages":` + userMessage + `,"ignore_eos":true}`); gjson.Get(got.body, "usage.completion_tokens").Int() != 30 {
 		t.Errorf("got %d %s, want 30 tokens", got.status, got.body)
@@ -206,6 +220,7 @@ func TestChatWithoutMaxTokensReservesTheModelsDefault(t *testing.T) {
 }
 
 func TestClampOfChatReplacesTheFieldThatWasSent(t *testing.T) {
+	t.Parallel()
 	for _, field := range []string{"max_tokens", "max_completion_tokens"} {
 		h, mock := startChat(t, mockvllm.Options{}, nil)
 		h.updateKey(withCaps(func(c *quota.Caps) { c.MonthOutput = quota.Limit(5) }))
@@ -223,6 +238,7 @@ func TestClampOfChatReplacesTheFieldThatWasSent(t *testing.T) {
 }
 
 func TestDisconnectFromAChatStreamIsChargedByWhatWasSent(t *testing.T) {
+	t.Parallel()
 	h, mock := startChat(t, mockvllm.Options{}, nil)
 	mock.InjectFault(mockvllm.Fault{Kind: "hang", Path: proxy.ChatPath, AfterTokens: 4})
 	req := h.newRequest(t.Context(), http.MethodPost, proxy.ChatPath, `{"model":"m","messages":`+userMessage+`,"max_tokens":30,"stream":true,"ignore_eos":true,"seed":1}`)
@@ -247,6 +263,7 @@ func TestDisconnectFromAChatStreamIsChargedByWhatWasSent(t *testing.T) {
 }
 
 func TestModelsServeOnlyTheirEndpoints(t *testing.T) {
+	t.Parallel()
 	base := newHarness(t, nil, startBackend(t, respond(200, "application/json", plainResponse)))
 	if got := base.chat(`{"model":"m"}`); got.status != 400 || gjson.Get(got.body, "error.code").Str != "chat_completions_unsupported" {
 		t.Errorf("no model chats: got %d %s", got.status, got.body)
@@ -289,6 +306,7 @@ func TestModelsServeOnlyTheirEndpoints(t *testing.T) {
 
 // Old versions get the older spelling of structured output, and refuse nothing silently.
 func TestChatOfOldVersions(t *testing.T) {
+	t.Parallel()
 	for version, spelling := range map[string]string{"0.6.6": `"guided_json"`, "0.10.0": `"guided_json"`, "0.11.0": `"response_format"`, "0.32.0": `"response_format"`} {
 		h, mock := startChat(t, mockvllm.Options{Version: version}, nil)
 		got := h.chat(`{"model":"m","messages":` + userMessage + `,"max_tokens":60,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}}}}`)
@@ -308,6 +326,7 @@ func TestChatOfOldVersions(t *testing.T) {
 
 // The /tokenize of vLLM before 0.9 ignores tools.
 func TestToolsThatAreNotCountedAreBounded(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"0.8.4", "0.9.0"} {
 		h, mock := startChat(t, mockvllm.Options{Version: version}, nil)
 		body := `{"model":"m","messages":` + userMessage + `,"max_tokens":60,"tools":` + weatherTool + `,"tool_choice":"none"}`
@@ -330,6 +349,7 @@ func TestToolsThatAreNotCountedAreBounded(t *testing.T) {
 
 // No conversation is refused for the context because of a bound: vLLM counts it.
 func TestToolsThatAreNotCountedAreJudgedByVLLM(t *testing.T) {
+	t.Parallel()
 	h, _ := startChat(t, mockvllm.Options{Version: "0.8.4", MaxModelLen: 400}, nil)
 	body := `{"model":"m","messages":` + userMessage + `,"max_tokens":60,"tool_choice":"none","tools":` + weatherTool + `}`
 	if got := h.chat(body); got.status != 200 {
@@ -339,6 +359,7 @@ func TestToolsThatAreNotCountedAreJudgedByVLLM(t *testing.T) {
 
 // A template that refuses messages is the client's mistake.
 func TestChatThatTheTemplateRefuses(t *testing.T) {
+	t.Parallel()
 	h, _ := startChat(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateLlama}, nil)
 	got := h.chat(`{"model":"m","messages":[{"role":"system","content":"a"}],"max_tokens":9,"tools":` + weatherTool + `}`)
 	if got.status != 400 || !strings.Contains(got.body, "no first user message") {
@@ -348,6 +369,7 @@ func TestChatThatTheTemplateRefuses(t *testing.T) {
 
 // A cap that may refuse the request needs the length of the messages, which the template does not tell.
 func TestChatThatTheTemplateRefusesUnderABudget(t *testing.T) {
+	t.Parallel()
 	h, mock := startChat(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateLlama}, nil)
 	body := `{"model":"m","messages":[{"role":"system","content":"a"}],"max_tokens":30,"tools":` + weatherTool + `}`
 	answers := map[string]response{"the estimate without a cap": h.post("/v1/estimate", body)}
@@ -368,6 +390,7 @@ func TestChatThatTheTemplateRefusesUnderABudget(t *testing.T) {
 
 // The configuration says that the model chats, but its backend has no chat template.
 func TestChatWithoutATemplateIsUnsupported(t *testing.T) {
+	t.Parallel()
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key"})
 	if err != nil {
 		t.Fatal(err)
@@ -387,5 +410,42 @@ func TestChatWithoutATemplateIsUnsupported(t *testing.T) {
 	list := h.do(h.newRequest(t.Context(), http.MethodGet, "/v1/models/m", "")).body
 	if endpoints := gjson.Get(list, "endpoints").Raw; endpoints != `["/v1/completions"]` {
 		t.Errorf("the model has the endpoints %s", endpoints)
+	}
+}
+
+// Client libraries send back what they got, and null for what they have not.
+func TestTurnsThatClientLibrariesSendBackAreServed(t *testing.T) {
+	t.Parallel()
+	h, mock := startChat(t, mockvllm.Options{}, nil)
+	const ask = `{"role":"user","content":"hi"}`
+	for name, c := range map[string]struct{ rest, want string }{
+		"a turn that was cut in its reasoning": {
+			`"messages":[` + ask + `,{"role":"assistant","content":null,"refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[],"reasoning":"thinking"},` + ask + `]`,
+			`"messages":[` + ask + `,{"role":"assistant","reasoning":"thinking"},` + ask + `]`,
+		},
+		"a tool loop": {
+			`"messages":[` + ask + `,{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"now","arguments":"{}"}}],"function_call":null,` +
+				`"provider_specific_fields":{"refusal":null}},{"role":"tool","tool_call_id":"c","content":"12"}],"tools":[{"type":"function","function":{"name":"now"}}]`,
+			`"messages":[` + ask + `,{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"now","arguments":"{}"}}]},` +
+				`{"role":"tool","tool_call_id":"c","content":"12"}],"tools":[{"type":"function","function":{"name":"now"}}]`,
+		},
+		"a null member": {
+			`"messages":[` + ask + `,{"role":"assistant","content":"x","tool_call_id":null},` + ask + `],"tools":[]`,
+			`"messages":[` + ask + `,{"role":"assistant","content":"x"},` + ask + `]`,
+		},
+		"what says what holds anyway": {
+			`"messages":[` + ask + `],"store":false,"service_tier":"auto","modalities":["text"],"safety_identifier":"s","prompt_cache_key":"k","reasoning_effort":"low"`,
+			`"messages":[` + ask + `],"reasoning_effort":"low"`,
+		},
+	} {
+		got := h.chat(`{"model":"m","max_tokens":4,` + c.rest + `}`)
+		if got.status != http.StatusOK {
+			t.Errorf("%s: got %d %s", name, got.status, got.body)
+			continue
+		}
+		sent := requestsTo(mock, proxy.ChatPath)
+		if want := `{"model":"org/Model-8B","max_tokens":4,` + c.want + `}`; sent[len(sent)-1] != want {
+			t.Errorf("%s: the backend got %s, want %s", name, sent[len(sent)-1], want)
+		}
 	}
 }

@@ -21,6 +21,9 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 	if err := x.checkKnownLength(); err != nil {
 		return err
 	}
+	if err := s.refuseKiller(x); err != nil {
+		return err
+	}
 	if err := s.beginKeepalive(x); err != nil {
 		return err
 	}

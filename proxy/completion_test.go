@@ -9,14 +9,37 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"basegate/admission"
 	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/quota"
 )
 
+func TestUnknownExpectationIsRefusedInTheAPIsForm(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
+	for _, path := range []string{"/v1/completions", "/v1/models", "/v1/nothing"} {
+		req := h.newRequest(t.Context(), http.MethodPost, path, plainRequest)
+		req.Header.Set("Expect", "something-else")
+		got := h.do(req)
+		e := gjson.Get(got.body, "error")
+		if got.status != http.StatusExpectationFailed || e.Get("code").Str != "invalid_request" || !e.Get("param").Exists() ||
+			e.Get("request_id").Str == "" || e.Get("request_id").Str != got.header.Get("X-Request-Id") {
+			t.Errorf("%s: got %d %s, want 417 with an error of the API", path, got.status, got.body)
+		}
+	}
+	req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", plainRequest)
+	req.Header.Set("Expect", "100-Continue")
+	if got := h.do(req); got.status != http.StatusOK {
+		t.Errorf("100-Continue: got %d %s, want 200", got.status, got.body)
+	}
+}
+
 // Each request fails one check and all later ones that it can.
 func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	huge := strings.Repeat(" ", 1<<20+1)
 	for _, c := range []struct {
@@ -26,7 +49,7 @@ func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 	}{
 		{"path", "POST", "/v1/embeddings", "no", "", huge, 404, "not_found"},
 		{"slash at the end", "POST", "/v1/completions/", "no", "", huge, 404, "not_found"},
-		{"more than a model's id", "POST", "/v1/models/m/x", "no", "", "", 404, "not_found"},
+		{"more than a model's id", "GET", "/v1/models/m/x", "", "", "", 404, "not_found"},
 		{"less than a model's id", "GET", "/v1/models/", "no", "", "", 404, "not_found"},
 		{"method", "GET", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
 		{"OPTIONS", "OPTIONS", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
@@ -70,6 +93,7 @@ func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 // Checks that need only the body happen before the request waits for a slot; those that need the tokenizer or a
 // reservation happen after it.
 func TestOrderOfChecksAroundTheQueue(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthInput = quota.Limit(10) }))
@@ -114,6 +138,7 @@ func (h *harness) awaitWithoutSlot(body string) response {
 
 // Each cap of the key and of its account refuses as soon as it is used up, also while the key has no free slot.
 func TestSpentBudgetIsRefusedWithoutWaitingForASlot(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
 	backend.release <- struct{}{}
@@ -158,6 +183,7 @@ func (h *harness) updateAccount(caps quota.Caps) {
 }
 
 func TestOpenBreakerRefusesWithoutWaitingForASlot(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, func(o *harnessOptions) {
 		o.settings.ConcurrencyPerKey, o.settings.Attempts, o.breaker.ConsecutiveFailures, o.breaker.OpenFor = 1, 1, 1, time.Hour

@@ -67,6 +67,7 @@ const (
 // The log says why an attempt failed. Errors of net/http quote the bytes that it could not parse, which may be of a
 // completion.
 func TestInvalidHTTPIsNotQuotedInTheLog(t *testing.T) {
+	t.Parallel()
 	const marker = "m4rk3r"
 	for name, c := range map[string]struct{ sent, body, code string }{
 		"no status line":    {marker + "\r\n\r\n", streamRequest, "upstream_unreachable"},
@@ -91,6 +92,7 @@ func TestInvalidHTTPIsNotQuotedInTheLog(t *testing.T) {
 }
 
 func TestTruncatedPlainResponseIsRefused(t *testing.T) {
+	t.Parallel()
 	head := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + fmt.Sprint(len(plainResponse)+1) + "\r\n\r\n"
 	for name, sent := range map[string]string{
 		"short of its length":     head + plainResponse,
@@ -111,6 +113,7 @@ func TestTruncatedPlainResponseIsRefused(t *testing.T) {
 // At whatever offset the connection breaks, the client receives all events that were whole, then [DONE] if every choice
 // has finished, else one error event.
 func TestStreamCutOffAtAnyOffsetEndsUnambiguously(t *testing.T) {
+	t.Parallel()
 	events := []string{event(0, "caf\u00e9 \u2028", "null"), event(1, "☕", "null"), event(1, "", `"stop"`), event(0, "b", `"length"`), doneEvent}
 	sent := strings.Join(events, "")
 	finished := len(sent) - len(doneEvent)
@@ -148,6 +151,7 @@ func TestStreamCutOffAtAnyOffsetEndsUnambiguously(t *testing.T) {
 }
 
 func TestSilentBackendEndsAStreamWithAnErrorEvent(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = 200 * time.Millisecond }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		respondStream(event(0, "a", "null"))(w, r)
 		<-r.Context().Done()
@@ -162,12 +166,12 @@ func TestSilentBackendEndsAStreamWithAnErrorEvent(t *testing.T) {
 // A client that stops reading delays only its own stream. The time must not count as silence of the backend, whose
 // breaker it would open.
 func TestSlowClientIsNotTakenForASilentBackend(t *testing.T) {
-	t.Parallel() // it waits for pause
-	const pause = 2250 * time.Millisecond
-	long := event(0, strings.Repeat("word ", 8<<20/len("word ")), "null") // more than the socket buffers hold
+	t.Parallel()                                                          // it waits for pause
+	const idle, pause = 4 * time.Second, 4500 * time.Millisecond          // idle plus proxy's writeSlack is left for the whole write
+	long := event(0, strings.Repeat("word ", 6<<20/len("word ")), "null") // more than the socket buffers hold
 	beforePause, afterPause := event(0, "a", "null")+long, event(0, "b", `"stop"`)+doneEvent
 	sent, resume := make(chan struct{}), make(chan struct{})
-	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = pause * 2 / 3 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = idle }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		respondStream(event(0, "a", "null"), long)(w, r)
 		close(sent)
 		<-resume
@@ -186,6 +190,9 @@ func TestSlowClientIsNotTakenForASilentBackend(t *testing.T) {
 	}
 	<-sent
 	<-time.NewTimer(pause).C
+	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 20); err != nil { // the rest comes through a small one too slowly
+		t.Fatal(err)
+	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)

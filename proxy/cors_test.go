@@ -14,6 +14,7 @@ func withOrigin(o *harnessOptions) {
 }
 
 func TestCORSIsOffUnlessConfigured(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	for _, method := range []string{http.MethodOptions, http.MethodPost} {
 		req := h.newRequest(t.Context(), method, "/v1/completions", `{"model":"m","prompt":"x"}`)
@@ -32,6 +33,7 @@ func TestCORSIsOffUnlessConfigured(t *testing.T) {
 }
 
 func TestPreflightIsAnsweredBeforeTheKeyIsLookedFor(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, withOrigin, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	preflight := func(origin, headers string) response {
 		req := h.newRequest(t.Context(), http.MethodOptions, "/v1/completions", "")
@@ -61,6 +63,7 @@ func TestPreflightIsAnsweredBeforeTheKeyIsLookedFor(t *testing.T) {
 }
 
 func TestResponsesToAConfiguredOriginCanBeRead(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, withOrigin, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	for what, key := range map[string]string{"a completion": "Bearer " + h.secret, "an error": "Bearer x"} {
 		req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"x"}`)
@@ -83,12 +86,16 @@ func TestResponsesToAConfiguredOriginCanBeRead(t *testing.T) {
 }
 
 func TestUserTagsThatAreNotPrintableASCIIAreReturnedPercentEncoded(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	for user, want := range map[string][2]string{
 		`run 7/a`:     {"run 7/a", ""},
 		`žluť + 1`:    {"", "%C5%BElu%C5%A5%20%2B%201"},
 		`a\r\nX-E: 1`: {"", "a%0D%0AX-E%3A%201"},
 		``:            {"", ""},
+		` a `:         {"", "%20a%20"},
+		`a `:          {"", "a%20"},
+		` `:           {"", "%20"},
 	} {
 		got := h.complete(`{"model":"m","prompt":"x","user":"` + user + `"}`)
 		if plain, encoded := got.header.Get("X-Acs-User"), got.header.Get("X-Acs-User-Encoded"); plain != want[0] || encoded != want[1] {

@@ -23,13 +23,22 @@ func (x *exchange) echoedTokens() func(choice int) int64 {
 	if x.prompt.exact { // bounds of the prompts say nothing about their echo
 		each = x.prompt.each
 	}
-	n, maxTokens := int(x.request.N), x.maxTokens()
+	maxTokens := x.maxTokens()
 	return func(choice int) int64 {
-		if prompt := choice / n; prompt < len(each) {
+		if prompt := x.promptOf(choice); prompt < len(each) {
 			return x.truncatedIn(x.servedContext(), each[prompt], maxTokens)
 		}
 		return unlimited
 	}
+}
+
+// promptOf returns the index of the prompt that a choice completes. A plain response has all choices, of which emulating best_of
+// takes more than n for each prompt.
+func (x *exchange) promptOf(choice int) int {
+	if n := len(x.charge.choices) / x.request.Prompts; !x.request.Stream && n > 0 {
+		return choice / n
+	}
+	return choice / int(x.request.N)
 }
 
 // countCompletion counts the completion tokens in what has been received of each choice, never more than was reserved. If
@@ -44,6 +53,7 @@ func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	most := x.reservation.MaxTokens()
 	if echoed := x.echoedTokens(); echoed != nil {
 		for i := range choices {
 			choices[i].Echoed = echoed(choices[i].Index)
@@ -58,11 +68,11 @@ func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 		if x.request.Echo && prompts == nil { // the first event may begin with the prompt's own tokens
 			c.echoed = choices[i].Echoed
 		}
-		c.tokens = c.MinTokens()
-		if c.IsCounted() || c.TextBytes() == 0 {
+		c.tokens, c.limit = c.MinTokens(), int(min(most+c.echoed, unlimited/maxTokenBytes)*maxTokenBytes)
+		if c.IsCounted() || c.TextBytes() == 0 || c.tokens >= most {
 			continue
 		}
-		counter.add(c.TextBytes(), c.whole, func(n int64) { c.several = n-c.echoed > c.tokens })
+		counter.add(min(c.TextBytes(), c.limit), c.whole, func(n int64) { c.several = n-c.echoed > c.tokens })
 	}
 	if err := counter.wait(); err != nil {
 		return 0, err
@@ -72,7 +82,7 @@ func (x *exchange) countCompletion(ctx context.Context) (int64, error) {
 	}
 	var sum int64
 	for i := range received {
-		sum += min(received[i].tokens, x.reservation.MaxTokens())
+		sum += min(received[i].tokens, most)
 	}
 	return sum, nil
 }
@@ -82,14 +92,32 @@ type receivedChoice struct {
 	*stream.ChoiceUsage
 	prompt  string // that the text begins with
 	echoed  int64  // tokens of the prompt that are counted with the first event
+	limit   int    // bytes of text in which there are as many tokens as can be charged
 	several bool   // some of its events hold several tokens
 	tokens  int64
+}
+
+// maxTokenBytes is longer than any token of a vocabulary, in bytes. The longest ones are runs of spaces.
+const maxTokenBytes = 1 << 10
+
+// texts calls yield with the text of each event, without the prompt, as far as it can make a difference to the charge.
+func (c *receivedChoice) texts(yield func(string) bool) {
+	left := c.limit
+	for text := range c.Texts(c.prompt) {
+		if len(text) > left {
+			text = strings.ToValidUTF8(text[:left], "")
+		}
+		left -= len(text)
+		if !yield(text) || left == 0 {
+			return
+		}
+	}
 }
 
 // whole returns the text of all events.
 func (c *receivedChoice) whole() string {
 	var all strings.Builder
-	for text := range c.Texts(c.prompt) {
+	for text := range c.texts {
 		all.WriteString(text)
 	}
 	return all.String()
@@ -110,7 +138,7 @@ func (x *exchange) countEvents(ctx context.Context, received []receivedChoice) e
 		if err := x.memory.Grow(2*int64(c.TextBytes()) + eventBytes*c.Events); err != nil {
 			return err //nolint:wrapcheck // compared by the callers
 		}
-		for text := range c.Texts(c.prompt) {
+		for text := range c.texts {
 			for piece := range validPieces(text) {
 				if _, found := positions[piece]; !found {
 					positions[piece] = len(positions)
@@ -140,7 +168,7 @@ func (x *exchange) countEvents(ctx context.Context, received []receivedChoice) e
 func (c *receivedChoice) sumEvents(count func(text string) int64) {
 	var sum int64
 	echoed := c.echoed
-	for text := range c.Texts(c.prompt) {
+	for text := range c.texts {
 		n := int64(strings.Count(text, invalidText))
 		for piece := range validPieces(text) {
 			n += count(piece)
@@ -188,7 +216,7 @@ func (x *exchange) echoedTexts() ([]string, error) {
 
 // echoedText returns the prompt that a choice repeats, or "".
 func (x *exchange) echoedText(c *stream.ChoiceUsage, prompts []string) string {
-	if p := c.Index / int(x.request.N); p < len(prompts) {
+	if p := x.promptOf(c.Index); p < len(prompts) {
 		return prompts[p]
 	}
 	return ""

@@ -9,7 +9,9 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -104,6 +106,7 @@ func textTokens(t *testing.T, h *harness, mock, text string) int64 {
 // The events of a stream that the client leaves are charged as they say themselves, or else one token each, and by their
 // own text if they hold several. On random text, the tokenizer makes more tokens of the whole than were sent.
 func TestEventsOfACutStreamAreChargedOneByOne(t *testing.T) {
+	t.Parallel()
 	const (
 		random  = `"prompt":"The sea","max_tokens":120,"ignore_eos":true,"temperature":2,"seed":5,"logit_bias":{"33":-100}`
 		anyByte = `"prompt":"The sea","max_tokens":120,"ignore_eos":true,"temperature":2,"seed":5,"allowed_token_ids":[65,97,98,101,104,116,128,195,169,226,130,255]`
@@ -125,6 +128,7 @@ func TestEventsOfACutStreamAreChargedOneByOne(t *testing.T) {
 		{"random bytes with logprobs", anyByte, `,"logprobs":0`, 3, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			direct, mock := startMock(t, "0.32.0")
 			known := mockStream(t, direct, mock, c.perEvent, c.generated+`,"return_token_ids":true`)
 			events := mockStream(t, direct, mock, c.perEvent, c.generated+c.asked)
@@ -163,6 +167,7 @@ func TestEventsOfACutStreamAreChargedOneByOne(t *testing.T) {
 
 // U+FFFD stands for bytes that are no text. It is one token, although the tokenizer makes three of its bytes.
 func TestInvalidBytesInACutStreamAreOneTokenEach(t *testing.T) {
+	t.Parallel()
 	direct, mock := startMock(t, "0.32.0")
 	for text, want := range map[string]int64{
 		"\ufffd": 1, "\ufffd\ufffd": 2, "!\ufffd!": 3, "\ufffd!\ufffd": 3,
@@ -180,6 +185,7 @@ func TestInvalidBytesInACutStreamAreOneTokenEach(t *testing.T) {
 // Counting a stream that was cut off asks the tokenizer once if its events hold a token each, and otherwise once more for
 // each different text.
 func TestCountOfACutStreamNeedsFewRequests(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		events []string
 		want   int
@@ -198,6 +204,45 @@ func TestCountOfACutStreamNeedsFewRequests(t *testing.T) {
 			h.leaveAfter(len(events), fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":50,"stream":true}`, tokenIDs(3)))
 			if calls -= before; calls != c.want {
 				t.Errorf("got %d requests to /tokenize, want %d", calls, c.want)
+			}
+		})
+	}
+}
+
+// Text is sent to the tokenizer only as far as it can make a difference to the charge, which is limited by max_tokens.
+func TestTextIsCountedOnlyAsFarAsItMatters(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("š! ", 300_000) // 1.2 MB
+	for name, c := range map[string]struct {
+		events []string
+		most   int // bytes sent to /tokenize
+		want   int64
+	}{
+		"more events than max_tokens": {slices.Repeat([]string{"a b"}, 40), 0, 20},
+		"a long event":                {[]string{long}, 2 * 20 << 10, 20},
+		"long events":                 {[]string{"a", long, long}, 2 * 20 << 10, 20},
+		"a long token":                {[]string{strings.Repeat("x", 100_000)}, 2 * 20 << 10, 1},
+		"short events":                {[]string{"a b c", "d"}, 40, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sent atomic.Int64
+			var events []string
+			for _, text := range c.events {
+				events = append(events, event(0, text, "null"))
+			}
+			h := newHarness(t, nil, startFilteredBackend(t, respondStreamThenHang(events...), func(r *http.Request) bool {
+				if r.URL.Path == "/tokenize" {
+					body, _ := io.ReadAll(r.Body)
+					r.Body = io.NopCloser(strings.NewReader(string(body)))
+					sent.Add(int64(len(gjson.GetBytes(body, "prompt").Str)))
+				}
+				return true
+			}))
+			before := sent.Load()
+			got := h.leaveAfter(len(events), `{"model":"m","prompt":[1,2],"max_tokens":20,"stream":true}`)
+			if n := int(sent.Load() - before); got != c.want || n > c.most {
+				t.Errorf("charged %d tokens, want %d; %d bytes were sent to the tokenizer, want at most %d", got, c.want, n, c.most)
 			}
 		})
 	}

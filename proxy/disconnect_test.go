@@ -23,6 +23,7 @@ func withoutTimeouts(o *harnessOptions) {
 
 // 200 clients disconnect: in the middle of a stream, before its first event, or while they wait for a plain response.
 func TestDisconnectCancelsTheBackendRequestAtOnce(t *testing.T) {
+	t.Parallel()
 	var cancelled atomic.Int64
 	arrived := make(chan struct{}, 200)
 	backend := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -65,13 +66,14 @@ func TestDisconnectCancelsTheBackendRequestAtOnce(t *testing.T) {
 }
 
 func TestDisconnectBetweenAttemptsEndsTheRetries(t *testing.T) {
+	t.Parallel()
 	var attempts atomic.Int64
 	ctx, disconnect := context.WithCancel(t.Context())
 	h := newHarness(t, func(o *harnessOptions) { o.settings.Attempts = 10 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		if attempts.Add(1) == 4 {
 			disconnect()
 		}
-		respond(500, "text/plain", "Internal Server Error")(w, r)
+		respond(502, "text/plain", "Bad Gateway")(w, r)
 	}))
 	if _, err := client.Do(h.newRequest(ctx, http.MethodPost, "/v1/completions", streamRequest)); err == nil {
 		t.Error("the client received a response after it had disconnected")
@@ -87,6 +89,7 @@ func TestDisconnectBetweenAttemptsEndsTheRetries(t *testing.T) {
 }
 
 func TestDisconnectWhileSendingTheBodyEndsTheRequest(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, func(http.ResponseWriter, *http.Request) { t.Error("the backend received a request") }))
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
@@ -101,6 +104,7 @@ func TestDisconnectWhileSendingTheBodyEndsTheRequest(t *testing.T) {
 
 // net/http detects a disconnect only after the body has been read to its end.
 func TestDisconnectIsNoticedForEveryFormOfBody(t *testing.T) {
+	t.Parallel()
 	arrived, cancelled := make(chan struct{}), make(chan struct{})
 	h := newHarness(t, withoutTimeouts, startBackend(t, func(_ http.ResponseWriter, r *http.Request) {
 		arrived <- struct{}{}
@@ -146,6 +150,7 @@ func TestDisconnectIsNoticedForEveryFormOfBody(t *testing.T) {
 }
 
 func TestDisconnectWhileQueuedFreesThePlaceAndIsNotCharged(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
 	first := h.completeAsync(t.Context(), promptRequest(0))

@@ -10,6 +10,7 @@ import (
 )
 
 func TestDrainCompletesStreamsAndRefusesNewRequests(t *testing.T) {
+	t.Parallel()
 	finish := make(chan struct{})
 	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		respondStream(event(0, "a", "null"))(w, r)

@@ -53,7 +53,7 @@ func (s *Server) estimate(x *exchange) error {
 	if err := x.checkKnownLength(); err != nil {
 		return err
 	}
-	if err := x.model.CheckServable(x.attempts.usable); err != nil {
+	if err := x.model.CheckServable(x.routing()); err != nil {
 		return x.unavailable(err)
 	}
 	estimate, err := s.estimateCost(x)

@@ -19,7 +19,8 @@ import (
 
 // For random caps and bodies, the estimate is what the request itself then gets.
 func TestEstimateAgreesWithTheReservation(t *testing.T) {
-	h := newHarness(t, nil, startBackend(t, respond(200, "application/json", plainResponse)))
+	t.Parallel()
+	h := newHarness(t, nil, startBackend(t, respondPlain))
 	r := rand.New(rand.NewPCG(1, 2))
 	used := int64(0)
 	for range 60 {
@@ -49,6 +50,7 @@ func TestEstimateAgreesWithTheReservation(t *testing.T) {
 }
 
 func TestEstimateIsOneWholeObjectAndSendsNothing(t *testing.T) {
+	t.Parallel()
 	var backend recorder
 	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(20) }))
@@ -69,6 +71,7 @@ func TestEstimateIsOneWholeObjectAndSendsNothing(t *testing.T) {
 
 // A cold model is estimated without being started; a boot that failed is 502 with Retry-After, as for a completion.
 func TestEstimateOfAColdModelDoesNotStartIt(t *testing.T) {
+	t.Parallel()
 	cold := func(start string) func(*harnessOptions) {
 		return func(o *harnessOptions) {
 			launch := &config.Launch{Start: []string{start}, Stop: []string{"true"}, BootEstimate: time.Minute, BootTimeout: time.Minute}
@@ -86,16 +89,19 @@ func TestEstimateOfAColdModelDoesNotStartIt(t *testing.T) {
 	failing := newHarness(t, cold("false"))
 	failing.complete(body) // starts it
 	poll.Until(t, "the boot has failed", func() bool { return failing.complete(body).status == http.StatusBadGateway })
+	const kind = "upstream_unreachable"
 	for _, path := range []string{"/v1/completions", "/v1/estimate"} {
 		got := failing.post(path, body)
 		seconds, err := strconv.Atoi(got.header.Get("Retry-After"))
-		if got.status != http.StatusBadGateway || err != nil || seconds < 1 || seconds > 59 || strings.Contains(got.body, "false") {
-			t.Errorf("%s: got %d, Retry-After %q, %s", path, got.status, got.header.Get("Retry-After"), got.body)
+		if got.status != http.StatusBadGateway || err != nil || seconds < 1 || seconds > 59 || strings.Contains(got.body, "false") ||
+			gjson.Get(got.body, "error.code").Str != kind || got.header.Get("X-Acs-Upstream-Error-Kind") != kind {
+			t.Errorf("%s: got %d %v %s, want 502 %s with Retry-After", path, got.status, got.header, got.body, kind)
 		}
 	}
 }
 
 func TestTokenIDsAreAtMost31Bits(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respond(200, "application/json", plainResponse)))
 	for id, want := range map[string]int{"2147483647": 200, "2147483648": 400} {
 		if got := h.complete(`{"model":"m","prompt":[` + id + `]}`); got.status != want {

@@ -59,13 +59,14 @@ type caller struct {
 
 // attempts are the attempts made so far.
 type attempts struct {
-	count   int
-	tried   []fleet.FailedAttempt
-	failed  []usage.Attempt // that failed, for the ledger; nil for nearly all requests
-	usable  fleet.Filter    // of backends that have the request's fields; nil if every version has them
-	backend *fleet.Backend  // of the last attempt; nil before the first
-	busy    bool            // the last attempt found its backend busy, and no other one was left
-	working bool            // the backend is working on the request, or was when the client disconnected
+	count       int
+	tried       []fleet.FailedAttempt
+	failed      []usage.Attempt // that failed, for the ledger; nil for nearly all requests
+	usable      fleet.Filter    // of backends that can serve the request's fields; nil: of all
+	backend     *fleet.Backend  // of the last attempt; nil before the first
+	fingerprint uint64          // of the body; see killers
+	busy        bool            // the last attempt found its backend busy, and no other one was left
+	working     bool            // the backend is working on the request, or was when the client disconnected
 }
 
 // failedAt reports whether an attempt at the backend has failed before.
@@ -136,6 +137,10 @@ func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 		x := s.newExchange(c.Response().Writer, c.Request())
 		if d := x.settings.dialectOf(c.Request().URL.Path); d != nil {
 			x.caller.dialect = &dialectCall{Dialect: d}
+		}
+		if !x.expectsNothingElse() {
+			x.w.Header().Set("Connection", "close") // the client may send its body or wait for leave to do so
+			return s.run(x, func() error { return apierr.UnknownExpectation() })
 		}
 		if x.allowOrigin() {
 			return s.run(x, func() error { return x.answerPreflight() })

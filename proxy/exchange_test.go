@@ -23,6 +23,7 @@ type readPanic struct{}
 func (readPanic) Read([]byte) (int, error) { panic("the completion was s3cret") }
 
 func TestPanicInAStreamIsOneErrorEvent(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) { o.transport = streamPanic{} }, refusingBackend(t))
 	got := h.complete(streamRequest)
 	rest, ok := strings.CutPrefix(got.body, event(0, "a", "null"))
@@ -45,6 +46,7 @@ func (roundTripPanic) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 func TestPanicIsAnInternalErrorWithoutItsValue(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) { o.transport = roundTripPanic{} }, refusingBackend(t))
 	if got := h.complete(plainRequest); got.status != http.StatusInternalServerError || !strings.Contains(got.body, "internal_error") {
 		t.Errorf("got %d %s, want 500 internal_error", got.status, got.body)

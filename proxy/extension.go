@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -56,14 +57,32 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 	if body != io.Reader(upload) {
 		defer x.memory.Shrink(gunzipMemory)
 	}
-	x.r.Body = struct {
-		io.Reader
-		io.Closer
-	}{body, x.r.Body}
-	return extension.Serve(ExtensionCall{
+	x.r.Body = extensionBody{x.r.Body, body, upload}
+	err = extension.Serve(ExtensionCall{
 		Response: &extensionResponse{x.w, s, x}, Request: x.r,
 		Account: x.caller.identity.AccountID, Key: x.caller.identity.KeyID, Param: c.Param,
 	})
+	if err != nil && x.cancelled() { // which is why it failed, whatever it failed at
+		return x.cancelErr()
+	}
+	return err
+}
+
+// extensionBody is the body of a request, decompressed. The errors of its reads are those of the API.
+type extensionBody struct {
+	io.Closer
+
+	decompressed io.Reader
+	upload       *upload
+}
+
+// Read implements io.Reader.
+func (b extensionBody) Read(p []byte) (int, error) {
+	n, err := b.decompressed.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.upload.readErr()
+	}
+	return n, err //nolint:wrapcheck // io.EOF must stay as it is
 }
 
 // extensionResponse records the status that an extension sends, and limits how slowly a client may read.
@@ -86,7 +105,11 @@ func (w *extensionResponse) Write(p []byte) (int, error) {
 		w.WriteHeader(http.StatusOK)
 	}
 	w.exchange.extendWriteDeadline()
-	return w.ResponseWriter.Write(p)
+	n, err := w.ResponseWriter.Write(p)
+	if err != nil {
+		w.exchange.delivery.clientGone()
+	}
+	return n, err //nolint:wrapcheck // net/http's own
 }
 
 // Unwrap serves http.ResponseController.

@@ -11,6 +11,7 @@ import (
 )
 
 func TestHealthyBackendHidesAFailingOne(t *testing.T) {
+	t.Parallel()
 	healthy := startBackend(t, respond(http.StatusOK, "application/json", plainResponse))
 	reset := func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }
 	for name, other := range map[string]string{
@@ -32,6 +33,7 @@ func TestHealthyBackendHidesAFailingOne(t *testing.T) {
 
 // One of two backends fails. Whether the request is sent to the other one depends on the failure.
 func TestFailoverDependsOnTheFailure(t *testing.T) {
+	t.Parallel()
 	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	reset := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	truncated := func(w http.ResponseWriter, _ *http.Request) {
@@ -55,6 +57,8 @@ func TestFailoverDependsOnTheFailure(t *testing.T) {
 		{"a dead engine as the first event", respondStream("data: "+fmt.Sprintf(errorBody, "EngineCore encountered an issue.", 400)+"\n\n", doneEvent), streamRequest, true},
 		{"an abort", respondStream(event(0, "", `"abort"`), doneEvent), streamRequest, true},
 		{"an abort, plain", respond(200, "application/json", `{"choices":[{"index":0,"text":"","finish_reason":"abort"}]}`), plainRequest, true},
+		{"a choice that is missing, plain", respond(200, "application/json", `{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":0}}`), plainRequest, true},
+		{"a choice without a finish reason, plain", respond(200, "application/json", `{"choices":[{"index":0,"text":"a","finish_reason":null}]}`), plainRequest, true},
 		{"a full queue", respond(503, "application/json", fmt.Sprintf(errorBody, "The engine is currently busy", 503)), streamRequest, true},
 		{"too many requests", respond(429, "text/plain", "slow down"), plainRequest, true},
 		{"a wrong key", respond(401, "application/json", `{"error":"Unauthorized"}`), streamRequest, true},
@@ -69,11 +73,12 @@ func TestFailoverDependsOnTheFailure(t *testing.T) {
 		{"a stream that has begun", respondStream(event(0, "a", "null")), streamRequest, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()                      // silence waits
 			var failing, healthy atomic.Int64 // attempts
 			h := newHarness(t, func(o *harnessOptions) {
 				o.breaker.OpenFor = time.Nanosecond
-				if c.name == "silence" {
-					o.settings.FirstByteTimeout = time.Second
+				if strings.HasPrefix(c.name, "silence") {
+					o.settings.FirstByteTimeout = 2 * time.Second
 				}
 			}, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 				failing.Add(1)
@@ -109,10 +114,11 @@ func TestFailoverDependsOnTheFailure(t *testing.T) {
 
 // The breaker counts a request once per backend, however often it was retried there.
 func TestRetriedRequestCountsOnceForTheBreaker(t *testing.T) {
+	t.Parallel()
 	var attempts atomic.Int64
 	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 3 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		attempts.Add(1)
-		respond(500, "text/plain", "boom")(w, r)
+		respond(502, "text/plain", "Bad Gateway")(w, r)
 	}))
 	for i, want := range []int64{3, 6, 7} { // the first attempt of the third request opens the breaker
 		if got := h.complete(plainRequest); got.status != http.StatusBadGateway || attempts.Load() != want {
@@ -126,6 +132,7 @@ func TestRetriedRequestCountsOnceForTheBreaker(t *testing.T) {
 
 // A failure after a stream's first event is a failure like any other: as many in a row open the breaker.
 func TestStreamsThatBreakOffHalfwayOpenTheBreaker(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 6 }, startBackend(t, respondStream(event(0, "a", "null"))))
 	for i := range 6 {
 		if got := h.complete(streamRequest); got.status != http.StatusOK || !strings.Contains(got.body, `"upstream_server_error"`) {
@@ -138,6 +145,7 @@ func TestStreamsThatBreakOffHalfwayOpenTheBreaker(t *testing.T) {
 }
 
 func TestStreamsThatCompleteResetTheCount(t *testing.T) {
+	t.Parallel()
 	var requests atomic.Int64
 	breaksOff, completes := respondStream(event(0, "a", "null")), respondStream(event(0, "a", `"stop"`), doneEvent)
 	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 2 }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {

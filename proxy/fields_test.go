@@ -61,6 +61,7 @@ func (h *harness) keyID() string {
 func tokenIDs(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("7,", n), ",") + "]" }
 
 func TestFieldsOfVLLMArePassedOnUntouched(t *testing.T) {
+	t.Parallel()
 	var backend recorder
 	h := newHarness(t, nil, startVersion(t, "0.32.0", backend.ServeHTTP))
 	for _, members := range []string{
@@ -80,7 +81,8 @@ func TestFieldsOfVLLMArePassedOnUntouched(t *testing.T) {
 }
 
 func TestSequencesPerRequestAreLimited(t *testing.T) {
-	h := newHarness(t, func(o *harnessOptions) { o.settings.SequencesPerRequest = 8 }, startBackend(t, respond(200, "application/json", plainResponse)))
+	t.Parallel()
+	h := newHarness(t, func(o *harnessOptions) { o.settings.SequencesPerRequest = 8 }, startBackend(t, respondPlain))
 	for body, param := range map[string]string{
 		`"prompt":["a","b"],"n":4`:                       "",
 		`"prompt":["a","b","c"],"n":4`:                   "n",
@@ -94,6 +96,7 @@ func TestSequencesPerRequestAreLimited(t *testing.T) {
 }
 
 func TestFieldsGoOnlyToBackendsWhoseVersionHasThem(t *testing.T) {
+	t.Parallel()
 	var older, newer recorder
 	h := newHarness(t, nil, startVersion(t, "0.9.2", older.ServeHTTP), startVersion(t, "0.27.0", newer.ServeHTTP))
 	for range 10 {
@@ -114,13 +117,14 @@ func TestFieldsGoOnlyToBackendsWhoseVersionHasThem(t *testing.T) {
 }
 
 func TestFieldThatNoBackendHasIsRefusedWithItsVersion(t *testing.T) {
+	t.Parallel()
 	var backend recorder
 	h := newHarness(t, nil, startVersion(t, "0.9.1", backend.ServeHTTP), startVersion(t, "0.9.2", backend.ServeHTTP))
 	for member, c := range map[string]struct{ param, since string }{
 		`"cache_salt":"s"`:            {"cache_salt", "0.10 or later"},
 		`"return_token_ids":true`:     {"return_token_ids", "0.10.1 or later"},
-		`"truncate_prompt_tokens":-1`: {"truncate_prompt_tokens", "0.11 or later"},
-		`"bad_words":["x"]`:           {"bad_words", "0.25 or later"},
+		`"truncate_prompt_tokens":-1`: {"truncate_prompt_tokens", "0.20 or later"},
+		`"bad_words":["x"]`:           {"bad_words", "0.26 or later"},
 		`"structured_outputs":{"json":{},"disable_any_whitespace":true}`: {"structured_outputs", "0.11 or later"},
 	} {
 		got := h.complete(`{"model":"m","prompt":"x",` + member + `}`)
@@ -136,6 +140,7 @@ func TestFieldThatNoBackendHasIsRefusedWithItsVersion(t *testing.T) {
 }
 
 func TestBackendOfUnknownVersionReceivesEveryField(t *testing.T) {
+	t.Parallel()
 	var backend recorder
 	h := newHarness(t, nil, startVersion(t, "", backend.ServeHTTP))
 	if got := h.complete(`{"model":"m","prompt":"x","cache_salt":"s","structured_outputs":{"json":{}}}`); got.status != 200 {
@@ -148,6 +153,7 @@ func TestBackendOfUnknownVersionReceivesEveryField(t *testing.T) {
 
 // Each attempt is spelled for the version of its backend.
 func TestStructuredOutputIsRespelledForEachAttempt(t *testing.T) {
+	t.Parallel()
 	older, newer := recorder{status: 500}, recorder{status: 500}
 	h := newHarness(t, nil, startVersion(t, "0.10.2", older.ServeHTTP), startVersion(t, "0.11.0", newer.ServeHTTP))
 	for sent, want := range map[string]string{
@@ -171,8 +177,8 @@ func TestStructuredOutputIsRespelledForEachAttempt(t *testing.T) {
 
 // The prompt counts as what truncate_prompt_tokens leaves of it: for the length, the reservation and the ledger.
 func TestTruncatedPromptCountsAsWhatIsLeft(t *testing.T) {
-	var backend recorder
-	h := newHarness(t, nil, startVersion(t, "0.27.0", backend.ServeHTTP)) // its context is 4096
+	t.Parallel()
+	h := newHarness(t, nil, startVersion(t, "0.27.0", respondPlain)) // its context is 4096
 	long := `"` + strings.Repeat("word ", 5000) + `"`
 	for _, c := range []struct {
 		members string
@@ -216,6 +222,7 @@ func TestTruncatedPromptCountsAsWhatIsLeft(t *testing.T) {
 // With truncate_prompt_tokens -1, vLLM keeps what fits its own context, which may be larger than the configured one. That is
 // what the request can cost.
 func TestPromptTruncatedToALargerContextReservesWhatItMayCost(t *testing.T) {
+	t.Parallel()
 	var backend recorder
 	h := newHarness(t, func(o *harnessOptions) { o.model.MaxModelLen = 2000 }, startVersion(t, "0.27.0", backend.ServeHTTP)) // its context is 4096
 	for limit, status := range map[int64]int{3019: 429, 3020: 200} {
@@ -232,6 +239,7 @@ func TestPromptTruncatedToALargerContextReservesWhatItMayCost(t *testing.T) {
 
 // The backend scores what it keeps in its own context, which may be larger than the configured one.
 func TestPromptTruncatedToALargerContextIsTooLongToBeScored(t *testing.T) {
+	t.Parallel()
 	var backend recorder
 	h := newHarness(t, func(o *harnessOptions) {
 		o.model.MaxModelLen, o.model.MaxScoredPromptTokens = 2000, 1990
@@ -246,6 +254,7 @@ func TestPromptTruncatedToALargerContextIsTooLongToBeScored(t *testing.T) {
 
 // With backends of two contexts, a client that disconnects is charged what is left of its prompt at the one that served it.
 func TestPromptIsChargedAsTheServingBackendTruncatesIt(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, func(o *harnessOptions) { o.model.MaxModelLen = 5000 }, startBackend(t, backend.ServeHTTP)) // whose context is 4096
 	ctx, disconnect := context.WithCancel(t.Context())
@@ -260,6 +269,7 @@ func TestPromptIsChargedAsTheServingBackendTruncatesIt(t *testing.T) {
 
 // A client that disconnects from a plain request is charged its prompt: what is left of it.
 func TestTruncatedPromptIsChargedAsWhatIsLeft(t *testing.T) {
+	t.Parallel()
 	for members, want := range map[string]int64{
 		`"prompt":` + tokenIDs(500) + `,"truncate_prompt_tokens":100`:                            100,
 		`"prompt":["` + strings.Repeat("word ", 500) + `","a b c"],"truncate_prompt_tokens":100`: 104,
@@ -284,6 +294,7 @@ func TestTruncatedPromptIsChargedAsWhatIsLeft(t *testing.T) {
 
 // A clamp never lowers max_tokens below min_tokens; what then does not fit is refused.
 func TestClampNeverGoesBelowMinTokens(t *testing.T) {
+	t.Parallel()
 	var backend recorder
 	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(10) }))
@@ -303,6 +314,7 @@ func TestClampNeverGoesBelowMinTokens(t *testing.T) {
 
 // A spent budget and a length that is wrong whatever the tokenizer says are refused without starting the model.
 func TestSpentBudgetAndKnownLengthAreRefusedBeforeABoot(t *testing.T) {
+	t.Parallel()
 	started := filepath.Join(t.TempDir(), "started")
 	address, err := url.Parse(refusingBackend(t))
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -35,7 +34,9 @@ import (
 	"basegate/fleet"
 	connections "basegate/http1/client"
 	"basegate/http1/server"
+	"basegate/http1/strict"
 	"basegate/identity"
+	"basegate/internal/databasetest"
 	"basegate/internal/loopback"
 	"basegate/proxy"
 	"basegate/receipt"
@@ -74,6 +75,7 @@ type harnessOptions struct {
 	maxBuffered int64 // bytes
 	model       config.Model
 	models      []config.Model // further ones
+	probes      time.Duration  // interval of the probes
 	refusals    proxy.RefusalRecorder
 	receipts    bool
 }
@@ -87,9 +89,9 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 			ConcurrencyPerKey: 1000,
 			ClientAddress:     echo.ExtractIPDirect(),
 		},
-		maxBuffered: 1 << 30,
-		model:       config.Model{ID: "m", Checkpoint: "org/Model-8B", Precision: "bf16", MaxLogprobs: 20},
-		breaker:     breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
+		maxBuffered: 1 << 30, probes: time.Hour,
+		model:   config.Model{ID: "m", Checkpoint: "org/Model-8B", Precision: "bf16", MaxLogprobs: 20},
+		breaker: breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
 	}
 	transport := connections.New(connections.Settings{ConnectTimeout: 10 * time.Second, IdleTimeout: 4 * time.Second})
 	t.Cleanup(transport.CloseIdleConnections)
@@ -100,10 +102,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	h := &harness{t: t, log: new(lockedBuffer), registry: prometheus.NewRegistry(), database: filepath.Join(t.TempDir(), "test.db")}
 	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(h.log), zap.DebugLevel))
 
-	if err := os.WriteFile(h.database, migratedDatabase(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	db, err := database.Open(t.Context(), database.Settings{Path: h.database}, log)
+	db, err := database.Open(t.Context(), databasetest.SQLite(t, h.database), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +132,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 		})
 	}
 	models := fleet.New(append([]config.Model{model}, o.models...), fleet.Settings{
-		Breaker: o.breaker, ProbeInterval: time.Hour, ProbeTimeout: 10 * time.Second,
+		Breaker: o.breaker, ProbeInterval: o.probes, ProbeTimeout: 10 * time.Second,
 	}, transport, nil, log)
 	if err := models.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -179,7 +178,9 @@ func serve(t *testing.T, h http.Handler) (address string) {
 		Serve(listener net.Listener) error
 		Shutdown(ctx context.Context) error
 	} = standard
-	if *fastPath {
+	if !*fastPath {
+		socket = strict.NewListener(socket)
+	} else {
 		public = server.New(context.Background(), []string{proxy.CompletionsPath, proxy.ChatPath}, standard)
 	}
 	ended := make(chan struct{})
@@ -197,29 +198,6 @@ func serve(t *testing.T, h http.Handler) (address string) {
 	})
 	return "http://" + socket.Addr().String()
 }
-
-// migratedDatabase returns the file of an empty database after all migrations, which take longer than the rest of
-// newHarness.
-var migratedDatabase = sync.OnceValue(func() []byte {
-	dir, err := os.MkdirTemp("", "")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "migrated.db")
-	db, err := database.Open(context.Background(), database.Settings{Path: path}, zap.NewNop())
-	if err != nil {
-		panic(err)
-	}
-	if err := db.Close(); err != nil {
-		panic(err)
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		panic(err)
-	}
-	return content
-})
 
 // lockedBuffer is a buffer that can be read while it is written to.
 type lockedBuffer struct {
@@ -335,7 +313,7 @@ func startFilteredBackend(t *testing.T, complete http.HandlerFunc, exists func(*
 	return startBackendOf(t, "0.27.0", complete, exists)
 }
 
-func startBackendOf(t *testing.T, version string, complete http.HandlerFunc, exists func(*http.Request) bool) string {
+func startBackendOf(t *testing.T, version string, complete http.HandlerFunc, exists func(*http.Request) bool, more ...func(*http.ServeMux)) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
@@ -346,16 +324,24 @@ func startBackendOf(t *testing.T, version string, complete http.HandlerFunc, exi
 	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		count := len(strings.Fields(gjson.GetBytes(body, "prompt").Str))
+		for _, content := range gjson.GetBytes(body, "messages.#.content").Array() {
+			count += 1 + len(strings.Fields(content.Str))
+		}
 		if gjson.GetBytes(body, "add_special_tokens").Bool() {
 			count++
 		}
 		fmt.Fprintf(w, `{"count":%d,"max_model_len":4096,"tokens":[]}`, count)
 	})
-	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
+	generate := func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body) // net/http notices a client disconnect only after the body has been read
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		complete(w, r)
-	})
+	}
+	mux.HandleFunc("POST /v1/completions", generate)
+	mux.HandleFunc("POST /v1/chat/completions", generate)
+	for _, add := range more {
+		add(mux)
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !exists(r) {
 			http.NotFound(w, r)

@@ -9,11 +9,12 @@ import (
 )
 
 func TestRequestHeadersOfABackend(t *testing.T) {
+	t.Parallel()
 	var received []http.Header
 	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		received = append(received, r.Header.Clone())
 		if len(received) == 1 {
-			respond(http.StatusInternalServerError, "text/plain", "Internal Server Error")(w, r)
+			respond(http.StatusBadGateway, "text/plain", "Bad Gateway")(w, r)
 			return
 		}
 		respond(http.StatusOK, "application/json", plainResponse)(w, r)
@@ -43,6 +44,7 @@ func TestRequestHeadersOfABackend(t *testing.T) {
 }
 
 func TestResponseHeaders(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	got := h.complete(plainRequest).header
 	for name, want := range map[string]string{

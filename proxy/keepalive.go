@@ -20,8 +20,9 @@ const (
 	maxKeepalive = 60
 )
 
-// keepalive sends comments to a client whose stream has begun before its first event, so that no proxy in between closes
-// the connection. A comment is one line, without a blank line behind it: some clients take that for an event without data.
+// keepalive sends comments to a client in the silences of a stream, which has begun before its first event, so that no proxy in
+// between closes the connection. A comment is one line, without a blank line behind it: some clients take that for an event
+// without data.
 type keepalive struct {
 	interval time.Duration // 0: off
 	known    http.Header   // the header that has been sent
@@ -94,17 +95,35 @@ func (k *keepalive) send(x *exchange) {
 	k.timer.Reset(k.interval)
 }
 
+// hold keeps comments back while the caller uses the response, until release is called: the next one follows an interval later.
+func (k *keepalive) hold() (release func()) {
+	if k.interval == 0 {
+		return func() {}
+	}
+	k.mu.Lock()
+	if k.timer != nil && !k.stopped {
+		k.timer.Reset(k.interval)
+	}
+	return k.mu.Unlock
+}
+
 // stop stops the comments, and waits for one that is being sent. It may be called more than once.
 func (k *keepalive) stop() {
+	defer k.hold()()
+	if k.stopped = true; k.timer != nil {
+		k.timer.Stop()
+	}
+}
+
+// resume lets the comments go on after stop.
+func (k *keepalive) resume(comment func() string) {
 	if k.interval == 0 {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.stopped = true
-	if k.timer != nil {
-		k.timer.Stop()
-	}
+	k.comment, k.stopped = comment, false
+	k.timer.Reset(k.interval)
 }
 
 // lateHeaders returns the headers that were not known when the header was sent, as comments; nil without keepalive.
@@ -142,3 +161,4 @@ func (x *exchange) bootComment() string {
 
 func waitingForBudget() string     { return "queued for the budget" }
 func waitingForFirstEvent() string { return "waiting for the first token" }
+func waitingForNextEvent() string  { return "waiting for the next token" }

@@ -134,6 +134,7 @@ func TestKeepaliveSaysHowFarABootIs(t *testing.T) {
 
 // A failure before the first event is an error event, and costs nothing.
 func TestFailureUnderKeepaliveIsAnErrorEventAndFree(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respond(500, "text/plain", "no")))
 	got := h.beginStream("60", streamRequest).rest()
 	late := regexp.MustCompile(`^(: [a-z-]+ .+\n)+data: \{"error":\{"code":"upstream_server_error".+\}\}\n\n$`)
@@ -148,6 +149,7 @@ func TestFailureUnderKeepaliveIsAnErrorEventAndFree(t *testing.T) {
 // A request that fails a check that needs no backend gets its status. So does a request without a valid header, and one that
 // does not stream.
 func TestKeepaliveBeginsAfterTheChecksOfTheRequest(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respond(500, "text/plain", "no")))
 	for _, c := range []struct {
 		keepalive, body string
@@ -181,6 +183,7 @@ func TestKeepaliveBeginsAfterTheChecksOfTheRequest(t *testing.T) {
 
 // What fails after the stream has begun is one error event under status 200, whatever its own status would have been.
 func TestEveryLaterFailureUnderKeepaliveIsOneErrorEvent(t *testing.T) {
+	t.Parallel()
 	busy := respond(429, "application/json", `{"error":{"message":"Too many requests","code":429}}`)
 	long := `{"model":"m","stream":true,"prompt":"` + strings.Repeat("word ", 5000) + `"}`
 	for _, c := range []struct {
@@ -205,5 +208,45 @@ func TestEveryLaterFailureUnderKeepaliveIsOneErrorEvent(t *testing.T) {
 		if strings.Count(got, "data: ") != 1 || !strings.Contains(got, c.late) || !strings.Contains(got, `data: {"error":{"code":"`+c.code+`"`) || !strings.HasSuffix(got, "}}\n\n") {
 			t.Errorf("%s: got %q, want it as one error event after %q", c.code, got, c.late)
 		}
+	}
+}
+
+// Comments go on in the silences between events, and never within an event, of which the backend may have sent a part.
+func TestKeepaliveGoesOnBetweenEvents(t *testing.T) {
+	t.Parallel() // it waits for comments
+	for name, c := range map[string]struct {
+		end  string // what the backend sends after the silence
+		want string // what follows the comments; the error's members are cut off
+	}{
+		"a complete stream":   {event(0, "b", `"stop"`) + doneEvent, event(0, "b", `"stop"`) + doneEvent},
+		"a stream that fails": {event(0, "b", "null"), event(0, "b", "null") + `data: {"error":{"code":"upstream_server_error"` + "\n\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			silent := make(chan struct{})
+			h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = time.Minute }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+				respondStream(event(0, "a", "null"), ": ping\n\n", c.end[:20])(w, r)
+				select {
+				case <-silent:
+				case <-r.Context().Done():
+					return
+				}
+				respondStream(c.end[20:])(w, r)
+			}))
+			s := h.beginStream("5", streamRequest)
+			got := ""
+			for !strings.HasSuffix(got, event(0, "a", "null")) {
+				got += s.line()
+			}
+			for range 2 {
+				if got := s.line(); got != ": waiting for the next token\n" {
+					t.Errorf("got %q, want a comment", got)
+				}
+			}
+			close(silent)
+			if got := regexp.MustCompile(`,"message".*`).ReplaceAllString(s.rest(), ""); got != c.want {
+				t.Errorf("the stream ends with %q, want %q", got, c.want)
+			}
+		})
 	}
 }

@@ -12,21 +12,28 @@ import (
 
 	"basegate/config"
 	"basegate/mockvllm"
+	"basegate/proxy"
 )
 
 // A prompt is refused only by the tokenizer's count, never by the upper bound. A prompt whose bound fits is not
 // counted.
 func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
+	t.Parallel()
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}, APIKey: "backend-key", MaxModelLen: 200})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { mock.Close() })
 	h := newHarness(t, nil, mock.URL())
-	tokenizeCalls := func() (n int) {
-		for _, r := range mock.Requests() {
-			if r.Path == "/tokenize" {
+	// tokenizeCalls returns how many requests to the tokenizer have preceded a completion request, if there is one: a prompt whose
+	// request takes long is counted meanwhile.
+	tokenizeCalls := func(sent int) (n int) {
+		for _, r := range mock.Requests()[sent:] {
+			switch r.Path {
+			case "/tokenize":
 				n++
+			case proxy.CompletionsPath:
+				return n
 			}
 		}
 		return n
@@ -52,13 +59,13 @@ func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
 		{"a huge max_tokens", `"x"`, 1 << 30, 400, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := tokenizeCalls()
+			sent := len(mock.Requests())
 			got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d}`, c.prompt, c.maxTokens))
 			if got.status != c.status || (c.status == 400 && (!strings.Contains(got.body, `"code":"context_length_exceeded"`) ||
 				!strings.Contains(got.body, fmt.Sprintf(`"max_tokens":%d,"max_model_len":200`, c.maxTokens)))) {
 				t.Errorf("got %d %s, want %d", got.status, got.body, c.status)
 			}
-			if n := tokenizeCalls() - before; n != c.calls {
+			if n := tokenizeCalls(sent); n != c.calls {
 				t.Errorf("got %d calls of the tokenizer, want %d", n, c.calls)
 			}
 		})
@@ -73,6 +80,7 @@ func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
 
 // Where a backend has no /tokenize, the upper bound decides on the length, and the message says so.
 func TestBoundDecidesOnTheLengthWithoutATokenizer(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
 		limited := func(o *harnessOptions) { o.model.MaxScoredPromptTokens = 10 }
 		h := newHarness(t, limited, startBackendWithTokenizer(t, respond(status, "application/json", "{}")))
@@ -112,6 +120,7 @@ func TestBoundDecidesOnTheLengthWithoutATokenizer(t *testing.T) {
 // A prompt to be scored that may exceed the limit for such prompts is refused while the tokenizer fails, because vLLM
 // does not know that limit.
 func TestUncountablePromptToBeScoredIsRefused(t *testing.T) {
+	t.Parallel()
 	limited := func(o *harnessOptions) { o.model.MaxScoredPromptTokens = 10 }
 	h := newHarness(t, limited, startBackendWithTokenizer(t, respond(500, "text/plain", "no")))
 	for body, status := range map[string]int{
@@ -129,6 +138,7 @@ func TestUncountablePromptToBeScoredIsRefused(t *testing.T) {
 // The tokens of a prompt of token ids are known without a backend, so one that is too long to be scored starts no model.
 // Its request would fail after the boot.
 func TestPromptOfTokenIDsTooLongToBeScoredStartsNoModel(t *testing.T) {
+	t.Parallel()
 	for _, context := range []int64{0, 100} {
 		started := filepath.Join(t.TempDir(), "started")
 		h := newHarness(t, func(o *harnessOptions) {

@@ -14,6 +14,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/stream"
 	"basegate/validate"
 )
 
@@ -59,8 +60,10 @@ type LineResult struct {
 	RequestID string
 	Status    int
 	Body      []byte
-	Code      apierr.Code // empty on success
-	Retryable bool        // another attempt may succeed: the backends failed, not the line
+	Code      apierr.Code  // empty on success
+	Retryable bool         // another attempt may succeed: the backends failed, not the line
+	Began     bool         // an attempt was made
+	Usage     stream.Usage // what was charged
 
 	// Settlement is the charge of a successful line, which the caller writes with the result. Release returns the memory
 	// that the result holds; it is never nil.
@@ -88,7 +91,8 @@ func (*lineWaitsError) Error() string { return "the line waits" }
 
 // ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses
 // no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
-// lowered, and its charge is left to the caller.
+// lowered, and the charge of its success is left to the caller. If ctx ends and its cause is a context.Canceled, the line is
+// charged as a request whose client has disconnected.
 func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	waits := func(reason WaitReason) LineResult {
 		return LineResult{State: LineWaits, Reason: reason, Release: func() {}}
@@ -113,16 +117,17 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 		return LineResult{State: LineWaits, Reason: waiting.reason, ResetsAt: waiting.resetsAt, Release: func() {}}
 	}
 	if errors.Is(err, errClientGone) || (err != nil && x.cancelled()) {
-		x.delivery.status, x.delivery.code = statusClientGone, codeClientGone
+		x.delivery.clientGone()
 		s.finish(x)
 		x.memory.Release()
-		return LineResult{State: LineCancelled, Release: func() {}}
+		return LineResult{State: LineCancelled, Code: codeClientGone, Began: x.attempts.count > 0, Usage: x.charge.usage, Release: func() {}}
 	}
 	_ = s.fail(x, err) // renders the error into w
 	s.finish(x)
+	final := err != nil && apierr.From(err).Final()
 	result := LineResult{
-		RequestID: x.id, Status: w.status, Body: w.body, Code: x.delivery.code, Retryable: x.delivery.code.FromUpstream() ||
-			x.delivery.code.Status() == http.StatusServiceUnavailable,
+		RequestID: x.id, Status: w.status, Body: w.body, Code: x.delivery.code, Retryable: !final && (x.delivery.code.FromUpstream() ||
+			x.delivery.code.Status() == http.StatusServiceUnavailable), Began: x.attempts.count > 0, Usage: x.charge.usage,
 		Settlement: x.caller.line.settlement, Release: x.memory.Release,
 	}
 	return result
@@ -137,6 +142,9 @@ func (s *Server) line(x *exchange) error {
 		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
 	}
 	if err := x.checkKnownLength(); err != nil {
+		return err
+	}
+	if err := s.refuseKiller(x); err != nil {
 		return err
 	}
 	if err := x.usePlace(); err != nil {
@@ -172,7 +180,7 @@ func (s *Server) readLine(x *exchange) error {
 	if x.model, err = s.findModel(x, x.request.Model); err != nil {
 		return err
 	}
-	return x.checkVersions()
+	return x.checkServers()
 }
 
 // validateLine are the rules of a line of a batch.
@@ -192,7 +200,7 @@ var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the line
 
 // usePlace moves the line's place to where the line's prefix belongs, if there is room, and limits its attempts to it.
 func (x *exchange) usePlace() error {
-	x.caller.line.Place.Prefer(x.model.Prefix(x.request.CacheSalt(), x.request.PromptJSON()), x.attempts.usable)
+	x.caller.line.Place.Prefer(x.promptPrefix(), x.routing())
 	b := x.caller.line.Place.Backend
 	if x.attempts.usable != nil && !x.attempts.usable(b) { // another backend of the model has the request's fields
 		return &lineWaitsError{reason: WaitsForCapacity}
@@ -263,7 +271,7 @@ func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint
 	if x.model, err = s.findModel(x, x.request.Model); err != nil {
 		return "", err
 	}
-	if err := x.checkVersions(); err != nil {
+	if err := x.checkServers(); err != nil {
 		return "", err
 	}
 	if err := x.checkKnownLength(); err != nil {
@@ -279,7 +287,7 @@ func (s *Server) AcquirePlace(model string, perBackend int, start bool) (*fleet.
 	if !ok {
 		return nil, WaitsForModel
 	}
-	place, err := m.AcquirePlace(nil, perBackend)
+	place, err := m.AcquirePlace(fleet.Caller{}, perBackend)
 	switch {
 	case err == nil:
 		return place, ""
@@ -287,7 +295,7 @@ func (s *Server) AcquirePlace(model string, perBackend int, start bool) (*fleet.
 		return nil, WaitsForCapacity
 	}
 	if start {
-		m.EnsureServable(nil) //nolint:errcheck // the line waits, whatever becomes of the boot
+		m.EnsureServable(fleet.Caller{}) //nolint:errcheck // the line waits, whatever becomes of the boot
 	}
 	return nil, WaitsForModel
 }

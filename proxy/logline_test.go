@@ -13,6 +13,7 @@ import (
 
 // The log, the metrics and the database contain nothing of prompts, completions, vLLM's error texts and secrets.
 func TestPromptsAreNotWrittenAnywhere(t *testing.T) {
+	t.Parallel()
 	const marker = "m4rk3r"
 	backend := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

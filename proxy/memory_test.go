@@ -44,6 +44,7 @@ func startUploads(t *testing.T, h *harness, size int) {
 
 // The uploads that one key does not finish leave memory for the bodies of others.
 func TestUnfinishedUploadsOfAKeyLeaveMemoryForOthers(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 4 << 20 }, startBackend(t, respond(200, "application/json", plainResponse)))
 	_, other, err := h.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "other"})
 	if err != nil {
@@ -61,6 +62,7 @@ func TestUnfinishedUploadsOfAKeyLeaveMemoryForOthers(t *testing.T) {
 
 // A response over the limit is refused without reading it, and does not open the breaker.
 func TestPlainResponseOverTheLimitIsRefused(t *testing.T) {
+	t.Parallel()
 	long := `{"choices":[{"index":0,"text":"` + strings.Repeat("x", 100<<10) + `","finish_reason":"stop"}]}`
 	for name, length := range map[string]bool{"with a Content-Length": true, "chunked": false} {
 		t.Run(name, func(t *testing.T) {
@@ -89,6 +91,7 @@ func TestPlainResponseOverTheLimitIsRefused(t *testing.T) {
 }
 
 func TestEventOverTheLimitEndsTheStream(t *testing.T) {
+	t.Parallel()
 	long := event(0, strings.Repeat("x", 200<<10), "null")
 	h := newHarness(t, func(o *harnessOptions) {
 		o.settings.MaxAnswerBytes, o.breaker.ConsecutiveFailures = 100<<10, 1
@@ -103,6 +106,7 @@ func TestEventOverTheLimitEndsTheStream(t *testing.T) {
 
 // A plain response that takes more memory than the key may hold is refused with 503, and does not open the breaker.
 func TestPlainResponseCountsAsBufferedMemory(t *testing.T) {
+	t.Parallel()
 	long := `{"choices":[{"index":0,"text":"` + strings.Repeat("x", 1<<20) + `","finish_reason":"stop"}]}`
 	backend := respond(200, "application/json", long)
 	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered, o.breaker.ConsecutiveFailures = 1<<20, 1 }, startBackend(t, backend))
@@ -129,6 +133,7 @@ func (f *faultyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // Too few file descriptors of the gateway are not a failure of a backend.
 func TestLocalFaultIsNotCountedAgainstABackend(t *testing.T) {
+	t.Parallel()
 	transport := new(faultyTransport)
 	h := newHarness(t, func(o *harnessOptions) {
 		transport.RoundTripper = o.transport
@@ -150,6 +155,7 @@ func TestLocalFaultIsNotCountedAgainstABackend(t *testing.T) {
 
 // A request that has killed two engines kills no third one.
 func TestRequestThatKillsEnginesIsTriedTwice(t *testing.T) {
+	t.Parallel()
 	var deaths atomic.Int64
 	die := func(w http.ResponseWriter, r *http.Request) {
 		deaths.Add(1)
@@ -165,16 +171,18 @@ func TestRequestThatKillsEnginesIsTriedTwice(t *testing.T) {
 	}
 }
 
-// respondWithComments returns a handler that sends events and then comments until the request is cancelled.
+// respondWithComments returns a handler that sends events, and then comments and events without data until the request is
+// cancelled.
 func respondWithComments(events string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		respondStream(events+": ping\n\n")(w, r)
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
-		for {
+		none := []string{": ping\n\n", ": ping\n", "\r\n", "retry: 5\n\n", "event: ping\ndata:\n\n"}
+		for i := 0; ; i++ {
 			select {
 			case <-tick.C:
-				respondStream(": ping\n\n")(w, r)
+				respondStream(none[i%len(none)])(w, r)
 			case <-r.Context().Done():
 				return
 			}
@@ -183,6 +191,7 @@ func respondWithComments(events string) http.HandlerFunc {
 }
 
 func TestCommentsAreNotAFirstEvent(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) {
 		o.settings.FirstByteTimeout, o.settings.IdleTimeout, o.settings.Attempts = 100*time.Millisecond, 100*time.Millisecond, 1
 	}, startBackend(t, respondWithComments("")))
@@ -192,6 +201,7 @@ func TestCommentsAreNotAFirstEvent(t *testing.T) {
 }
 
 func TestCommentsAreNotProgress(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = 100 * time.Millisecond },
 		startBackend(t, respondWithComments(event(0, "a", "null"))))
 	if got := h.complete(streamRequest); got.status != http.StatusOK || !strings.Contains(got.body, `"upstream_unreachable"`) {
@@ -201,6 +211,7 @@ func TestCommentsAreNotProgress(t *testing.T) {
 
 // A client that disconnects while its prompts are counted ends the count, and its slot is free only then.
 func TestCountEndsWithItsClient(t *testing.T) {
+	t.Parallel()
 	counting, stopped := make(chan struct{}, 100), make(chan struct{}, 100)
 	backend := startFilteredBackend(t, respond(200, "application/json", plainResponse), func(r *http.Request) bool {
 		if r.URL.Path == "/tokenize" {

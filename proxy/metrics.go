@@ -17,6 +17,7 @@ type metrics struct {
 	queued     *prometheus.HistogramVec
 	firstToken *prometheus.HistogramVec
 	tokens     *prometheus.CounterVec
+	unreserved *prometheus.CounterVec
 	attempts   *prometheus.CounterVec
 	overloaded *prometheus.CounterVec
 }
@@ -46,6 +47,10 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Name: "basegate_tokens_total",
 			Help: "Tokens charged, by model and kind (prompt, completion).",
 		}, []string{"model", "kind"}),
+		unreserved: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "basegate_unreserved_tokens_total",
+			Help: "Tokens beyond what was reserved for a request, by what its backend reported or sent. Nobody is charged for them.",
+		}, []string{"model", "backend"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "basegate_attempts_total",
 			Help: "Attempts at backends, by model, backend and class of the outcome.",
@@ -58,7 +63,7 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 	for _, s := range apierr.Shortages {
 		m.overloaded.WithLabelValues(string(s)) // a counter that begins with its first event hides it from increase()
 	}
-	registry.MustRegister(m.requests, m.durations, m.queued, m.firstToken, m.tokens, m.attempts, m.overloaded)
+	registry.MustRegister(m.requests, m.durations, m.queued, m.firstToken, m.tokens, m.unreserved, m.attempts, m.overloaded)
 	return m
 }
 

@@ -4,9 +4,45 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"basegate/identity"
 )
 
+// The id of a checkpoint has slashes, which some clients escape.
+func TestModelWithSlashesIsFoundRawAndEscaped(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, func(o *harnessOptions) {
+		o.model.ID, o.model.Aliases = "org/sub/m", []string{"other/m"}
+	}, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
+	for path, status := range map[string]int{
+		"org/sub/m": 200, "org%2Fsub%2fm": 200, "org/sub%2Fm": 200, "other/m": 200, "other%2Fm": 200,
+		"org/sub": 404, "org/sub/m/": 404, "/org/sub/m": 404, "org//sub/m": 404, "org/sub/m/x": 404, "org%252Fsub%252Fm": 404,
+	} {
+		got := h.do(h.newRequest(t.Context(), http.MethodGet, "/v1/models/"+path, ""))
+		if got.status != status || status == 200 && !strings.Contains(got.body, `"id":"org/sub/m"`) || status == 404 && !strings.Contains(got.body, "not_found") {
+			t.Errorf("%s: got %d %s, want %d", path, got.status, got.body, status)
+		}
+	}
+}
+
+// What a model takes is not told to a key that may not use it.
+func TestUnusableModelIsUnknownWhateverItTakes(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
+	refused := func(model, code string) {
+		t.Helper()
+		if got := h.complete(`{"model":"` + model + `","prompt":"x","vllm_xargs":{"alpha":1}}`); !strings.Contains(got.body, `"code":"`+code+`"`) {
+			t.Errorf("%s: got %d %s, want %s", model, got.status, got.body, code)
+		}
+	}
+	refused("m", "invalid_request")
+	refused("nope", "model_not_found")
+	h.updateKey(func(f *identity.KeyFields) { f.Models = must(identity.NewModelList([]string{"other"}))(t) })
+	refused("m", "model_not_found")
+}
+
 func TestModels(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	object := `"id":"m","object":"model"`
 	list := h.do(h.newRequest(t.Context(), http.MethodGet, "/v1/models", ""))

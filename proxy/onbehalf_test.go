@@ -24,6 +24,7 @@ func (h *harness) completeOnBehalfOf(account, key, body string) response {
 }
 
 func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, body, want string }{
 		{
 			"continuation", `{"model":"m","prompt":"once upon","max_tokens":3}`,
@@ -66,6 +67,7 @@ func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
 }
 
 func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, func(http.ResponseWriter, *http.Request) { t.Error("the backend received a request") }))
 	principal, err := h.keys.Authenticate(t.Context(), h.secret)
 	if err != nil {
@@ -97,6 +99,7 @@ func withoutID(got response) string {
 }
 
 func TestChatOnBehalfOfAnAccountNamesTokensByTheirIDs(t *testing.T) {
+	t.Parallel()
 	h, mock := startChat(t, mockvllm.Options{}, nil)
 	principal, err := h.keys.Authenticate(t.Context(), h.secret)
 	if err != nil {
@@ -124,6 +127,7 @@ func TestChatOnBehalfOfAnAccountNamesTokensByTheirIDs(t *testing.T) {
 }
 
 func TestEstimateOnBehalfOfAnAccountIsTheKeysAndChargesNothing(t *testing.T) {
+	t.Parallel()
 	recorded := &recordedRefusals{}
 	h := newHarness(t, func(o *harnessOptions) { o.refusals = recorded }, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
 	principal, err := h.keys.Authenticate(t.Context(), h.secret)

@@ -15,7 +15,7 @@ import (
 	"basegate/validate"
 )
 
-var errNoChoices = errors.New("the response has no choices")
+var errIncomplete = errors.New("the response lacks a choice, or a choice that has finished")
 
 // plainBuffers hold plain responses until they are sent.
 var plainBuffers = sync.Pool{New: func() any { b := make([]byte, 0, minPlain); return &b }}
@@ -77,8 +77,9 @@ func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
 		return p.readFailure(x, err)
 	}
 	x.timings.upstream = time.Since(x.timings.sent)
-	choices := x.request.Prompts * int(x.request.Candidates())
+	choices := x.request.Choices()
 	if p.bestOf == validate.EmulateBestOf {
+		choices = x.request.Prompts * int(x.request.Candidates())
 		if err := p.plain.grow(int64(len(p.plain.bytes)) + candidateBytes*int64(choices)); err != nil { // for chooseBest
 			return p.readFailure(x, err)
 		}
@@ -94,7 +95,7 @@ func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
 }
 
 // checkPlain classifies a plain body that came with status 200, and returns its usage. If the backend reported none, the
-// exchange keeps the choices to count them. choices is the largest number of them.
+// exchange keeps the choices to count them. choices is the number of them that were asked for.
 func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.Outcome) {
 	completion := stream.NewObject(stream.Limits{Choices: choices, Memory: &x.memory})
 	failed := func(class breaker.Class, cause error) (stream.Usage, breaker.Outcome) {
@@ -111,10 +112,10 @@ func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.O
 	case completion.IsError():
 		completion.Release()
 		return stream.Usage{}, breaker.Classify(http.StatusOK, body)
-	case completion.NumChoices() == 0:
-		return failed(breaker.Malformed, errNoChoices)
 	case completion.Aborted():
 		return failed(breaker.Aborted, nil)
+	case !completion.IsComplete(choices):
+		return failed(breaker.Malformed, errIncomplete)
 	}
 	usage := completion.Usage()
 	if x.receipt != nil {
@@ -130,9 +131,7 @@ func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.O
 
 // relayPlain sends a plain response to the client after its charge is on disk.
 func (s *Server) relayPlain(x *exchange, p *response) error {
-	if !p.usage.Known {
-		p.usage = s.countUsage(x)
-	}
+	p.usage = s.chargeable(x, p.usage)
 	body := p.plain.bytes
 	if p.bestOf == validate.EmulateBestOf {
 		body = chooseBest(body, x.request)

@@ -13,6 +13,7 @@ import (
 
 // A conversation and the lines of a batch that begin alike all reach one backend, and different ones reach several.
 func TestPromptsThatBeginAlikeReachOneBackend(t *testing.T) {
+	t.Parallel()
 	var last atomic.Int32
 	var backends []string
 	for i := range int32(4) {
@@ -22,24 +23,9 @@ func TestPromptsThatBeginAlikeReachOneBackend(t *testing.T) {
 		}))
 	}
 	h := newHarness(t, func(o *harnessOptions) { o.model.Balance = config.BalancePrefix }, backends...)
-	principal, err := h.keys.Authenticate(t.Context(), h.secret)
-	if err != nil {
-		t.Fatal(err)
-	}
 	line := func(body string) {
-		place, reason := h.server.AcquirePlace("m", 8, false)
-		if place == nil {
-			t.Fatalf("no place for a line: it waits for %q", reason)
-		}
-		defer place.Release()
-		result := h.server.ServeLine(t.Context(), proxy.Line{
-			Batch: "batch_1", Account: principal.AccountID, Key: principal.KeyID, Endpoint: proxy.CompletionsPath,
-			Body: []byte(body), Place: place,
-		})
+		result := h.serveLine(body)
 		defer result.Release()
-		if result.State != proxy.LineEnded || result.Status != http.StatusOK {
-			t.Fatalf("the line got %d %s", result.Status, result.Body)
-		}
 		result.Settlement.Abandon()
 	}
 	reached := map[int32]bool{}
@@ -68,8 +54,65 @@ func TestPromptsThatBeginAlikeReachOneBackend(t *testing.T) {
 	}
 }
 
+// What reaches a backend is counted for 40 groups of four requests each, whose prompts begin as they do in another group or as in
+// no other request.
+func TestKeyOfTheClientDecidesInPlaceOfThePrompt(t *testing.T) {
+	t.Parallel()
+	var last atomic.Int32
+	var backends []string
+	for i := range int32(4) {
+		backends = append(backends, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+			last.Store(i)
+			respondPlain(w, r)
+		}))
+	}
+	h := newHarness(t, func(o *harnessOptions) { chats(o); o.model.Balance = config.BalancePrefix }, backends...)
+	same := strings.Repeat("One is a number. ", 20)
+	for name, c := range map[string]struct {
+		path     string
+		body     func(group, turn int) string
+		together bool // each group at one backend
+		spread   bool // the groups at several
+	}{
+		"a key for each group": {proxy.CompletionsPath, func(g, turn int) string {
+			return fmt.Sprintf(`"prompt_cache_key":"k%d","prompt":"%d %s"`, g, turn, same)
+		}, true, true},
+		"a key for each group, one prompt": {proxy.CompletionsPath, func(g, _ int) string { return fmt.Sprintf(`"prompt_cache_key":"k%d","prompt":%q`, g, same) }, true, true},
+		"a key and short prompts":          {proxy.CompletionsPath, func(g, turn int) string { return fmt.Sprintf(`"prompt_cache_key":"k%d","prompt":"%d"`, g, turn) }, true, true},
+		"a key and salts": {proxy.CompletionsPath, func(g, turn int) string {
+			return fmt.Sprintf(`"prompt_cache_key":"k","cache_salt":"s%d","prompt":"%d"`, g, turn)
+		}, true, true},
+		"an empty key": {proxy.CompletionsPath, func(int, int) string { return fmt.Sprintf(`"prompt_cache_key":"","prompt":%q`, same) }, true, false},
+		"chat": {proxy.ChatPath, func(g, turn int) string {
+			return fmt.Sprintf(`"prompt_cache_key":"k%d","messages":[{"role":"user","content":"%d"}]`, g, turn)
+		}, true, true},
+		"prompt_logprobs":    {proxy.CompletionsPath, func(int, int) string { return fmt.Sprintf(`"prompt_logprobs":0,"prompt":%q`, same) }, false, true},
+		"echo with logprobs": {proxy.CompletionsPath, func(int, int) string { return fmt.Sprintf(`"echo":true,"logprobs":0,"prompt":%q`, same) }, false, true},
+		"echo with logprobs, and key": {proxy.CompletionsPath, func(int, int) string {
+			return fmt.Sprintf(`"echo":true,"logprobs":0,"prompt_cache_key":"k","prompt":%q`, same)
+		}, false, true},
+	} {
+		reached, moved := map[int32]bool{}, false
+		for group := range 40 {
+			first := int32(-1)
+			for turn := range 4 {
+				if got := h.post(c.path, `{"model":"m",`+c.body(group, turn)+`}`); got.status != http.StatusOK {
+					t.Fatalf("%s: got %d %s", name, got.status, got.body)
+				}
+				moved = moved || first >= 0 && last.Load() != first
+				first = last.Load()
+			}
+			reached[first] = true
+		}
+		if moved == c.together || (len(reached) > 1) != c.spread {
+			t.Errorf("%s: a group has moved: %t, the groups reached %d backends", name, moved, len(reached))
+		}
+	}
+}
+
 // vLLM shares no cache between salts, so requests of one prompt reach one backend only if their cache_salt is the same.
 func TestCacheSaltIsPartOfThePrefix(t *testing.T) {
+	t.Parallel()
 	var last atomic.Int32
 	var backends []string
 	for i := range int32(4) {

@@ -57,6 +57,7 @@ type Server struct {
 	refusals  RefusalRecorder
 	ended     func(Ended)
 	receipts  *receipt.Log
+	killers   *killers
 
 	largeParses *semaphore.Weighted // held while a large body is parsed
 
@@ -95,7 +96,7 @@ type Deps struct {
 func New(s Settings, d Deps) *Server {
 	server := &Server{
 		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, slots: d.Slots, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended, receipts: d.Receipts,
-		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1),
+		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1), killers: newKillers(),
 	}
 	server.settings.Store(&s)
 	return server

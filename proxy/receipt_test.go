@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,6 +77,7 @@ func (h *harness) parse(text []byte) *receipt.Receipt {
 }
 
 func TestReceiptProvesTheAnswerAsItWasSent(t *testing.T) {
+	t.Parallel()
 	h, mock := startReceipts(t, nil)
 	for _, c := range []struct {
 		name, path, body     string
@@ -123,6 +125,7 @@ func TestReceiptProvesTheAnswerAsItWasSent(t *testing.T) {
 }
 
 func TestTokenizerGivesReceipts(t *testing.T) {
+	t.Parallel()
 	h, _ := startReceipts(t, nil)
 	for _, c := range []struct{ path, body, kind, parameters string }{
 		{"/v1/tokenize", `{"model":"m","prompt":"the sea","add_special_tokens":false}`, "tokenization", "map[add_special_tokens:false]"},
@@ -148,6 +151,7 @@ func TestTokenizerGivesReceipts(t *testing.T) {
 
 // The tokenizer is free, but an entry of the log stays for ever.
 func TestReceiptOfTheTokenizerNeedsABudget(t *testing.T) {
+	t.Parallel()
 	h, _ := startReceipts(t, nil)
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(0) }))
 	const body = `{"model":"m","prompt":"a"}`
@@ -162,10 +166,14 @@ func TestReceiptOfTheTokenizerNeedsABudget(t *testing.T) {
 // While the database does not respond, a client that leaves frees its slot. It has waited for longer each time until
 // one leaves while its entry is being written, which shows in the log afterwards.
 func TestClientThatLeavesDoesNotWaitForItsReceipt(t *testing.T) {
+	t.Parallel()
 	h, _ := startReceipts(t, nil)
 	for patience := time.Millisecond; ; patience *= 2 {
-		unblock := make(chan struct{})
-		blocked := h.db.Submit(func(database.Tx) error { <-unblock; return nil })
+		blocks, unblocked := make(chan struct{}), make(chan struct{})
+		unblock := sync.OnceFunc(func() { close(unblocked) })
+		defer unblock() // otherwise the database could not be closed after a failure
+		blocked := h.db.Submit(func(database.Tx) error { close(blocks); <-unblocked; return nil })
+		<-blocks // in the writer, and not in the request
 		ctx, leave := context.WithTimeout(t.Context(), patience)
 		r := h.newRequest(ctx, http.MethodPost, "/v1/tokenize", `{"model":"m","prompt":"a"}`)
 		r.Header.Set("X-Acs-Receipt", "true")
@@ -175,7 +183,7 @@ func TestClientThatLeavesDoesNotWaitForItsReceipt(t *testing.T) {
 		}
 		poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 })
 		leave()
-		close(unblock)
+		unblock()
 		if err := errors.Join(blocked.Wait(t.Context()), h.db.WriteGrouped(t.Context(), func(database.Tx) error { return nil })); err != nil {
 			t.Fatal(err)
 		}
@@ -190,6 +198,7 @@ func TestClientThatLeavesDoesNotWaitForItsReceipt(t *testing.T) {
 }
 
 func TestEntryHoldsNoText(t *testing.T) {
+	t.Parallel()
 	h, _ := startReceipts(t, nil)
 	body := `{"model":"m","prompt":"SECRET","max_tokens":3,"stop":["SECRET"],"bad_words":["SECRET"],"user":"SECRET","cache_salt":"SECRET","logit_bias":{"5":1},` +
 		`"response_format":{"type":"json_schema","json_schema":{"name":"SECRET","schema":{}}}}`
@@ -204,6 +213,7 @@ func TestEntryHoldsNoText(t *testing.T) {
 }
 
 func TestStreamWithReceiptHasTheEventsOfOneWithout(t *testing.T) {
+	t.Parallel()
 	events := "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"x\",\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\n"
 	usage := "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n"
 	backend := startBackend(t, respondStream(events+usage+"data: [DONE]\n\n"))
@@ -226,6 +236,7 @@ func TestStreamWithReceiptHasTheEventsOfOneWithout(t *testing.T) {
 }
 
 func TestCompressedRequestIsProvenAsItWasBefore(t *testing.T) {
+	t.Parallel()
 	h, _ := startReceipts(t, nil)
 	const body = `{"model":"m","prompt":"a","max_tokens":3}`
 	var compressed bytes.Buffer
@@ -242,6 +253,7 @@ func TestCompressedRequestIsProvenAsItWasBefore(t *testing.T) {
 }
 
 func TestReceiptIsGivenOnlyForAWholeAnswer(t *testing.T) {
+	t.Parallel()
 	broken := startBackend(t, respond(http.StatusInternalServerError, "application/json", `{"error":{"message":"no"}}`))
 	h := newHarness(t, func(o *harnessOptions) { o.receipts, o.settings.Attempts = true, 1 }, broken)
 	for _, body := range []string{`{"model":"m","prompt":"a","temperature":9}`, `{"model":"x","prompt":"a"}`, `{"model":"m","prompt":"a","max_tokens":3}`} {
@@ -265,6 +277,7 @@ func TestReceiptIsGivenOnlyForAWholeAnswer(t *testing.T) {
 }
 
 func TestReceiptThatCannotBeGivenIsAnError(t *testing.T) {
+	t.Parallel()
 	off := newHarness(t, nil, refusingBackend(t))
 	on, _ := startReceipts(t, nil)
 	for _, c := range []struct {
@@ -295,6 +308,7 @@ func TestReceiptThatCannotBeGivenIsAnError(t *testing.T) {
 
 // A header that is neither true nor false is an error everywhere, and an estimate says what the request itself would get.
 func TestRequestIsToldWhetherItGetsAReceipt(t *testing.T) {
+	t.Parallel()
 	h, _ := startReceipts(t, nil)
 	for _, c := range []struct {
 		path, body, header string
@@ -326,6 +340,7 @@ func TestRequestIsToldWhetherItGetsAReceipt(t *testing.T) {
 }
 
 func TestDialectCanAskForTheReceiptOfEachRequest(t *testing.T) {
+	t.Parallel()
 	const path = "/other/v1/completions"
 	h, _ := startReceipts(t, func(o *harnessOptions) {
 		o.settings.Dialects = []*proxy.Dialect{{Prefix: "/other", Endpoints: []proxy.DialectEndpoint{{
@@ -357,6 +372,7 @@ func TestDialectCanAskForTheReceiptOfEachRequest(t *testing.T) {
 }
 
 func TestAnswerWhoseEntryCannotBeWrittenIsNotFinished(t *testing.T) {
+	t.Parallel()
 	h, _ := startReceipts(t, nil)
 	err := h.db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "CREATE TRIGGER full BEFORE INSERT ON receipts BEGIN SELECT RAISE(ABORT, 'disk full'); END")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"basegate/database"
 	"basegate/internal/poll"
 	"basegate/proxy"
 	"basegate/refusals"
@@ -43,6 +44,7 @@ func (r *recordedRefusals) await(t *testing.T, n int) []refusals.Refusal {
 }
 
 func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {
+	t.Parallel()
 	recorded := &recordedRefusals{}
 	backend := startBackend(t, respond(http.StatusOK, "application/json", plainResponse))
 	h := newHarness(t, func(o *harnessOptions) { o.refusals = recorded }, backend)
@@ -101,6 +103,7 @@ func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {
 }
 
 func TestUnknownKeysAndRequestsOnTheLedgerAreNotRecordedAsRefusals(t *testing.T) {
+	t.Parallel()
 	recorded := &recordedRefusals{}
 	backend := startBackend(t, respond(500, "text/plain", "Internal Server Error"))
 	h := newHarness(t, func(o *harnessOptions) { o.refusals = recorded }, backend)
@@ -119,11 +122,12 @@ func TestUnknownKeysAndRequestsOnTheLedgerAreNotRecordedAsRefusals(t *testing.T)
 }
 
 func TestAttemptsAreOnTheLedgerIfOneHasFailed(t *testing.T) {
+	t.Parallel()
 	var calls atomic.Int32
 	failing := startBackend(t, func(w http.ResponseWriter, _ *http.Request) {
 		if calls.Add(1) == 1 {
-			w.WriteHeader(http.StatusInternalServerError)
-			io.WriteString(w, "Internal Server Error")
+			w.WriteHeader(http.StatusBadGateway)
+			io.WriteString(w, "Bad Gateway")
 			return
 		}
 		io.WriteString(w, plainResponse)
@@ -145,8 +149,8 @@ func TestAttemptsAreOnTheLedgerIfOneHasFailed(t *testing.T) {
 	if diff := cmp.Diff([]string{"b0 server_error", "b0 success"}, classes); diff != "" {
 		t.Errorf("attempts: %s", diff)
 	}
-	if retried.Attempts[0].Status != 500 {
-		t.Errorf("the status of the failed attempt is %d, want 500", retried.Attempts[0].Status)
+	if retried.Attempts[0].Status != 502 {
+		t.Errorf("the status of the failed attempt is %d, want 502", retried.Attempts[0].Status)
 	}
 
 	got = h.complete(plainRequest)
@@ -156,7 +160,52 @@ func TestAttemptsAreOnTheLedgerIfOneHasFailed(t *testing.T) {
 	}
 }
 
+// The charge of a line is left to its batch, and has its attempts too.
+func TestAttemptsOfALineAreOnTheLedger(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int32
+	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
+			panic(http.ErrAbortHandler)
+		}
+		io.WriteString(w, plainResponse)
+	}))
+	result := h.serveLine(plainRequest)
+	defer result.Release()
+	err := h.db.WriteGrouped(t.Context(), func(tx database.Tx) error { return result.Settlement.Write(t.Context(), tx) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	result.Settlement.Commit()
+	d, found, err := h.usage.Request(t.Context(), "", result.RequestID)
+	if err != nil || !found || len(d.Attempts) != 2 || d.Attempts[0].Class != "reset" || d.Attempts[1].Class != "success" {
+		t.Errorf("found %v, error %v, the attempts %+v, want one that was reset and one that succeeded", found, err, d.Attempts)
+	}
+}
+
+// serveLine serves a line of a batch of the harness's key. The caller ends its settlement and releases it.
+func (h *harness) serveLine(body string) proxy.LineResult {
+	h.t.Helper()
+	principal, err := h.keys.Authenticate(h.t.Context(), h.secret)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	place, reason := h.server.AcquirePlace("m", 8, false)
+	if place == nil {
+		h.t.Fatalf("no place for a line: it waits for %q", reason)
+	}
+	defer place.Release()
+	result := h.server.ServeLine(h.t.Context(), proxy.Line{
+		Batch: "batch_1", Account: principal.AccountID, Key: principal.KeyID, Endpoint: proxy.CompletionsPath, Body: []byte(body), Place: place,
+	})
+	if result.State != proxy.LineEnded || result.Status != http.StatusOK {
+		h.t.Fatalf("the line got %d %s", result.Status, result.Body)
+	}
+	return result
+}
+
 func TestBrokenStreamHasItsAttemptOnTheLedger(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, nil, startBackend(t, respondStream(event(0, "a", "null"))))
 	got := h.complete(streamRequest)
 	h.awaitRows(1)

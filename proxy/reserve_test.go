@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ func (h *harness) updateKey(change func(*identity.KeyFields)) {
 }
 
 func TestCapClampsThenRefuses(t *testing.T) {
+	t.Parallel()
 	var received []string
 	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -72,12 +74,22 @@ func TestCapClampsThenRefuses(t *testing.T) {
 
 // A request is refused only by the exact count of its prompt. A prompt whose upper bound fits is not counted.
 func TestCapCountsAPromptOnlyIfItsBoundDoesNotFit(t *testing.T) {
-	tokenizeCalls := 0
-	h := newHarness(t, nil, startBackendCounting(t, &tokenizeCalls, respond(200, "application/json", plainResponse)))
+	t.Parallel()
+	var tokenizeCalls atomic.Int64
+	var admitted atomic.Bool // a prompt whose request takes long is counted after that, too
+	h := newHarness(t, nil, startFilteredBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		admitted.Store(true)
+		respond(200, "application/json", plainResponse)(w, r)
+	}, func(r *http.Request) bool {
+		if r.URL.Path == "/tokenize" && !admitted.Load() {
+			tokenizeCalls.Add(1)
+		}
+		return true
+	}))
 	text := strings.Repeat("word ", 20) // 100 bytes, 21 tokens
 	for _, c := range []struct {
 		limit   int64 // tokens left
-		calls   int   // of the tokenizer
+		calls   int64 // of the tokenizer
 		status  int
 		clamped string
 	}{
@@ -96,17 +108,19 @@ func TestCapCountsAPromptOnlyIfItsBoundDoesNotFit(t *testing.T) {
 			used += row.PromptTokens + row.CompletionTokens
 		}
 		h.updateKey(withCaps(func(caps *quota.Caps) { caps.MonthTotal = quota.Limit(used + c.limit) }))
-		before := tokenizeCalls
+		tokenizeCalls.Store(0)
+		admitted.Store(false)
 		got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%q}`, text))
-		if got.status != c.status || tokenizeCalls-before != c.calls || got.header.Get("X-Acs-Max-Tokens-Clamped") != c.clamped {
+		if got.status != c.status || tokenizeCalls.Load() != c.calls || got.header.Get("X-Acs-Max-Tokens-Clamped") != c.clamped {
 			t.Errorf("%d tokens left: got %d after %d calls of the tokenizer, want %d after %d; headers %v: %s",
-				c.limit, got.status, tokenizeCalls-before, c.status, c.calls, got.header, got.body)
+				c.limit, got.status, tokenizeCalls.Load(), c.status, c.calls, got.header, got.body)
 		}
 	}
 }
 
 // If the tokenizer does not respond, a request whose bound exceeds the cap fails, but not with 429.
 func TestCapNeverRefusesByTheBound(t *testing.T) {
+	t.Parallel()
 	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	for name, tokenizer := range map[string][]http.HandlerFunc{
 		"fails":                       {respond(500, "text/plain", "no")},
@@ -129,6 +143,7 @@ func TestCapNeverRefusesByTheBound(t *testing.T) {
 // Where a backend has no /tokenize, the upper bound decides whether the request is refused or clamped, and the message
 // says so.
 func TestBoundDecidesOnACapWithoutATokenizer(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
 		h := newHarness(t, nil, startBackendWithTokenizer(t, respond(status, "application/json", "{}")))
 		used := int64(0)
@@ -164,6 +179,7 @@ func TestBoundDecidesOnACapWithoutATokenizer(t *testing.T) {
 
 // A request that does not fit only because of other reservations waits until they have been settled.
 func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(100) }))
@@ -189,6 +205,7 @@ func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 }
 
 func TestRequestWaitingForReservationsCountsAsBuffered(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":5}`
 	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 3 * admission.WaitingCost }, startBackend(t, backend.ServeHTTP))

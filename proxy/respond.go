@@ -18,6 +18,9 @@ const (
 	codeClientGone   apierr.Code = "client_gone"
 )
 
+// clientGone records that the client has disconnected before its response was complete.
+func (d *delivery) clientGone() { d.status, d.code = statusClientGone, codeClientGone }
+
 // fail sends err to the client: as a response, or as the last event of a stream that has begun.
 func (s *Server) fail(x *exchange, err error) error {
 	if err == nil {
@@ -25,7 +28,7 @@ func (s *Server) fail(x *exchange, err error) error {
 	}
 	d := &x.delivery
 	if errors.Is(err, errClientGone) {
-		d.status, d.code = statusClientGone, codeClientGone
+		d.clientGone()
 		panic(http.ErrAbortHandler) // otherwise the server would end the response as if it were complete
 	}
 	e := apierr.From(err)
@@ -54,7 +57,7 @@ func (s *Server) sendError(x *exchange, e *apierr.Error) {
 	body := append(x.appendError(nil, e), '\n')
 	s.writeHeader(x, e.Status(), "application/json", len(body), e.Code)
 	if _, err := x.w.Write(body); err != nil {
-		x.delivery.code = codeClientGone
+		x.delivery.clientGone()
 	}
 }
 
@@ -62,7 +65,7 @@ func (s *Server) sendError(x *exchange, e *apierr.Error) {
 func (s *Server) sendTimeout(x *exchange, body []byte, code apierr.Code) error {
 	s.writeHeader(x, http.StatusOK, "application/json", len(body), code)
 	if _, err := x.w.Write(body); err != nil {
-		x.delivery.code = codeClientGone
+		x.delivery.clientGone()
 	}
 	return nil
 }
@@ -73,7 +76,7 @@ func (s *Server) sendErrorEvent(x *exchange, e *apierr.Error) {
 	event = x.appendError(event, e)
 	event = append(event, "\n\n"...)
 	if err := x.send(event); err != nil {
-		x.delivery.code = codeClientGone
+		x.delivery.clientGone()
 	}
 }
 
@@ -106,6 +109,7 @@ func (s *Server) sendBody(x *exchange, contentType string, pieces ...[]byte) err
 
 // send writes part of a stream and flushes it.
 func (x *exchange) send(b []byte) error {
+	defer x.delivery.keepalive.hold()()
 	x.extendWriteDeadline()
 	if _, err := x.w.Write(b); err != nil {
 		return errClientGone

@@ -14,7 +14,7 @@ import (
 // Over HTTP/2, a write deadline that expires between two events ends the stream even without a write.
 func TestHTTP2StreamOutlivesPausesOfTheBackend(t *testing.T) {
 	t.Parallel() // it waits for four pauses
-	const pause, idleTimeout = 700 * time.Millisecond, 2 * time.Second
+	const pause, idleTimeout = 1500 * time.Millisecond, 5 * time.Second
 	want := strings.Repeat(event(0, "a", "null"), 4) + event(0, "b", `"stop"`) + doneEvent
 	h := newHarness(t, func(o *harnessOptions) { o.settings.IdleTimeout = idleTimeout }, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		for range 4 {

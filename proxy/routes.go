@@ -46,7 +46,7 @@ func (s *Server) handle(r route) echo.HandlerFunc {
 	before, _, variable := strings.Cut(r.path, ":")
 	return func(c echo.Context) error {
 		if variable { // echo matches the rest of the path, slashes included
-			if rest := strings.TrimPrefix(c.Request().URL.EscapedPath(), before); rest == "" || strings.Contains(rest, "/") {
+			if c.Request().URL.EscapedPath() == before {
 				return echo.ErrNotFound
 			}
 		}

@@ -64,7 +64,7 @@ func (s *Server) settleFailure(x *exchange, err error) error {
 	status, code := x.failureOutcome(err)
 	var usage stream.Usage
 	if x.charge.stream != nil || (x.attempts.working && code == codeClientGone) {
-		usage = s.countUsage(x)
+		usage = s.chargeable(x, usage)
 	}
 	if failed := x.settle(usage, status, code); failed != nil && !errors.Is(failed, errClientGone) {
 		s.log.Warn("the end of a failed request is not on the ledger yet", zap.String("request_id", x.id), zap.Error(failed))
@@ -88,6 +88,25 @@ func (x *exchange) failureOutcome(err error) (status int, code apierr.Code) {
 	}
 }
 
+// chargeable returns the usage to charge: the reported one, or what the gateway counts if that is not known, and no more than was
+// reserved, or a backend could make a key exceed its caps.
+func (s *Server) chargeable(x *exchange, u stream.Usage) stream.Usage {
+	if !u.Known {
+		u = s.countUsage(x)
+	}
+	prompt, completion := x.reservation.Reserved()
+	charged := stream.Usage{Prompt: min(u.Prompt, prompt), Completion: min(u.Completion, completion), Known: true}
+	if rest := u.Prompt + u.Completion - charged.Prompt - charged.Completion; rest > 0 {
+		backend := x.attempts.backend.Name
+		s.metrics.unreserved.WithLabelValues(x.model.ID(), backend).Add(float64(rest))
+		s.log.Warn("a request used more tokens than were reserved for it",
+			zap.String("request_id", x.id), zap.String("backend", backend),
+			zap.Int64("prompt_tokens", u.Prompt), zap.Int64("completion_tokens", u.Completion),
+			zap.Int64("reserved_prompt_tokens", prompt), zap.Int64("reserved_completion_tokens", completion))
+	}
+	return charged
+}
+
 // countTimeout limits the requests to /tokenize for a usage that vLLM did not report. It is shorter than what the gateway
 // takes to stop after it has cancelled the requests in flight.
 const countTimeout = 5 * time.Second
@@ -106,7 +125,9 @@ func (x *exchange) countPromptForCharge(ctx context.Context) error {
 func (s *Server) countUsage(x *exchange) stream.Usage {
 	x.stopCounting()
 	if x.delivery.streaming {
+		release := x.delivery.keepalive.hold()
 		x.extendWriteDeadline() // an error event is sent after this
+		release()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), countTimeout)
 	defer cancel()

@@ -77,6 +77,7 @@ func (p *response) nextEvents(x *exchange) ([]byte, stream.Status) {
 	e := p.stream
 	batch, err := e.reader.Next()
 	p.watchdog.stop()
+	p.arrived()
 	var events []byte
 	var status stream.Status
 	switch {
@@ -110,7 +111,11 @@ func classifyStream(f stream.Failure) breaker.Outcome {
 	if f.Kind == stream.ErrorEvent {
 		return breaker.Classify(http.StatusOK, f.Payload)
 	}
-	return breaker.Outcome{Class: streamClasses[f.Kind], Status: http.StatusOK, Cause: f.Err}
+	o := breaker.Outcome{Class: streamClasses[f.Kind], Status: http.StatusOK, Cause: f.Err}
+	if o.Class == breaker.Truncated {
+		o.Doubt = breaker.Broken
+	}
+	return o
 }
 
 // relayStream relays events to the client, each as soon as it is whole. The stream ends with [DONE] or with one error
@@ -156,7 +161,9 @@ func (s *Server) beginStream(x *exchange, p *response) error {
 	late := s.lateHeaders(x, nil)
 	x.charge.stream, p.stream.relayed = p.stream.state, true
 	if x.delivery.streaming { // since beginKeepalive
-		return x.send(late)
+		err := x.send(late)
+		x.delivery.keepalive.resume(waitingForNextEvent)
+		return err
 	}
 	setStreamHeaders(x.w.Header(), p.Header.Get("Content-Type"))
 	s.setHeaders(x, "")
@@ -175,10 +182,7 @@ func setStreamHeaders(h http.Header, contentType string) {
 // to its end so that the connection can be reused.
 func (s *Server) completeStream(x *exchange, p *response) error {
 	p.lease.Report(breaker.Success, false)
-	usage := p.stream.state.Usage(int(x.request.N))
-	if !usage.Known {
-		usage = s.countUsage(x)
-	}
+	usage := s.chargeable(x, p.stream.state.Usage(int(x.request.N)))
 	if x.receipt != nil {
 		if err := x.seal(usage, p.stream.state.FinishReasons()); err != nil {
 			return err
@@ -192,6 +196,7 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 	if err != nil {
 		return err
 	}
+	x.delivery.keepalive.stop()
 	if err := x.send(append(proof, lastEvent...)); err != nil {
 		return err
 	}
@@ -208,10 +213,13 @@ const reuseGrace = 100 * time.Millisecond
 // breakStream ends a stream that failed after its first event: it reports the failure and returns the error, which fail
 // (respond.go) sends as the error event.
 func (s *Server) breakStream(x *exchange, p *response) error {
-	outcome := p.stream.failure
+	outcome := s.judge(x, p, p.stream.failure)
 	if outcome.Class == breaker.ClientGone {
 		return x.cancelErr()
 	}
 	s.report(x, p.lease, outcome)
-	return x.outcomeErr(outcome)
+	if x.cancelled() {
+		return x.cancelErr()
+	}
+	return s.attemptErr(x, outcome)
 }

@@ -13,17 +13,19 @@ import (
 	"basegate/internal/ssetest"
 )
 
-// A stream is relayed unchanged, except for the usage event that the client did not ask for, however the network splits
-// it: in two, byte by byte, and not at all. Package stream tests the split at every offset; over sockets, offsets
+// The events with data are relayed unchanged, except for the usage event that the client did not ask for, and nothing else is,
+// however the network splits the stream: in two, byte by byte, and not at all. Package stream tests the split at every offset; over sockets, offsets
 // around the ends of events and a sample of the others are enough.
 func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
+	t.Parallel()
 	for _, s := range ssetest.Streams() {
 		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
 			var writes []string
 			h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) { respondStream(writes...)(w, r) }))
 			check := func(split string) {
 				t.Helper()
-				for usage, want := range map[string]string{`,"stream_options":{"include_usage":true}`: s.Text(), "": s.TextWithoutUsage()} {
+				for usage, want := range map[string]string{`,"stream_options":{"include_usage":true}`: s.Passed(true), "": s.Passed(false)} {
 					got := h.complete(fmt.Sprintf(`{"model":"m",%s,"stream":true%s}`, s.Request, usage))
 					if got.body != want {
 						t.Fatalf("%s, usage %q (-want +got):\n%s", split, usage, cmp.Diff(want, got.body))
@@ -62,6 +64,7 @@ func splitOffsets(events []string) []int {
 }
 
 func TestEventsAreRelayedImmediately(t *testing.T) {
+	t.Parallel()
 	received := make(chan struct{}) // one value for each event that the client has received
 	h := newHarness(t, nil, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -102,6 +105,7 @@ func TestEventsAreRelayedImmediately(t *testing.T) {
 }
 
 func TestEventOfMegabytesIsRelayed(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{1 << 20, 8 << 20} {
 		long := event(0, strings.Repeat("word ", size/5), `"length"`) + doneEvent
 		h := newHarness(t, nil, startBackend(t, respondStream(long)))
@@ -113,6 +117,7 @@ func TestEventOfMegabytesIsRelayed(t *testing.T) {
 
 // Whatever the backend does, a stream that has begun ends with [DONE], or with one error event and nothing after it.
 func TestStreamNeverEndsAmbiguously(t *testing.T) {
+	t.Parallel()
 	begun := event(0, "a", "null") + event(0, "b", "null")
 	finished := event(0, "c", `"length"`)
 	vllmError := "data: {\"error\": {\"message\": \"%s\", \"type\": \"BadRequestError\", \"param\": null, \"code\": 400}}\n\n" + doneEvent
@@ -131,6 +136,8 @@ func TestStreamNeverEndsAmbiguously(t *testing.T) {
 		{"the connection breaks", abort, "upstream_server_error"},
 		{"the end is inside an event", respondStream(begun, finished[:20]), "upstream_server_error"},
 		{"[DONE] without a finish", respondStream(begun, doneEvent), "upstream_server_error"},
+		{"comments and no end", respondStream(begun, ": ping\n\n", ": ping\n"), "upstream_server_error"},
+		{"an event of a choice that was not asked for", respondStream(begun, event(1, "c", "null"), finished, doneEvent), "upstream_server_error"},
 		{"a choice is aborted", respondStream(begun, event(0, "", `"abort"`), doneEvent), "upstream_server_error"},
 		{"a choice ends in an error", respondStream(begun, event(0, "", `"error"`), doneEvent), "upstream_server_error"},
 		{"an error event", respondStream(begun, fmt.Sprintf(vllmError, "Internal server error")), "invalid_request"},
@@ -160,15 +167,18 @@ func TestStreamNeverEndsAmbiguously(t *testing.T) {
 	}
 }
 
-func TestCommentsAreRelayedAfterTheFirstEvent(t *testing.T) {
-	h := newHarness(t, nil, startBackend(t, respondStream(": ping\n\n", event(0, "a", "null"), ": ping\n\n", event(0, "b", `"stop"`), doneEvent)))
-	want := event(0, "a", "null") + ": ping\n\n" + event(0, "b", `"stop"`) + doneEvent
-	if got := h.complete(streamRequest); got.body != want {
-		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got.body))
+// What comes before the first event with data does not decide the status.
+func TestStatusWaitsForAnEventWithData(t *testing.T) {
+	t.Parallel()
+	refused := "data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n"
+	h := newHarness(t, nil, startBackend(t, respondStream(": ping\n\n", "retry: 5\n\n", "event: ping\n\n", ": receipt {}\n", "data:\n\n", refused)))
+	if got := h.complete(streamRequest); got.status != http.StatusBadGateway {
+		t.Errorf("got %d %s, want 502", got.status, got.body)
 	}
 }
 
 func TestReusedBuffersDoNotAffectTheNextStream(t *testing.T) {
+	t.Parallel()
 	whole := event(0, "a", `"stop"`) + doneEvent
 	h := newHarness(t, nil, startBackend(t, respondStream(whole)))
 	for range 50 {
@@ -180,6 +190,7 @@ func TestReusedBuffersDoNotAffectTheNextStream(t *testing.T) {
 
 // The status is sent with the first event, so a failure before it is a plain error.
 func TestFailureBeforeTheFirstEventIsAPlainError(t *testing.T) {
+	t.Parallel()
 	for name, backend := range map[string]http.HandlerFunc{
 		"an error in the stream": respondStream("data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + doneEvent),
 		"an abort":               respondStream(event(0, "", `"abort"`) + doneEvent),
@@ -189,6 +200,7 @@ func TestFailureBeforeTheFirstEventIsAPlainError(t *testing.T) {
 		"something else":         respond(http.StatusOK, "text/html", `<html>`),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHarness(t, nil, startBackend(t, backend))
 			if got := h.complete(streamRequestWithUsage); got.status != http.StatusBadGateway || !strings.Contains(got.body, "upstream_server_error") {
 				t.Errorf("got %d %s, want 502 upstream_server_error", got.status, got.body)

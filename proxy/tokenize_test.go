@@ -24,6 +24,7 @@ func (h *harness) post(path, body string) response {
 }
 
 func TestTokenizeReturnsVLLMsBytes(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			h, mock := startMock(t, version)
@@ -75,6 +76,7 @@ func must[T any](v T, err error) func(*testing.T) T {
 }
 
 func TestDetokenizeReversesTokenize(t *testing.T) {
+	t.Parallel()
 	h, _ := startMock(t, "0.32.0")
 	const text = "Příliš žluťoučký kůň, 昔々"
 	tokens := h.post("/v1/tokenize", fmt.Sprintf(`{"model":"m","prompt":%q,"add_special_tokens":false,"return_token_strs":true}`, text))
@@ -92,6 +94,7 @@ func TestDetokenizeReversesTokenize(t *testing.T) {
 }
 
 func TestTokenizerRequestsAreRefusedLikeCompletions(t *testing.T) {
+	t.Parallel()
 	h, mock := startMock(t, "0.32.0")
 	before := len(mock.Requests())
 	for _, c := range []struct {
@@ -142,6 +145,7 @@ func TestTokenizerRequestsAreRefusedLikeCompletions(t *testing.T) {
 }
 
 func TestTokenStringsNeedAVersionThatHasThem(t *testing.T) {
+	t.Parallel()
 	for version, status := range map[string]int{"0.8.5": 400, "0.10.0": 200} {
 		h, _ := startMock(t, version)
 		got := h.post("/v1/tokenize", `{"model":"m","prompt":"x","return_token_strs":true}`)
@@ -155,6 +159,7 @@ func TestTokenStringsNeedAVersionThatHasThem(t *testing.T) {
 }
 
 func TestTokenizeTakesASlotOfTheKey(t *testing.T) {
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
 	h.updateKey(func(f *identity.KeyFields) { f.Concurrency = 1 })
@@ -175,6 +180,7 @@ func TestTokenizeTakesASlotOfTheKey(t *testing.T) {
 }
 
 func TestTokenizeIsFree(t *testing.T) {
+	t.Parallel()
 	h, _ := startMock(t, "0.32.0")
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(0) }))
 	got := h.post("/v1/tokenize", `{"model":"m","prompt":"x"}`)
@@ -203,6 +209,7 @@ func startTokenizer(t *testing.T, tokenize, complete http.HandlerFunc) string {
 const tokenizeRequest = `{"model":"m","prompt":"x"}`
 
 func TestTokenizerFailuresAreThoseOfCompletions(t *testing.T) {
+	t.Parallel()
 	healthy := startBackend(t, respond(200, "application/json", plainResponse))
 	for _, c := range []struct {
 		name     string
@@ -223,6 +230,7 @@ func TestTokenizerFailuresAreThoseOfCompletions(t *testing.T) {
 		{"a reset", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 502, "upstream_unreachable", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			failing := startTokenizer(t, c.failure, respond(200, "application/json", plainResponse))
 			alone := newHarness(t, nil, failing)
 			if got := alone.post("/v1/tokenize", tokenizeRequest); got.status != c.status || gjson.Get(got.body, "error.code").Str != c.code {
@@ -243,6 +251,7 @@ func TestTokenizerFailuresAreThoseOfCompletions(t *testing.T) {
 
 // A backend without /tokenize may still serve completions.
 func TestMissingTokenizerDoesNotOpenTheBreaker(t *testing.T) {
+	t.Parallel()
 	sensitive := func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 1 }
 	h := newHarness(t, sensitive, startTokenizer(t, http.NotFound, respond(200, "application/json", plainResponse)))
 	for range 3 {
@@ -257,6 +266,7 @@ func TestMissingTokenizerDoesNotOpenTheBreaker(t *testing.T) {
 
 // The tokenizer of a dead engine still responds, so its success must not keep the breaker closed.
 func TestTokenizerSuccessDoesNotKeepTheBreakerClosed(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) {
 		o.breaker.ConsecutiveFailures, o.settings.Attempts = 2, 1
 	}, startBackend(t, respond(500, "text/plain", "Internal Server Error")))

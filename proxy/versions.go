@@ -8,13 +8,13 @@ import (
 	"basegate/validate"
 )
 
-// versionEdits returns the changes to a body that depend on the version of the backend.
+// versionEdits returns the changes to a body that depend on the server of the backend.
 //
 // best_of: only the engine of versions before 0.8 honours it; later ones refuse or ignore it, and a parameter is never
-// silently ignored. Structured output: see validate.SinceStructuredOutputs.
+// silently ignored. Structured output: see validate.Server.TakesGuided.
 func versionEdits(r *validate.Request, b *fleet.Backend) validate.Edits {
 	version := b.VLLM()
-	edits := validate.Edits{Guided: version.Before(validate.SinceStructuredOutputs)}
+	edits := validate.Edits{Guided: b.Server().TakesGuided()}
 	switch {
 	case r.BestOf == 0 || version.Before(validate.Version{Minor: 8}):
 		edits.BestOf = validate.KeepBestOf
@@ -26,49 +26,46 @@ func versionEdits(r *validate.Request, b *fleet.Backend) validate.Edits {
 	return edits
 }
 
-// checkVersions limits the request to the backends whose version has all its fields, as far as their versions are known.
-// It refuses a request that no backend of the model can serve.
-func (x *exchange) checkVersions() error {
-	if err := x.checkBestOf(); err != nil {
-		return err
-	}
-	later, found := x.request.Later()
-	if !found {
-		return nil
-	}
-	usable := x.attempts.usable
+// checkServers limits the request to the backends that can serve all its fields, as far as that is known of their servers. It
+// refuses a request that no backend of the model can serve.
+func (x *exchange) checkServers() error {
 	x.attempts.usable = func(b *fleet.Backend) bool {
-		return !b.VLLM().Before(later.Since) && (usable == nil || usable(b))
+		_, unserved := x.request.Unserved(b.Server())
+		return !unserved && x.choosesBest(b)
 	}
-	if slices.ContainsFunc(x.model.Backends(), x.attempts.usable) {
+	backends := x.model.Backends()
+	switch {
+	case slices.ContainsFunc(backends, x.attempts.usable):
 		return nil
+	case !slices.ContainsFunc(backends, x.choosesBest):
+		return apierr.BestOfUnsupported(x.model.ID())
+	default:
+		return x.unserved()
 	}
-	return x.fieldTooNew()
 }
 
-// checkBestOf limits a request with best_of to the backends that can serve it, as far as that is known. It refuses a request
-// that none can serve.
-func (x *exchange) checkBestOf() error {
-	if x.request.BestOf <= x.request.N {
-		return nil
-	}
-	x.attempts.usable = func(b *fleet.Backend) bool {
-		return !b.LacksLogprobs() || versionEdits(x.request, b).BestOf != validate.EmulateBestOf
-	}
-	if slices.ContainsFunc(x.model.Backends(), x.attempts.usable) {
-		return nil
-	}
-	return apierr.BestOfUnsupported(x.model.ID())
+// choosesBest reports whether the backend can serve the request's best_of, as far as that is known.
+func (x *exchange) choosesBest(b *fleet.Backend) bool {
+	r := x.request
+	return r.BestOf <= r.N || !b.LacksLogprobs() || versionEdits(r, b).BestOf != validate.EmulateBestOf
 }
 
-// fieldTooNew returns the error of a request with a field that no backend of the model has.
-func (x *exchange) fieldTooNew() error {
-	later, _ := x.request.Later()
-	var newest validate.Version
+// unserved returns the error of a request with a field that no backend of the model can serve: of the newest of them.
+func (x *exchange) unserved() error {
+	var newest *validate.Server
+	var why validate.Unserved
 	for _, b := range x.model.Backends() {
-		if v := b.VLLM(); newest.Before(v) || !newest.Known() {
-			newest = v
+		u, unserved := x.request.Unserved(b.Server())
+		if s := b.Server(); unserved && (newest == nil || newest.Version.Before(s.Version)) {
+			newest, why = s, u
 		}
 	}
-	return apierr.FieldTooNew(later.Field, later.Name, x.model.ID(), newest.String(), later.Since.String())
+	switch {
+	case newest != nil:
+		return apierr.FieldUnserved(why.Field, why.Name, x.model.ID(), newest.String(), why.Reason)
+	case x.request.BestOf > x.request.N:
+		return apierr.BestOfUnsupported(x.model.ID())
+	default:
+		return apierr.Overload(apierr.NoBackends, "a server of "+x.model.ID()+" has just restarted", bufferFullRetry, nil)
+	}
 }

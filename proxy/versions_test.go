@@ -12,7 +12,7 @@ import (
 )
 
 // versions contains one version of vLLM for each form of its responses.
-var versions = []string{"0.6.6", "0.8.4", "0.8.5", "0.10.0", "0.10.1", "0.14.0", "0.19.0", "0.27.0", "0.32.0"}
+var versions = []string{"0.6.6", "0.8.4", "0.8.5", "0.10.0", "0.10.1", "0.14.0", "0.19.0", "0.27.0", "0.32.0", "0.33.0"}
 
 // startMock starts a mock of a version of vLLM, and a harness in front of it whose breaker never stays open.
 func startMock(t *testing.T, version string) (*harness, *mockvllm.Process) {
@@ -30,6 +30,7 @@ func startMock(t *testing.T, version string) (*harness, *mockvllm.Process) {
 
 // Each failure has one code, whatever its wording and form in a version of vLLM.
 func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
+	t.Parallel()
 	type failure struct {
 		name  string
 		fault mockvllm.Fault
@@ -73,8 +74,10 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 // A failure after the first event ends the stream with one error event. Some versions cut the stream off without a
 // reason, so its code may be less specific.
 func TestFailuresOfEveryVersionEndAStreamWithOneErrorEvent(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel()
 			h, mock := startMock(t, version)
 			for _, c := range []struct {
 				fault mockvllm.Fault
@@ -104,6 +107,7 @@ func TestFailuresOfEveryVersionEndAStreamWithOneErrorEvent(t *testing.T) {
 // Versions 0.7 to 0.13 report every exception in a stream as client error 400. Earlier ones cut the stream off without
 // a reason.
 func TestOutOfMemoryInAStreamIsNotAClientError(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			h, mock := startMock(t, version)
@@ -122,6 +126,7 @@ func TestOutOfMemoryInAStreamIsNotAClientError(t *testing.T) {
 }
 
 func TestEveryVersionCompletesPlainAndStreamed(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			h, _ := startMock(t, version)

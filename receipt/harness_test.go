@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/databasetest"
 	"basegate/receipt"
 )
 
@@ -32,7 +33,7 @@ func newFixture(tb testing.TB) *fixture {
 
 func (f *fixture) openDatabase(path string) {
 	f.t.Helper()
-	db, err := database.Open(f.t.Context(), database.Settings{Path: path}, zap.NewNop())
+	db, err := database.Open(f.t.Context(), databasetest.SQLite(f.t, path), zap.NewNop())
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func settingsOf(server *s3test.Server) storage.S3Settings {
 
 func openS3(t *testing.T, server *s3test.Server) *storage.S3 {
 	t.Helper()
-	s3test.Environment(t)
+	s3test.Setenv(t)
 	return openSettings(t, settingsOf(server))
 }
 
@@ -43,7 +43,7 @@ func openSettings(t *testing.T, settings storage.S3Settings) *storage.S3 {
 
 func TestCheckOfABucketLeavesNothing(t *testing.T) {
 	server := s3test.Start(t)
-	s3test.Environment(t)
+	s3test.Setenv(t)
 	for _, region := range []string{s3test.Region, ""} {
 		settings := settingsOf(server)
 		settings.Region = region
@@ -88,7 +88,7 @@ func TestCheckSaysWhatIsWrongWithABucket(t *testing.T) {
 		"no TLS": {func(_ *testing.T, s *storage.S3Settings) { s.Plaintext = false }, "does not speak TLS", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s3test.Environment(t)
+			s3test.Setenv(t)
 			settings := settingsOf(server)
 			test.change(t, &settings)
 			_, err := openSettings(t, settings).Check(t.Context())
@@ -134,7 +134,7 @@ func fakeError(t *testing.T, status int, code string) storage.S3Settings {
 }
 
 func TestErrorsSayWhatToDoWithoutTheNameOfTheObject(t *testing.T) {
-	s3test.Environment(t)
+	s3test.Setenv(t)
 	const name = "secretname"
 	for code, want := range map[string]string{
 		"RequestTimeTooSkewed": "synchronize", "AccessDenied": "s3:PutObject", "ExpiredToken": "AWS_SESSION_TOKEN",
@@ -178,7 +178,7 @@ func faultyServer(t *testing.T, server *s3test.Server, handle func(w http.Respon
 // A process that was killed leaves a request that the server carries out after the next process has written.
 func TestLateWriteOfAnEarlierProcessDoesNotCount(t *testing.T) {
 	server := s3test.Start(t)
-	s3test.Environment(t)
+	s3test.Setenv(t)
 	var held atomic.Pointer[func()]
 	var hold atomic.Bool
 	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
@@ -235,7 +235,7 @@ func TestManySmallAppendsAreFewSegments(t *testing.T) {
 
 func TestReadSurvivesConnectionsThatBreak(t *testing.T) {
 	server := s3test.Start(t)
-	s3test.Environment(t)
+	s3test.Setenv(t)
 	var cut atomic.Int32
 	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
 		if r.Method == http.MethodGet && r.Header.Get("Range") != "" && cut.Add(1)%2 == 1 {
@@ -259,7 +259,7 @@ func TestReadSurvivesConnectionsThatBreak(t *testing.T) {
 
 func TestAppendSurvivesAConflict(t *testing.T) {
 	server := s3test.Start(t)
-	s3test.Environment(t)
+	s3test.Setenv(t)
 	var writes atomic.Int32
 	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
 		if r.Method == http.MethodPut && writes.Add(1) < 3 {
@@ -308,7 +308,7 @@ func TestFilesOfAFolderCanBeCopiedToABucket(t *testing.T) {
 // The lines of a batch are small ranges of one file: each is one request, without another listing.
 func TestRangesOfAnObjectNeedOneRequestEach(t *testing.T) {
 	server := s3test.Start(t)
-	s3test.Environment(t)
+	s3test.Setenv(t)
 	var requests atomic.Int32
 	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
 		requests.Add(1)

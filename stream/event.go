@@ -40,8 +40,35 @@ func splitEvent(batch []byte) (event, rest []byte) {
 	return batch, nil
 }
 
-// hasOnlySSEFields reports whether every line of an event without payload is a comment or a field that the standard for
-// server-sent events defines.
+// commentLength returns the length of the comments and blank lines that text begins with. They are no part of an event, and
+// clients fail at what they take for an event without data.
+func commentLength(text []byte) (n int) {
+	for n < len(text) {
+		line := lineBreak(text[n:])
+		if text[n] == ':' {
+			line = bytes.IndexByte(text[n:], '\n') + 1
+		}
+		if line == 0 {
+			break
+		}
+		n += line
+	}
+	return n
+}
+
+// withoutComments removes the comments of an event, and blank lines before it, in place.
+func withoutComments(event []byte) []byte {
+	kept := event[:0]
+	for line := range bytes.Lines(event[commentLength(event):]) {
+		if line[0] != ':' {
+			kept = append(kept, line...)
+		}
+	}
+	return kept
+}
+
+// hasOnlySSEFields reports whether every line of an event without payload is one that the standard for server-sent events
+// defines.
 func hasOnlySSEFields(event []byte) bool {
 	for line := range bytes.Lines(event) {
 		name, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(":"))
@@ -55,12 +82,8 @@ func hasOnlySSEFields(event []byte) bool {
 }
 
 // payload returns the value of an event's data field, joining several data lines by a line feed. It is empty if the event
-// has none, as a comment does.
+// has none.
 func payload(event []byte) []byte {
-	line, terminated := bytes.CutSuffix(event, []byte("\n\n"))
-	if value, ok := bytes.CutPrefix(line, []byte("data: ")); ok && terminated && bytes.IndexByte(value, '\n') < 0 {
-		return bytes.TrimRight(value, "\r") // the form in which vLLM writes every event
-	}
 	var joined []byte
 	for line := range bytes.Lines(event) {
 		value, ok := bytes.CutPrefix(line, []byte("data:"))

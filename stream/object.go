@@ -13,11 +13,20 @@ type Usage struct {
 	Known              bool // vLLM has reported it
 }
 
+// beside returns a usage that is reported beside at least that many completion tokens. A zero is not known then, nor for the
+// prompt, which has a token at least.
+func (u Usage) beside(tokens func() int64) Usage {
+	if u.Prompt == 0 || u.Completion == 0 && tokens() > 0 {
+		return Usage{}
+	}
+	return u
+}
+
 // Object is a completion object of vLLM, a plain response body or the payload of an event, with the members that the
 // gateway reads. The values are slices of the parsed bytes, nil if the member is absent.
 type Object struct {
 	failure, object, detail, usage []byte // the members "error", "object", "detail" and "usage"
-	listed                         bool   // it has the member "choices"
+	listed                         bool   // the member "choices" is a list
 	choices                        []choice
 	maxChoices                     int // 0: unlimited
 	memory                         counter
@@ -25,7 +34,7 @@ type Object struct {
 
 // choice is an element of the member "choices".
 type choice struct {
-	index                        int // -1 if absent or not an index
+	index                        int // 0 if absent, -1 if it is no index
 	text, logprobs, finishReason []byte
 	tokenIDs                     []byte // of the completion alone
 	textAt                       int    // offset of text in the object
@@ -68,7 +77,7 @@ func (o *Object) Parse(body []byte) error {
 				})
 				return
 			}
-			s.value()
+			s.bad = !isNull(s.value()) || s.bad
 		default:
 			s.value()
 		}
@@ -106,11 +115,11 @@ func (o *Object) growChoices() error {
 }
 
 func parseChoice(s *scanner) choice {
-	c := choice{index: -1}
 	if s.next() != '{' {
 		s.value()
-		return c
+		return choice{index: -1}
 	}
+	var c choice
 	s.members(func(name []byte) {
 		if isMessage := string(name) == "delta" || string(name) == "message"; isMessage && s.next() == '{' {
 			c.parseMessage(s)
@@ -119,7 +128,9 @@ func parseChoice(s *scanner) choice {
 		value := s.value()
 		switch string(name) {
 		case "index":
-			c.index = parseCount(value)
+			if !isNull(value) {
+				c.index = parseCount(value)
+			}
 		case "text":
 			c.text, c.textAt = value, s.at-len(value)
 		case "logprobs":
@@ -154,8 +165,21 @@ func (o *Object) IsError() bool {
 	return !isNull(o.failure) || string(o.object) == `"error"` || (!o.listed && !isNull(o.detail))
 }
 
-// NumChoices returns the number of choices in the object.
-func (o *Object) NumChoices() int { return len(o.choices) }
+// IsComplete reports whether the object has that many choices, each index once, and every one has finished.
+func (o *Object) IsComplete(choices int) bool {
+	if len(o.choices) != choices {
+		return false
+	}
+	seen := make([]bool, choices)
+	for i := range o.choices {
+		c := &o.choices[i]
+		if c.index < 0 || c.index >= choices || seen[c.index] || !c.finished() {
+			return false
+		}
+		seen[c.index] = true
+	}
+	return true
+}
 
 // Aborted reports whether vLLM has aborted one of the choices, or failed at it, which it does with status 200.
 func (o *Object) Aborted() bool {
@@ -167,7 +191,7 @@ func (o *Object) Aborted() bool {
 	return false
 }
 
-// FinishReasons returns why the choices have finished, in the order of the object; empty for one that has not said so.
+// FinishReasons returns why the choices have finished, in the order of the object.
 func (o *Object) FinishReasons() []string {
 	reasons := make([]string, len(o.choices))
 	for i := range o.choices {
@@ -176,8 +200,8 @@ func (o *Object) FinishReasons() []string {
 	return reasons
 }
 
-// Usage returns the usage in the object. It is known only if both counts are there and are token counts: the ledger sums
-// them, and an absent one is not zero.
+// Usage returns the usage in the object. It is known only if both counts are there and are token counts, and not zero beside
+// text: the ledger sums them, and an absent one is not zero.
 func (o *Object) Usage() Usage {
 	if len(o.usage) == 0 || o.usage[0] != '{' {
 		return Usage{}
@@ -187,7 +211,17 @@ func (o *Object) Usage() Usage {
 	if prompt < 0 || completion < 0 {
 		return Usage{}
 	}
-	return Usage{Prompt: prompt, Completion: completion, Known: true}
+	return Usage{Prompt: prompt, Completion: completion, Known: true}.beside(o.minTokens)
+}
+
+// minTokens returns a lower bound of the tokens of the choice that has most, those of an echo included.
+func (o *Object) minTokens() (tokens int64) {
+	for i := range o.choices {
+		var counted ChoiceUsage
+		counted.count(&o.choices[i])
+		tokens = max(tokens, counted.MinTokens())
+	}
+	return tokens
 }
 
 // tokenCount returns a member's token count, -1 if it is absent or not a count.
@@ -198,17 +232,14 @@ func (o *Object) ChoiceUsage() []ChoiceUsage {
 	all := make([]ChoiceUsage, len(o.choices))
 	for i := range o.choices {
 		c := &o.choices[i]
-		all[i].Index = i
-		if c.index >= 0 {
-			all[i].Index = c.index
-		}
+		all[i].Index = c.index
 		all[i].count(c)
 		all[i].text = c.unquoted()
 	}
 	return all
 }
 
-func (c *choice) finished() bool { return len(c.finishReason) > 0 && c.finishReason[0] == '"' }
+func (c *choice) finished() bool { return isText(c.finishReason) }
 func (c *choice) aborted() bool {
 	return string(c.finishReason) == `"abort"` || string(c.finishReason) == `"error"`
 }

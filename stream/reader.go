@@ -97,10 +97,12 @@ func (r *Reader) Release() {
 }
 
 // Next blocks until at least one whole event has arrived and returns it with all others that have arrived, terminators
-// included. The bytes are valid until the next call, and the caller may change them. It returns io.EOF at the end of the
-// stream, ErrMidEvent if the stream ends inside an event, ErrTooLarge, a *MemoryError, or the error of the source.
+// included, and the comments between them. The bytes are valid until the next call, and the caller may change them. It returns
+// io.EOF at the end of the stream, ErrMidEvent if the stream ends inside an event, ErrTooLarge, a *MemoryError, or the error of the
+// source.
 func (r *Reader) Next() ([]byte, error) {
 	for {
+		r.start += commentLength(r.buffer[r.start:r.end]) // or comments would fill the buffer while no event arrives
 		if end := r.lastEventEnd(); end > r.start {
 			batch := r.buffer[r.start:end]
 			r.start, r.scanned = end, end

@@ -13,6 +13,7 @@ import (
 var (
 	errNotEvent = errors.New("the backend sent something other than server-sent events")
 	errNotChunk = errors.New("the backend sent an event without choices")
+	errNoChoice = errors.New("the backend sent an event of a choice that was not asked for")
 	errNoFinish = errors.New("the stream ended before every choice had finished")
 	errNoUsage  = errors.New("the stream ended without the usage that was asked for")
 )
@@ -59,12 +60,12 @@ type State struct {
 	echoed    func(choice int) int64 // prompt tokens that each choice echoes; nil without echo
 	choices   choiceSet
 
-	began      bool // a chunk has been passed on
 	unfinished int
 	tokens     int64    // lower bound of the completion tokens received
 	data       int64    // events with data
 	reasons    []string // the finish reasons received; few, which ChoiceUsage.reason refers to
 	usage      Usage    // of the event that has no choices
+	hasUsage   bool     // that event has been received, whatever it counts
 	last       Usage    // of the event that finished the last choice
 	failure    Failure
 	chunk      chunkTemplate
@@ -88,7 +89,9 @@ func (s *State) Release() {
 // Usage returns what the backend reported at the end of the stream. vLLM reports it in an event of its own. llama.cpp puts
 // it on the event that finishes a choice, and counts this choice and its prompt; other servers report the whole response
 // on the event that finishes the last choice. perPrompt is the number of choices of each prompt.
-func (s *State) Usage(perPrompt int) Usage {
+func (s *State) Usage(perPrompt int) Usage { return s.reported(perPrompt).beside(s.Tokens) }
+
+func (s *State) reported(perPrompt int) Usage {
 	if s.usage.Known || s.unfinished > 0 || !s.last.Known {
 		return s.usage
 	}
@@ -157,60 +160,70 @@ func (s *State) Failure() Failure { return s.failure }
 // Add processes a batch of whole events and returns the bytes to pass on: the batch without the events that the client
 // must not receive and without [DONE]. It removes them in place. Nothing after the end of the stream is passed on.
 func (s *State) Add(batch []byte) ([]byte, Status) {
-	rest := batch
-	for len(rest) > 0 {
+	passed := batch[:0]
+	for rest := batch; len(rest) > 0; {
 		var event []byte
 		before := len(batch) - len(rest)
 		event, rest = splitEvent(rest)
-		pass, status := s.addEvent(event)
-		if status != Open {
-			return batch[:before], status
-		}
-		if !pass {
-			batch = slices.Delete(batch, before, before+len(event))
-			rest = batch[before:]
+		kept, status := s.addEvent(event)
+		switch {
+		case status != Open:
+			return passed, status
+		case len(passed) == before: // nothing has been removed yet
+			passed = batch[:before+len(kept)]
+		default:
+			passed = append(passed, kept...)
 		}
 	}
-	return batch, Open
+	return passed, Open
 }
 
 var done = []byte("[DONE]")
 
-// addEvent processes one event and reports whether it is passed on.
-func (s *State) addEvent(event []byte) (pass bool, status Status) {
-	data := payload(event)
+// addEvent processes one event and returns what is passed on, which is at its beginning.
+func (s *State) addEvent(event []byte) (kept []byte, status Status) {
+	data, _, isSimple := cutSimple(event)
+	if !isSimple {
+		event = withoutComments(event)
+		data = payload(event)
+	}
 	if len(data) == 0 {
 		if !hasOnlySSEFields(event) {
-			return false, s.fail(Failure{Kind: Malformed, Err: errNotEvent})
+			return nil, s.fail(Failure{Kind: Malformed, Err: errNotEvent})
 		}
-		return s.began, Open
+		return nil, Open
 	}
 	s.data++
 	if bytes.Equal(data, done) {
-		return false, s.atDone()
+		return nil, s.atDone()
 	}
 	chunk := &s.chunk
 	if err := chunk.Parse(data); err != nil {
-		return false, s.fail(parseFailure(err))
+		return nil, s.fail(parseFailure(err))
 	}
 	switch {
 	case chunk.IsError():
-		return false, s.fail(Failure{Kind: ErrorEvent, Payload: data})
-	case !chunk.listed:
-		return false, s.fail(Failure{Kind: Malformed, Err: errNotChunk})
-	case len(chunk.choices) == 0 && !isNull(chunk.usage):
+		return nil, s.fail(Failure{Kind: ErrorEvent, Payload: data})
+	case len(chunk.choices) == 0 && !isNull(chunk.usage) && (chunk.listed || s.unfinished == 0):
+		s.hasUsage = true
 		if usage := chunk.Usage(); usage.Known {
 			s.usage = usage
 		}
-		return s.passUsage, Open
+		if !s.passUsage {
+			return nil, Open
+		}
+		return event, Open
+	case !chunk.listed:
+		return nil, s.fail(Failure{Kind: Malformed, Err: errNotChunk})
 	case chunk.Aborted():
-		return false, s.fail(Failure{Kind: Aborted})
+		return nil, s.fail(Failure{Kind: Aborted})
+	case slices.ContainsFunc(chunk.choices, func(c choice) bool { return c.index < 0 || c.index >= s.total }):
+		return nil, s.fail(Failure{Kind: Malformed, Err: errNoChoice})
 	default:
 		if err := s.addChoices(chunk); err != nil {
-			return false, s.fail(Failure{Kind: NoMemory, Err: err})
+			return nil, s.fail(Failure{Kind: NoMemory, Err: err})
 		}
-		s.began = true
-		return true, Open
+		return event, Open
 	}
 }
 
@@ -226,9 +239,6 @@ func parseFailure(err error) Failure {
 func (s *State) addChoices(chunk *chunkTemplate) error {
 	for i := range chunk.choices {
 		c := &chunk.choices[i]
-		if c.index < 0 || c.index >= s.total {
-			continue
-		}
 		u, isNew := s.choices.get(c.index)
 		if isNew && s.echoed != nil {
 			u.Echoed = s.echoed(c.index)
@@ -271,7 +281,7 @@ func (s *State) atDone() Status {
 // End returns the status of a stream that ended without [DONE]: it is Complete if every choice has finished and the
 // usage that the client asked for has been received.
 func (s *State) End() Status {
-	if s.passUsage && !s.usage.Known {
+	if s.passUsage && !s.hasUsage {
 		return s.fail(Failure{Kind: Truncated, Err: errNoUsage})
 	}
 	return s.atDone()

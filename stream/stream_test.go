@@ -49,15 +49,15 @@ func relay(source io.Reader, choices int, passUsage bool) (passed string, state 
 	}
 }
 
-// A stream is passed on unchanged, except for the usage event that the client did not ask for, however the network
-// splits it: in two at every offset, byte by byte, and not at all. [DONE] is left to the caller.
+// The events with data are passed on unchanged, except for the usage event that the client did not ask for, and nothing else
+// is, however the network splits the stream: in two at every offset, byte by byte, and not at all. [DONE] is left to the caller.
 func TestStreamIsUnchangedHoweverItIsSplit(t *testing.T) {
 	for _, s := range ssetest.Streams() {
 		t.Run(s.Name, func(t *testing.T) {
 			sent := s.Text()
 			check := func(split string, source func() io.Reader) {
 				t.Helper()
-				for passUsage, want := range map[bool]string{true: sent, false: s.TextWithoutUsage()} {
+				for passUsage, want := range map[bool]string{true: s.Passed(true), false: s.Passed(false)} {
 					want = strings.TrimSuffix(want, ssetest.Done)
 					for kind, r := range map[string]io.Reader{"plain": source(), "pooled": pooledSource{source()}} {
 						got, state, status, err := relay(r, s.Choices, passUsage)
@@ -88,13 +88,13 @@ func TestStreamCutOffAtAnyOffsetPassesWholeEvents(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			sent := s.Text()
 			for at := range len(sent) {
-				whole, want := "", stream.Failed
+				whole, want, end := "", stream.Failed, 0
 				for _, e := range s.Events {
-					if len(whole)+len(e) > at {
+					if end += len(e); end > at {
 						break
 					}
-					whole += e
-					if strings.Contains(e, `"choices":[]`) {
+					whole += ssetest.WithoutComments(e)
+					if ssetest.IsUsage(e) {
 						want = stream.Complete
 					}
 				}
@@ -120,6 +120,15 @@ func TestEventWithoutChoicesFailsTheStream(t *testing.T) {
 		`{"message":"x","code":500}`:       stream.Malformed,
 		`{}`:                               stream.Malformed,
 		`{"choices":null}`:                 stream.Malformed,
+		`{"choices":[5]}`:                  stream.Malformed,
+		`{"choices":[{"index":1}]}`:        stream.Malformed,
+		`{"choices":[{"index":-1}]}`:       stream.Malformed,
+		`{"choices":[{"index":0.5}]}`:      stream.Malformed,
+		`{"choices":[{"index":"0"}]}`:      stream.Malformed,
+		`{"choices":{},"usage":{"prompt_tokens":1,"completion_tokens":1}}`: stream.Malformed,
+		`{"choices":7,"usage":{"prompt_tokens":1,"completion_tokens":1}}`:  stream.Malformed,
+		`{"choices":null,"usage":null}`:                                    stream.Malformed,
+		`{"usage":null}`:                                                   stream.Malformed,
 	} {
 		for _, before := range []string{"", chunk} {
 			s := stream.NewState(stream.Limits{Choices: 1}, false, nil)
@@ -143,5 +152,68 @@ func TestUsageEventIsLeftOutWhateverItCounts(t *testing.T) {
 				t.Errorf("%s, usage asked for %t: passed on %q, status %d, usage %+v, %v; want %q", usage, passUsage, got, status, state.Usage(1), err, want)
 			}
 		}
+	}
+}
+
+// A choice has finished when its finish reason is a string that is not empty.
+func TestStreamIsCompleteWhenEveryChoiceHasAFinishReason(t *testing.T) {
+	for reason, want := range map[string]stream.Status{
+		`"stop"`: stream.Complete, `"content_filter"`: stream.Complete,
+		`""`: stream.Failed, "null": stream.Failed, "false": stream.Failed, "true": stream.Failed, "0": stream.Failed, "1": stream.Failed,
+		"{}": stream.Failed, `{"type":"stop"}`: stream.Failed, `["stop"]`: stream.Failed,
+	} {
+		for form, chunk := range map[string]string{
+			"a completion":      `data: {"choices":[{"index":0,"text":"a","finish_reason":` + reason + `}]}`,
+			"a chat completion": `data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":` + reason + `}]}`,
+			"two in an event":   `data: {"choices":[{"index":1,"text":"b","finish_reason":"stop"},{"index":0,"text":"a","finish_reason":` + reason + `}]}`,
+			"no index":          `data: {"choices":[{"text":"a","finish_reason":` + reason + `}]}`,
+		} {
+			for _, end := range []string{"", ssetest.Done} {
+				other := ssetest.Event(1, "b", `"stop"`)
+				got, state, status, err := relay(strings.NewReader(other+chunk+"\n\n"+end), 2, false)
+				if got != other+chunk+"\n\n" || status != want || err != nil || (want == stream.Failed) != (state.Failure().Kind == stream.Truncated) {
+					t.Errorf("%s, finish reason %s, end %q: got %q, status %d, %+v, %v", form, reason, end, got, status, state.Failure(), err)
+				}
+			}
+		}
+	}
+}
+
+// The stream has ended when the usage event has arrived that was asked for, even if its counts are of no use.
+func TestStreamEndsWithItsUsageEventWhateverItCounts(t *testing.T) {
+	finished := ssetest.Event(0, "a", `"stop"`)
+	for usage, known := range map[string]bool{
+		`{"prompt_tokens":5,"completion_tokens":1}`: true, `{"prompt_tokens":0,"completion_tokens":0}`: false, `{}`: false,
+	} {
+		for _, choices := range []string{`"choices":[],`, `"choices":null,`, ""} {
+			_, state, status, err := relay(strings.NewReader(finished+"data: {"+choices+`"usage":`+usage+"}\n\n"), 1, true)
+			if status != stream.Complete || err != nil || state.Usage(1).Known != known {
+				t.Errorf("%s%s: got status %d, %+v, %+v, %v", choices, usage, status, state.Failure(), state.Usage(1), err)
+			}
+		}
+	}
+}
+
+// Comments take no memory, however many come without an event, and whether or not a blank line follows.
+func TestCommentsAreNotKept(t *testing.T) {
+	event := ssetest.Event(0, "a", `"stop"`)
+	for _, comment := range []string{": ping\n", ": ping\n\n", ":\r\n", "\n", ": ping\r\n\r\n"} {
+		sent := strings.Repeat(comment, 100_000) + event
+		m := &memory{limit: 0}
+		r := stream.NewReader(strings.NewReader(sent), stream.Limits{EventBytes: 64 << 10, Memory: m})
+		s := stream.NewState(stream.Limits{Choices: 1}, false, nil)
+		var passed string
+		for passed == "" {
+			batch, err := r.Next()
+			if err != nil {
+				t.Fatalf("%q: %v", comment, err)
+			}
+			events, _ := s.Add(batch)
+			passed = string(events)
+		}
+		if passed != event || s.DataEvents() != 1 {
+			t.Errorf("%q: passed on %q, %d events with data", comment, passed, s.DataEvents())
+		}
+		r.Release()
 	}
 }

@@ -408,7 +408,7 @@ func TestRequestsAreReadInPagesThatHoldNothing(t *testing.T) {
 			insert(t, db, randomRow(random, 10_000+len(read)))
 			_, err := s.Groups(t.Context(), usage.Filter{Reader: "a"}, usage.ByModel)
 			must(t, err)
-			must(t, db.Report(t.Context(), "b", time.Second, func(context.Context, database.Reader) error { return nil }))
+			must(t, db.Report(t.Context(), "b", time.Minute, func(context.Context, database.Reader) error { return nil }))
 		}
 	}
 	if len(read) != len(all) {

@@ -21,7 +21,9 @@ func bodyOfSize(size int) []byte {
 }
 
 // defaultLimits are the limits in most tests.
-var defaultLimits = validate.Limits{MaxLogprobs: func(string) int { return 20 }}
+var defaultLimits = validate.Limits{
+	MaxLogprobs: func(string) int { return 20 }, XArgs: func(string) ([]string, bool) { return []string{"alpha", "beta"}, true },
+}
 
 func BenchmarkCompletion(b *testing.B) {
 	for _, size := range []struct {

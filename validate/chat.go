@@ -1,9 +1,12 @@
 package validate
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/tidwall/gjson"
 
 	apierr "basegate/errors"
 )
@@ -17,7 +20,6 @@ const maxTopLogprobs = 20
 
 // conversation holds what only a chat completion has.
 type conversation struct {
-	dropped      []span     // members of messages that are not sent to a backend, in their order
 	contentBytes int64      // of all content, as JSON: an upper bound of its length as text
 	roles        [Roles]int // messages of each role
 	uncountable  bool       // the template may add text to the content that is not known beforehand
@@ -40,7 +42,9 @@ var chatFields = []fieldID{
 	fieldIncludeStop, fieldSkipSpecialTokens, fieldSpacesBetweenSpecialTokens, fieldStopTokenIDs, fieldAllowedTokenIDs,
 	fieldBadWords, fieldReturnTokensAsTokenIDs, fieldReturnTokenIDs, fieldCacheSalt, fieldResponseFormat,
 	fieldStructuredOutputs, fieldTools, fieldToolChoice, fieldParallelToolCalls, fieldAddGenerationPrompt,
-	fieldContinueFinalMessage, fieldChatTemplateKwargs,
+	fieldContinueFinalMessage, fieldChatTemplateKwargs, fieldReasoningEffort, fieldIncludeReasoning, fieldStreamInterval,
+	fieldRepetitionDetection, fieldReturnWeightVersions, fieldXArgs, fieldPromptCacheKey, fieldSafetyIdentifier, fieldStore,
+	fieldServiceTier, fieldModalities,
 }
 
 // adviceOfChat are fields of other servers, or of completions, with what this gateway serves in their place.
@@ -48,31 +52,17 @@ var adviceOfChat = map[string]string{
 	"functions":              "the older form of function calling is not served; send the functions as tools",
 	"function_call":          "the older form of function calling is not served; send tool_choice",
 	"audio":                  "audio is not served, only text; leave it out",
-	"modalities":             "only text is served; leave it out",
-	"store":                  "responses are not stored; leave it out",
-	"service_tier":           "there is one tier of service; leave it out, or send X-Acs-Workload: batch, or a batch",
+	"metadata":               "nothing is stored with a request; send your own tag as user",
 	"prompt":                 "a chat completion has messages; a prompt goes to POST /v1/completions",
+	"suffix":                 "a chat completion does not have it; leave it out",
 	"prompt_logprobs":        "log-probabilities of a prompt are served by POST /v1/completions; leave it out",
 	"echo":                   "it is served by POST /v1/completions; leave it out",
 	"best_of":                "a chat completion does not have it; ask for n and choose among them",
 	"truncate_prompt_tokens": "a conversation is not truncated; leave messages out",
+	"truncation_side":        "a conversation is not truncated; leave messages out",
 	"add_special_tokens":     "the model's chat template adds them; leave it out",
 	"chat_template":          "the model's own template is used; its arguments are sent as chat_template_kwargs",
 }
-
-// refusedOfChat are the fields of a chat completion that some version of vLLM has and this gateway does not take.
-var refusedOfChat = func() map[string]string {
-	all := map[string]string{
-		"documents": "", "include_reasoning": "", "media_io_kwargs": "", "mm_processor_kwargs": "",
-		"reasoning_effort": "chat_template_kwargs", "return_prompt_text": "", "structural_tag": "structured_outputs",
-	}
-	for name, instead := range refusedFields {
-		if name != "suffix" {
-			all[name] = instead
-		}
-	}
-	return all
-}()
 
 // chatConflicts are those of a chat completion, in the order in which they are reported.
 var chatConflicts = []Conflict{
@@ -84,6 +74,7 @@ var chatConflicts = []Conflict{
 		},
 	},
 	streamOptionsConflict,
+	streamIntervalConflict,
 	{
 		"min_tokens",
 		func(r *Request) bool { return r.MinTokens > r.MaxTokens },
@@ -157,7 +148,7 @@ func (r *Request) ContentBytes() int64 { return r.chat.contentBytes }
 // MessagesOf returns the number of messages of each role, and whether the template adds to them only what it adds to empty
 // messages. With tools, names, reasoning or arguments of the template it may add more.
 func (r *Request) MessagesOf() (roles [Roles]int, plain bool) {
-	return r.chat.roles, !r.chat.uncountable && !r.has(fieldTools) && !r.has(fieldChatTemplateKwargs)
+	return r.chat.roles, !r.chat.uncountable && !r.has(fieldTools) && !r.has(fieldChatTemplateKwargs) && !r.has(fieldReasoningEffort)
 }
 
 // ToolBytes returns the length of the tools as JSON.
@@ -174,20 +165,37 @@ func (r *Request) ToolBytes() int64 {
 func (r *Request) TokenizeBody(model string) Body {
 	s := splicer{request: r}
 	s.out.add([]byte(`{"model":`), quoted(model))
-	for _, id := range []fieldID{fieldMessages, fieldTools, fieldAddGenerationPrompt, fieldContinueFinalMessage, fieldChatTemplateKwargs} {
+	for _, id := range []fieldID{fieldMessages, fieldTools, fieldAddGenerationPrompt, fieldContinueFinalMessage} {
 		m := r.find(id)
 		if m == nil || m.null {
 			continue
 		}
 		s.out.add([]byte(`,"` + fields[id].name + `":`))
 		s.copied = m.value
-		if id == fieldMessages {
-			s.dropMembers()
-		}
+		s.dropMembers(m)
 		s.copyUntil(m.end)
 	}
-	s.out.add([]byte("}"))
+	s.out.add(r.templateArguments(), []byte("}"))
 	return s.out
+}
+
+// templateArguments returns the member that gives /tokenize the arguments of the template. The template has reasoning_effort
+// too, which /tokenize takes only among them.
+func (r *Request) templateArguments() []byte {
+	arguments, effort := []byte("{}"), []byte(nil)
+	if r.has(fieldChatTemplateKwargs) {
+		arguments = r.Value(fields[fieldChatTemplateKwargs].name)
+	}
+	if r.has(fieldReasoningEffort) && !gjson.GetBytes(arguments, "reasoning_effort").Exists() {
+		effort = slices.Concat([]byte(`"reasoning_effort":`), r.Value(fields[fieldReasoningEffort].name))
+		if len(bytes.TrimSpace(arguments[1:len(arguments)-1])) > 0 {
+			effort = append(effort, ',')
+		}
+	}
+	if effort == nil && !r.has(fieldChatTemplateKwargs) {
+		return nil
+	}
+	return slices.Concat([]byte(`,"chat_template_kwargs":{`), effort, arguments[1:])
 }
 
 // add appends segments.

@@ -43,7 +43,7 @@ func chatBody(field, value string) string {
 		rest = `, "add_generation_prompt": false`
 	case "min_tokens":
 		rest = `, "max_tokens": 16`
-	case "stream_options":
+	case "stream_options", "stream_interval":
 		rest = `, "stream": true`
 	}
 	return fmt.Sprintf(`{"model": "llama-8b", "messages": %s, %q: %s%s}`, oneMessage, field, value, rest)
@@ -70,6 +70,15 @@ var chatTable = []struct {
 			`[{"role": "assistant", "content": "a", "parsed_arguments": {"x": 1}, "later": null, "even_later": null}]`,
 			`[{"role": "assistant", "tool_calls": [{"id": "c", "parsed_arguments": 1, "custom": null, "type": "function", "function": {"name": "f", "arguments": "", "later": null}}]}]`,
 			`[{"parsed": {}, "tool_calls": [{"index": 0, "function": {"parsed_arguments": {}, "name": "f", "arguments": ""}, "id": "c", "type": "function"}], "role": "assistant"}]`,
+			`[{"role": "assistant", "content": null}]`, `[{"role": "assistant"}]`, `[{"role": "assistant", "content": null, "tool_calls": []}]`,
+			`[{"role": "assistant", "content": null, "refusal": null, "annotations": null, "audio": null, "function_call": null, "tool_calls": [], "reasoning": "r"}]`,
+			`[{"role": "assistant", "content": null, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "provider_specific_fields": {"a": [1]}}], "function_call": null, "provider_specific_fields": {"refusal": null}}, {"role": "tool", "tool_call_id": "c", "content": "12"}]`,
+			`[{"role": "assistant", "content": "a", "tool_call_id": null}]`, `[{"role": "assistant", "content": "a", "reasoning_details": [{"a": 1}], "reasoning_items": 1, "thinking_blocks": "x", "id": "m1"}]`,
+			`[{"role": "user", "content": "a", "later": null}]`, `[{"role": "user", "content": "a", "tool_calls": []}]`, `[{"tool_calls": [], "role": "system", "content": "a", "refusal": null, "id": null}]`,
+			`[{"role": "user", "content": "a", "tool_calls": null, "tool_call_id": null, "function_call": null, "parsed": null}]`,
+			`[{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": null}, {"image_url": null, "text": "b", "type": "text"}]}]`,
+			`[` + aCall + `, {"role": "tool", "tool_call_id": "c1", "content": "a", "tool_calls": [], "name": null}]`,
+			`[{"role": "assistant", "tool_calls": [{"index": null, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}", "parsed_arguments": null}}]}]`,
 		},
 		[]string{
 			`null`, `1`, `"a"`, `{}`, `[]`, `[null]`, `["a"]`, `[1]`, `[[]]`, `[{}]`, `[{"role": "user"}]`, `[{"content": "a"}]`,
@@ -83,10 +92,16 @@ var chatTable = []struct {
 			`[{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}]`,
 			`[{"role": null, "content": "a"}]`, `[{"role": 1, "content": "a"}]`, `[{"role": "function", "content": "a"}]`, `[{"role": "User", "content": "a"}]`, `[{"role": "", "content": "a"}]`,
 			`[{"role": "user", "content": "a", "role": "user"}]`, `[{"role": "user", "content": "a", "conten\u0074": "b"}]`,
-			`[{"role": "user", "content": "a", "later": null}]`, `[{"role": "user", "content": "a", "extra": 1}]`, `[{"role": "assistant", "content": "a", "extra": 1}]`,
+			`[{"role": "user", "content": "a", "extra": 1}]`, `[{"role": "assistant", "content": "a", "extra": 1}]`,
 			`[{"role": "user", "content": "a", "name": 1}]`, `[{"role": "user", "content": "a", "name": ""}]`,
-			`[{"role": "user", "content": "a", "tool_calls": []}]`, `[{"role": "user", "content": "a", "tool_call_id": "c"}]`,
-			`[{"role": "assistant", "content": null}]`, `[{"role": "assistant"}]`, `[{"role": "assistant", "content": null, "tool_calls": []}]`,
+			`[{"role": "user", "content": "a", "tool_call_id": "c"}]`, `[{"role": "user", "content": "a", "refusal": []}]`, `[{"role": "user", "content": "a", "id": "m1"}]`,
+			`[{"role": "user", "content": "a", "parsed": {}}]`, `[{"role": "system", "content": "a", "provider_specific_fields": {}}]`, `[{"role": "assistant", "content": []}]`,
+			`[{"role": "user", "content": "a", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
+			`[{"role": "user", "content": [{"type": "text", "text": null}]}]`, `[{"role": "user", "content": [{"type": null, "text": "a"}]}]`, `[{"role": "user", "content": [null]}]`,
+			`[{"role": "user", "content": [{"type": "text", "text": "a", "x": null, "x": null}]}]`, `[{"role": "user", "content": null, "content": "a"}]`,
+			`[{"role": "assistant", "tool_calls": [null]}]`, `[{"role": "assistant", "tool_calls": [{"id": null, "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": null}]}]`, `[{"role": "assistant", "content": "a", "provider_specific_fields": {"a": 1, "a": 2}}]`,
+			`[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": null}}]}]`,
 			`[{"role": "assistant", "content": "a", "refusal": "no"}]`, `[{"role": "assistant", "content": "a", "annotations": [1]}]`,
 			`[{"role": "assistant", "content": "a", "annotations": 0}]`, `[{"role": "assistant", "content": "a", "audio": 12}]`, `[{"role": "assistant", "content": "a", "audio": true}]`,
 			`[{"role": "assistant", "content": "a", "audio": {"id": "x"}}]`, `[{"role": "assistant", "content": "a", "function_call": {"name": "f", "arguments": ""}}]`,
@@ -121,11 +136,13 @@ var chatTable = []struct {
 	{
 		"tools",
 		[]string{
-			`[` + aTool + `]`, `[` + aTool + `, ` + aTool + `]`, `null`, `[{"function": {"description": null, "parameters": null, "strict": null, "name": "f"}, "type": "function"}]`,
+			`[` + aTool + `]`, `[` + aTool + `, ` + aTool + `]`, `null`, `[{"function": {"description": null, "parameters": null, "strict": null, "name": "f"}, "type": "function"}]`, `[]`, `[ ]`,
+			`[{"type": "function", "cache_control": null, "function": {"later": null, "name": "f", "parameters": {"default": null}}}]`,
 			`[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}, "strict": true}}, {"type": "function", "function": {"name": "g"}}]`,
 		},
 		[]string{
-			`[]`, `{}`, `1`, `"f"`, `[1]`, `[{}]`, `[{"type": "function"}]`, `[{"function": {"name": "f"}}]`, `[{"type": "web_search", "function": {"name": "f"}}]`,
+			`{}`, `1`, `"f"`, `[1]`, `[null]`, `[{}]`, `[{"type": "function"}]`, `[{"type": "function", "function": null}]`, `[{"type": null, "function": {"name": "f"}}]`,
+			`[{"type": "function", "function": {"name": null}}]`, `[{"type": "function", "x": null, "x": null, "function": {"name": "f"}}]`, `[{"function": {"name": "f"}}]`, `[{"type": "web_search", "function": {"name": "f"}}]`,
 			`[{"type": "function", "function": {}}]`, `[{"type": "function", "function": {"name": ""}}]`, `[{"type": "function", "function": {"name": 1}}]`,
 			`[{"type": "function", "function": {"name": "f", "parameters": "{}"}}]`, `[{"type": "function", "function": {"name": "f", "strict": 1}}]`,
 			`[{"type": "function", "function": {"name": "f", "extra": 1}}]`, `[{"type": "function", "extra": 1, "function": {"name": "f"}}]`,
@@ -134,7 +151,7 @@ var chatTable = []struct {
 	},
 	{
 		"tool_choice",
-		[]string{`"none"`, `"auto"`, `"required"`, `{"type": "function", "function": {"name": "f"}}`, `null`},
+		[]string{`"none"`, `"auto"`, `"required"`, `{"type": "function", "function": {"name": "f"}}`, `{"type": "function", "x": null, "function": {"y": null, "name": "f"}}`, `null`},
 		[]string{`"any"`, `"f"`, `1`, `true`, `[]`, `{}`, `{"type": "function"}`, `{"function": {"name": "f"}}`, `{"type": "function", "function": {"name": "g"}}`, `{"type": "function", "function": {"name": 1}}`, `{"type": "function", "function": {"name": "f", "x": 1}}`},
 	},
 	{"parallel_tool_calls", []string{`true`, `false`, `null`}, []string{`0`, `"true"`, `[]`, `{}`}},
@@ -142,9 +159,15 @@ var chatTable = []struct {
 	{"continue_final_message", []string{`true`, `false`, `null`}, []string{`0`, `"true"`, `[]`, `{}`}},
 	{
 		"chat_template_kwargs",
-		[]string{`{}`, `{"enable_thinking": false, "a": 1, "b": "c", "d": null}`, `null`},
-		[]string{`[]`, `1`, `"a"`, `{"a": []}`, `{"a": {}}`, `{"chat_template": "x"}`, `{"tokenize": true}`, `{"tools": null}`, `{"a": 1, "a": 2}`},
+		[]string{`{}`, `{"enable_thinking": false, "a": 1, "b": "c", "d": null}`, `{"a": [], "b": {}, "c": [1, null, "x"]}`, `{"a": {"b": {"c": {}}}}`, `{"a": [[["x"]]], "b": {"tools": 1}}`, `null`},
+		[]string{`[]`, `1`, `"a"`, `{"a": {"b": {"c": {"d": {}}}}}`, `{"a": [[[[]]]]}`, `{"a": {"x": 1, "x": 2}}`, `{"chat_template": "x"}`, `{"tokenize": true}`, `{"tools": null}`, `{"a": 1, "a": 2}`},
 	},
+	{"reasoning_effort", []string{`"none"`, `"minimal"`, `"low"`, `"medium"`, `"high"`, `null`}, []string{`"xhigh"`, `"High"`, `""`, `1`, `true`, `["low"]`, `{}`}},
+	{"include_reasoning", booleans, notBooleans},
+	{"safety_identifier", []string{`""`, `"x"`, quotedRepeat("k", 512), `null`}, []string{`1`, `true`, `[]`, `{}`, quotedRepeat("k", 513)}},
+	{"store", []string{`false`, `null`}, []string{`true`, `0`, `"false"`, `[]`, `{}`}},
+	{"service_tier", []string{`"auto"`, `"default"`, `null`}, []string{`"flex"`, `"priority"`, `""`, `1`, `true`, `["auto"]`, `{}`}},
+	{"modalities", []string{`["text"]`, `["te\u0078t"]`, `null`}, []string{`[]`, `["audio"]`, `["text", "audio"]`, `["text", "text"]`, `"text"`, `{"0": "text"}`, `1`, `[["text"]]`}},
 }
 
 // sharedFields are the fields that a chat completion has as a completion has them.
@@ -152,7 +175,8 @@ var sharedFields = []string{
 	"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "n",
 	"stop", "stream", "stream_options", "logit_bias", "user", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
 	"spaces_between_special_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "return_tokens_as_token_ids", "return_token_ids",
-	"cache_salt", "response_format", "structured_outputs", "min_tokens",
+	"cache_salt", "response_format", "structured_outputs", "min_tokens", "prompt_cache_key", "stream_interval", "repetition_detection",
+	"return_weight_versions", "vllm_xargs",
 }
 
 // chatRow is the valid and invalid values of a field of a chat completion.
@@ -264,9 +288,9 @@ func repeatsName(value, name string) bool {
 
 func TestChatRefusesFieldsByName(t *testing.T) {
 	for field, want := range map[string]string{
-		"functions": "tools", "function_call": "tool_choice", "audio": "text", "modalities": "text", "store": "not stored", "service_tier": "one tier",
+		"functions": "tools", "function_call": "tool_choice", "audio": "text", "metadata": "user",
 		"prompt": "messages", "best_of": "does not have it", "prompt_logprobs": "/v1/completions", "chat_template": "template",
-		"reasoning_effort": "vLLM has it", "guided_json": "structured_outputs", "temprature": `did you mean "temperature"`, "message": `did you mean "messages"`,
+		"return_prompt_text": "vLLM has it", "thinking_token_budget": "vLLM has it", "suffix": "does not have it", "truncation_side": "not truncated", "guided_json": "structured_outputs", "temprature": `did you mean "temperature"`, "message": `did you mean "messages"`,
 		"truncate_prompt_tokens": "not truncated", "add_special_tokens": "template", "kv_transfer_params": "vLLM has it",
 	} {
 		_, err := validate.Chat([]byte(chatBody(field, "null")), defaultLimits)
@@ -281,6 +305,8 @@ func TestChatConflicts(t *testing.T) {
 	for _, c := range []struct{ rest, param string }{
 		{`"max_tokens": 5, "max_completion_tokens": 5`, "max_tokens"},
 		{`"stream_options": {}`, "stream_options"},
+		{`"stream_interval": 2`, "stream_interval"},
+		{`"tool_choice": "auto", "tools": []`, "tool_choice"},
 		{`"min_tokens": 6, "max_completion_tokens": 5`, "min_tokens"},
 		{`"min_tokens": 4097`, "min_tokens"},
 		{`"top_logprobs": 1`, "top_logprobs"},
@@ -307,7 +333,7 @@ func TestChatConflicts(t *testing.T) {
 
 // Clients that want no tool in some turn send "none" there without tools, and vLLM takes it.
 func TestChatWithoutToolsMayChooseNone(t *testing.T) {
-	for _, rest := range []string{`"tool_choice": "none"`, `"tools": null, "tool_choice": "none"`, `"tool_choice": "none", "tools": [` + aTool + `]`} {
+	for _, rest := range []string{`"tool_choice": "none"`, `"tools": null, "tool_choice": "none"`, `"tools": [], "tool_choice": "none"`, `"tool_choice": "none", "tools": [` + aTool + `]`} {
 		if _, err := validate.Chat([]byte(`{"model": "llama-8b", "messages": `+oneMessage+`, `+rest+`}`), defaultLimits); err != nil {
 			t.Errorf("%s: got %v, want it accepted", rest, err)
 		}
@@ -316,18 +342,19 @@ func TestChatWithoutToolsMayChooseNone(t *testing.T) {
 
 func TestChatSendsOnWhatTheTemplateNeeds(t *testing.T) {
 	const body = `{"model":"x","messages":[ {"refusal":null, "parsed":{"a":1}, "role":"assistant" , "annotations":[],"content":"\u0041", "audio":null, "parsed_arguments": [1] },
-		{"role":"assistant","tool_calls":[{"index":0,"custom":null,"id":"c","type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":{},"later":null},"parsed_arguments":{}}],"content":null}], "tools":[` + aTool + `]}`
+		{"role":"assistant","tool_calls":[{"index":0,"custom":null,"id":"c","type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":{},"later":null},"parsed_arguments":{}}],"content":null}], "tools":[{"x":null,"type":"function", "function": {"name":"f" , "parameters" : {"a":null},"strict":null}}], "response_format": {"json_schema":null ,"type":"text"}}`
 	r, err := validate.Chat([]byte(body), defaultLimits)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const messages = `[ {"role":"assistant","content":"\u0041" },
-		{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}],"content":null}]`
-	want := `{"model":"m","messages":` + messages + `, "tools":[` + aTool + `],"max_tokens":7}`
+		{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}]`
+	const tools = `[{"type":"function", "function": {"name":"f" , "parameters" : {"a":null}}}]`
+	want := `{"model":"m","messages":` + messages + `, "tools":` + tools + `, "response_format": {"type":"text"},"max_tokens":7}`
 	if got := string(r.Upstream(validate.Edits{Model: "m", MaxTokens: 7}).Append(nil)); got != want {
 		t.Errorf("upstream (-want +got):\n%s", cmp.Diff(want, got))
 	}
-	want = `{"model":"m","messages":` + messages + `,"tools":[` + aTool + `]}`
+	want = `{"model":"m","messages":` + messages + `,"tools":` + tools + `}`
 	if got := string(r.TokenizeBody("m").Append(nil)); got != want {
 		t.Errorf("tokenize (-want +got):\n%s", cmp.Diff(want, got))
 	}
@@ -351,6 +378,24 @@ func TestChatRemovesMembersInFrontOfOnesThatAreChanged(t *testing.T) {
 			if diff := cmp.Diff(want.Replace(body), string(r.Upstream(validate.Edits{Model: "m"}).Append(nil))); diff != "" {
 				t.Errorf("%s: (-want +got)\n%s", body, diff)
 			}
+		}
+	}
+}
+
+// The template has the effort as an argument, so a count has to have it too.
+func TestTokenizeHasTheReasoningEffortAmongTheArguments(t *testing.T) {
+	for members, want := range map[string]string{
+		``: ``,
+		`, "chat_template_kwargs": { "a" : [1] }`:                                        `,"chat_template_kwargs":{ "a" : [1] }`,
+		`, "reasoning_effort": "low"`:                                                    `,"chat_template_kwargs":{"reasoning_effort":"low"}`,
+		`, "reasoning_effort": "low", "chat_template_kwargs": { }`:                       `,"chat_template_kwargs":{"reasoning_effort":"low" }`,
+		`, "chat_template_kwargs": {"a": 1}, "reasoning_effort": "none"`:                 `,"chat_template_kwargs":{"reasoning_effort":"none","a": 1}`,
+		`, "chat_template_kwargs": {"reasoning_effort": "x"}, "reasoning_effort": "low"`: `,"chat_template_kwargs":{"reasoning_effort": "x"}`,
+		`, "chat_template_kwargs": null, "reasoning_effort": null`:                       ``,
+	} {
+		want = `{"model":"m","messages":` + oneMessage + want + `}`
+		if diff := cmp.Diff(want, string(parseChat(t, members).TokenizeBody("m").Append(nil))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", members, diff)
 		}
 	}
 }
@@ -424,11 +469,12 @@ func FuzzChat(f *testing.F) {
 		}
 		sent["model"] = "m"
 		for name, value := range sent {
-			if value == nil {
+			if slices.Contains([]string{"prompt_cache_key", "safety_identifier", "store", "service_tier", "modalities"}, name) || value == nil {
 				delete(sent, name)
 			}
 		}
 		cleanMessages(sent)
+		cleanObjects(sent)
 		delete(sent, "stream_options") // which gains include_usage
 		delete(received, "stream_options")
 		if diff := cmp.Diff(sent, received); diff != "" {
@@ -454,17 +500,20 @@ func sumOf(numbers []int) (sum int) {
 	return sum
 }
 
-// cleanMessages removes what the gateway does not send on: members that are null, but for content, and what SDKs add.
+// cleanMessages removes what the gateway does not send on: members that are null, and what SDKs add.
 func cleanMessages(body map[string]any) {
 	for _, m := range body["messages"].([]any) {
 		message := m.(map[string]any)
-		for name, value := range message {
-			if value == nil && name != "content" {
-				delete(message, name)
-			}
-		}
-		for _, name := range []string{"refusal", "annotations", "audio", "function_call", "parsed", "parsed_arguments"} {
+		deleteNulls(message)
+		for _, name := range []string{
+			"refusal", "annotations", "audio", "function_call", "parsed", "parsed_arguments", "provider_specific_fields", "reasoning_details",
+			"reasoning_items", "thinking_blocks", "id",
+		} {
 			delete(message, name)
+		}
+		parts, _ := message["content"].([]any)
+		for _, part := range parts {
+			deleteNulls(part.(map[string]any))
 		}
 		calls, _ := message["tool_calls"].([]any)
 		if len(calls) == 0 {
@@ -473,10 +522,32 @@ func cleanMessages(body map[string]any) {
 		for _, c := range calls {
 			call := c.(map[string]any)
 			delete(call, "index")
+			delete(call, "provider_specific_fields")
 			for _, o := range []map[string]any{call, call["function"].(map[string]any)} {
 				delete(o, "parsed_arguments")
-				maps.DeleteFunc(o, func(_ string, value any) bool { return value == nil })
+				deleteNulls(o)
 			}
+		}
+	}
+}
+
+func deleteNulls(o map[string]any) {
+	maps.DeleteFunc(o, func(_ string, value any) bool { return value == nil })
+}
+
+// cleanObjects removes the null members of the other objects of a chat completion, but not those of schemas.
+func cleanObjects(body map[string]any) {
+	tools, _ := body["tools"].([]any)
+	if len(tools) == 0 {
+		delete(body, "tools")
+	}
+	objects := append(slices.Clone(tools), body["tool_choice"], body["response_format"], body["structured_outputs"], body["repetition_detection"], body["vllm_xargs"])
+	for _, value := range objects {
+		o, _ := value.(map[string]any)
+		deleteNulls(o)
+		for _, name := range []string{"function", "json_schema"} {
+			inner, _ := o[name].(map[string]any)
+			deleteNulls(inner)
 		}
 	}
 }

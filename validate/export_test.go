@@ -1,19 +1,22 @@
 package validate
 
-// FieldNames returns the names of the fields of a completion, in the order of the contract.
+import "slices"
+
+// FieldNames returns the names of the fields of a completion in their alphabetical order.
 func FieldNames() []string {
-	var all []string
-	for _, f := range fields[:fieldCount] {
-		all = append(all, f.name)
+	return namesOf(completion.fields)
+}
+
+func namesOf(ids []fieldID) []string {
+	var names []string
+	for _, id := range ids {
+		names = append(names, fields[id].name)
 	}
-	return all
+	slices.Sort(names)
+	return names
 }
 
 // ChatFieldNames returns the names of the fields of a chat completion.
 func ChatFieldNames() []string {
-	names := make([]string, len(chatFields))
-	for i, id := range chatFields {
-		names[i] = fields[id].name
-	}
-	return names
+	return namesOf(chatFields)
 }

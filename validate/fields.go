@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/tidwall/gjson"
+
 	apierr "basegate/errors"
 )
 
@@ -48,6 +50,11 @@ const (
 	fieldReturnTokensAsTokenIDs
 	fieldReturnTokenIDs
 	fieldCacheSalt
+	fieldStreamInterval
+	fieldRepetitionDetection
+	fieldTruncationSide
+	fieldReturnWeightVersions
+	fieldXArgs
 	fieldResponseFormat
 	fieldStructuredOutputs
 	fieldCount // of a completion
@@ -72,11 +79,24 @@ const (
 	fieldAddGenerationPrompt
 	fieldContinueFinalMessage
 	fieldChatTemplateKwargs
+	fieldReasoningEffort
+	fieldIncludeReasoning
 )
 
-// The fields that only a Form has.
+// The fields that no backend receives: they are for the gateway, or say what holds without them.
 const (
-	fieldOwn  fieldID = fieldChatTemplateKwargs + 1
+	fieldPromptCacheKey fieldID = fieldIncludeReasoning + 1 + iota
+	fieldSafetyIdentifier
+	fieldStore
+	fieldServiceTier
+	fieldModalities
+
+	fieldLocal = fieldPromptCacheKey // the first of them
+)
+
+// The fields that only a Form has. No backend receives them either.
+const (
+	fieldOwn  fieldID = fieldModalities + 1
 	allFields         = fieldOwn + maxOwnFields
 )
 
@@ -119,13 +139,13 @@ func init() { //nolint:gochecknoinits // the readers refer to the table, so it c
 		fieldStream:            {"stream", "true or false", boolean(func(r *Request, v bool) { r.Stream = v })},
 		fieldStreamOptions:     {"stream_options", "an object with at the most include_usage and, beside it, continuous_usage_stats (true or false)", readStreamOptions},
 		fieldLogitBias:         {"logit_bias", "an object of token ids in decimal digits, each with a number from -100 to 100", readLogitBias},
-		fieldUser:              {"user", "a string of up to 512 bytes", readUser},
+		fieldUser:              {"user", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.User, r.HasUser = v, true })},
 
 		fieldMinTokens:                  {"min_tokens", "an integer from 0 to max_tokens", integer(atLeast(0), func(r *Request, v int64) { r.MinTokens = v })},
 		fieldIgnoreEOS:                  {"ignore_eos", "true or false", boolean(nil)},
 		fieldIncludeStop:                {"include_stop_str_in_output", "true or false", boolean(nil)},
 		fieldSkipSpecialTokens:          {"skip_special_tokens", "true or false", boolean(nil)},
-		fieldSpacesBetweenSpecialTokens: {"spaces_between_special_tokens", "true or false", boolean(nil)},
+		fieldSpacesBetweenSpecialTokens: {"spaces_between_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.joinsSpecialTokens = !v })},
 		fieldAddSpecialTokens:           {"add_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.NoSpecialTokens = !v })},
 		fieldStopTokenIDs:               {"stop_token_ids", "an array of 1 to 128 token ids (integers from 0 to 2147483647)", tokenIDArray(128)},
 		fieldAllowedTokenIDs:            {"allowed_token_ids", "an array of 1 to 262144 token ids (integers from 0 to 2147483647)", tokenIDArray(1 << 18)},
@@ -133,7 +153,12 @@ func init() { //nolint:gochecknoinits // the readers refer to the table, so it c
 		fieldTruncatePromptTokens:       {"truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", integer(minusOneOrAtLeastOne, func(r *Request, v int64) { r.Truncate = v })},
 		fieldReturnTokensAsTokenIDs:     {"return_tokens_as_token_ids", "true or false", boolean(nil)},
 		fieldReturnTokenIDs:             {"return_token_ids", "true or false", boolean(func(r *Request, v bool) { r.returnTokenIDs = v })},
-		fieldCacheSalt:                  {"cache_salt", "a string of 1 to 1024 bytes", readCacheSalt},
+		fieldCacheSalt:                  {"cache_salt", "a string of 1 to 128 characters without @, /, \\ and NUL, such as base64url", readCacheSalt},
+		fieldStreamInterval:             {"stream_interval", "an integer from 1 to 1024", integer(between(1, 1024), nil)},
+		fieldRepetitionDetection:        {"repetition_detection", "an object of max_pattern_size, min_pattern_size and min_count, integers from 0 to 1024, with min_count at least 2 and min_pattern_size at most max_pattern_size", readRepetitionDetection},
+		fieldTruncationSide:             {"truncation_side", `"left" or "right"`, oneOf("left", "right")},
+		fieldReturnWeightVersions:       {"return_weight_versions", "true or false", boolean(nil)},
+		fieldXArgs:                      {"vllm_xargs", "an object of the names that this model takes, each with a string, a number, a boolean or a list of them", readXArgs},
 		fieldResponseFormat:             {"response_format", `{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}`, readResponseFormat},
 		fieldStructuredOutputs:          {"structured_outputs", "an object with exactly one of json, regex, choice, grammar and json_object, and at the most disable_any_whitespace beside it", readStructuredOutputs},
 
@@ -143,18 +168,27 @@ func init() { //nolint:gochecknoinits // the readers refer to the table, so it c
 
 		fieldMessages:             {"messages", "an array of 1 to 2048 messages, such as {\"role\": \"user\", \"content\": …}", readMessages},
 		fieldMaxCompletionTokens:  {"max_completion_tokens", "an integer of at least 1", integer(atLeast(1), func(r *Request, v int64) { r.MaxTokens = v })},
-		fieldChatLogprobs:         {"logprobs", "true or false", boolean(func(r *Request, v bool) { r.chat.logprobs = v })},
+		fieldChatLogprobs:         {"logprobs", "true or false; top_logprobs is the number of alternatives", boolean(func(r *Request, v bool) { r.chat.logprobs = v })},
 		fieldTopLogprobs:          {"top_logprobs", "an integer from 0 to 20, or to the model's limit if that is lower", integer(between(0, maxTopLogprobs), func(r *Request, v int64) { r.chat.topLogprobs = clampInt(v) })},
-		fieldTools:                {"tools", `an array of 1 to 128 tools {"type": "function", "function": {"name": …}}`, readTools},
+		fieldTools:                {"tools", `an array of up to 128 tools {"type": "function", "function": {"name": …}}`, readTools},
 		fieldToolChoice:           {"tool_choice", `"none", "auto", "required" or {"type": "function", "function": {"name": …}}`, readToolChoice},
 		fieldParallelToolCalls:    {"parallel_tool_calls", "true or false", boolean(nil)},
 		fieldAddGenerationPrompt:  {"add_generation_prompt", "true or false", boolean(func(r *Request, v bool) { r.chat.noGenerationPrompt = !v })},
 		fieldContinueFinalMessage: {"continue_final_message", "true or false", boolean(func(r *Request, v bool) { r.chat.continuesMessage = v })},
-		fieldChatTemplateKwargs:   {"chat_template_kwargs", "an object of strings, numbers, booleans and nulls for the model's template", readTemplateArguments},
+		fieldChatTemplateKwargs:   {"chat_template_kwargs", "an object of JSON values for the model's template, at most 4 levels deep", readTemplateArguments},
+		fieldReasoningEffort:      {"reasoning_effort", `"none", "minimal", "low", "medium" or "high"`, oneOf("none", "minimal", "low", "medium", "high")},
+		fieldIncludeReasoning:     {"include_reasoning", "true or false", boolean(nil)},
+
+		fieldPromptCacheKey:   {"prompt_cache_key", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.promptCacheKey = v })},
+		fieldSafetyIdentifier: {"safety_identifier", "a string of up to 512 bytes", text(512, nil)},
+		fieldStore:            {"store", "false: responses are not stored", readStore},
+		fieldServiceTier:      {"service_tier", `"auto" or "default": there is one tier of service; for work that can wait send X-Acs-Workload: batch, or a batch`, oneOf("auto", "default")},
+		fieldModalities:       {"modalities", `["text"]: only text is served`, readModalities},
 	}
 	for id := range fieldCount {
 		completion.fields = append(completion.fields, id)
 	}
+	completion.fields = append(completion.fields, fieldPromptCacheKey)
 	for _, s := range []*schema{completion, chat, tokenize, detokenize} {
 		s.byName = make(map[string]fieldID, len(s.fields))
 		for _, id := range s.fields {
@@ -294,19 +328,53 @@ func readModel(p *parser, f *field) error {
 	return nil
 }
 
-// maxUser limits the user tag, in bytes.
-const maxUser = 512
+// text returns a reader of a field that is a string of up to most bytes. store may be nil.
+func text(most int, store func(*Request, string)) Reader {
+	return func(p *parser, f *field) error {
+		raw, err := p.readScalar(f, '"')
+		if err != nil {
+			return err
+		}
+		value := p.unquote(raw)
+		if len(value) > most {
+			return p.invalid(f, "a string of "+strconv.Itoa(len(value))+" bytes")
+		}
+		if store != nil {
+			store(p.request, string(value))
+		}
+		return nil
+	}
+}
 
-func readUser(p *parser, f *field) error {
-	raw, err := p.readScalar(f, '"')
+// oneOf returns a reader of a field that is one of some strings.
+func oneOf(words ...string) Reader {
+	return func(p *parser, f *field) error {
+		raw, err := p.readScalar(f, '"')
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(words, string(p.unquote(raw))) {
+			return p.invalid(f, describe(raw))
+		}
+		return nil
+	}
+}
+
+func readStore(p *parser, f *field) error {
+	if p.decoder.PeekKind() != 'f' {
+		return p.invalidKind(f, "")
+	}
+	return p.skipValue()
+}
+
+func readModalities(p *parser, f *field) error {
+	value, err := p.skipInvalid()
 	if err != nil {
 		return err
 	}
-	text := p.unquote(raw)
-	if len(text) > maxUser {
-		return p.invalid(f, "a string of "+strconv.Itoa(len(text))+" bytes")
+	if all := gjson.ParseBytes(value); !all.IsArray() || all.Get("#").Int() != 1 || all.Get("0").Str != "text" {
+		return p.invalid(f, describe(value))
 	}
-	p.request.User, p.request.HasUser = string(text), true
 	return nil
 }
 

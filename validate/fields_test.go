@@ -127,6 +127,7 @@ var fieldTable = []struct {
 			`{}`, `{"include_usage": true}`, `{"include_usage":false}`, `{"include_usage": null}`, `{"include\u005fusage": true}`, `null`,
 			`{"include_usage": true, "continuous_usage_stats": true}`, `{"continuous_usage_stats": true, "include_usage": true}`,
 			`{"include_usage": true, "continuous_usage_stats": false}`, `{"include_usage": false, "continuous_usage_stats": false}`,
+			`{"include_usage": true, "include_obfuscation": null}`, `{"x": null, "continuous_usage_stats": true, "include_usage": true}`, `{"include_receipt": null}`,
 			`{"continuous_usage_stats": null}`, `{"include_usage": true, "continuous\u005fusage_stats": null}`,
 		},
 		[]string{
@@ -134,7 +135,7 @@ var fieldTable = []struct {
 			`{"continuous_usage_stats": true}`, `{"continuous_usage_stats": false}`, `{"include_usage": false, "continuous_usage_stats": true}`,
 			`{"include_usage": null, "continuous_usage_stats": true}`, `{"include_usage": null, "continuous_usage_stats": false}`,
 			`{"include_usage": true, "continuous_usage_stats": 1}`, `{"include_usage": true, "continuous_usage_stats": "true"}`,
-			`{"include_usage": true, "include_receipt": true}`, `{"include_usage": true, "x": [1, {"y": 2}]}`, `{"": true}`,
+			`{"include_usage": true, "include_receipt": true}`, `{"include_usage": true, "x": [1, {"y": 2}]}`, `{"": true}`, `{"include_usage": true, "include_obfuscation": false}`,
 		},
 	},
 	{
@@ -149,6 +150,11 @@ var fieldTable = []struct {
 		"user",
 		[]string{`""`, `"run-17"`, `"Ž"`, quotedRepeat("u", 512), quotedRepeat(`\u0041`, 512), quotedRepeat("ž", 256), `null`},
 		[]string{`1`, `true`, `[]`, `{}`, quotedRepeat("u", 513), quotedRepeat(`\u0041`, 513), quotedRepeat("ž", 257)},
+	},
+	{
+		"prompt_cache_key",
+		[]string{`""`, `"session-7"`, quotedRepeat("k", 512), quotedRepeat("ž", 256), `null`},
+		[]string{`1`, `true`, `[]`, `{}`, quotedRepeat("k", 513), quotedRepeat("ž", 257)},
 	},
 	{
 		"min_tokens",
@@ -184,13 +190,46 @@ var fieldTable = []struct {
 	{"return_token_ids", booleans, notBooleans},
 	{
 		"cache_salt",
-		[]string{`"a"`, `"ž"`, quotedRepeat("s", 1024), quotedRepeat(`\u0041`, 1024), `null`},
-		[]string{`""`, `1`, `true`, `[]`, `{}`, quotedRepeat("s", 1025), quotedRepeat(`\u0041`, 1025), quotedRepeat("ž", 513)},
+		[]string{`"a"`, `"ž"`, `"aZ09-_=+ ."`, quotedRepeat("s", 128), quotedRepeat(`\u0041`, 128), quotedRepeat("ž", 128), `null`},
+		[]string{
+			`""`, `1`, `true`, `[]`, `{}`, quotedRepeat("s", 129), quotedRepeat(`\u0041`, 129), quotedRepeat("ž", 129),
+			`"a/b"`, `"a\/b"`, `"@"`, `"a\u0040b"`, `"\\"`, `"a\u0000"`, `"\u002f"`,
+		},
+	},
+	{
+		"stream_interval",
+		[]string{`1`, `1024`, `null`},
+		[]string{`0`, `-1`, `1025`, `true`, `"2"`, `2.0`, `1e1`, `9223372036854775808`, `[]`, `{}`},
+	},
+	{
+		"repetition_detection",
+		[]string{
+			`{"max_pattern_size": 10, "min_pattern_size": 2, "min_count": 3}`, `{"min_count":2}`, `{"min_count": 1024, "max_pattern_size": 1024, "min_pattern_size": 1024}`,
+			`{"max_pattern_size": 5, "min_count": 2}`, `{"max_pattern_size": null, "min_count": 2, "x": null}`, `null`,
+		},
+		[]string{
+			`{}`, `[]`, `1`, `true`, `"x"`, `{"max_pattern_size": 10}`, `{"min_count": 1}`, `{"min_count": 0}`, `{"min_count": 1025}`, `{"min_count": -2}`, `{"min_count": 2.0}`,
+			`{"min_count": "2"}`, `{"min_count": true}`, `{"min_count": [2]}`, `{"min_count": 2, "max_pattern_size": 1025}`, `{"min_count": 2, "min_pattern_size": -1}`,
+			`{"min_count": 2, "min_pattern_size": 3, "max_pattern_size": 2}`, `{"min_count": 2, "min_pattern_size": 1}`, `{"min_count": 2, "x": 1}`,
+			`{"min_count": 99999999999999999999}`,
+		},
+	},
+	{
+		"truncation_side",
+		[]string{`"left"`, `"right"`, `"l\u0065ft"`, `null`},
+		[]string{`""`, `"Left"`, `"middle"`, `1`, `true`, `["left"]`, `{}`},
+	},
+	{"return_weight_versions", booleans, notBooleans},
+	{
+		"vllm_xargs",
+		[]string{`{}`, `{"alpha": 1}`, `{"alpha": "x", "be\u0074a": [1, "y", true, 2.5]}`, `{"alpha": false, "beta": []}`, `{"gamma": null, "alpha": 1}`, `null`},
+		[]string{`[]`, `1`, `"x"`, `true`, `{"alpha": {}}`, `{"alpha": [[1]]}`, `{"alpha": [{}]}`, `{"alpha": [null]}`},
 	},
 	{
 		"response_format",
 		[]string{
-			`{"type": "text"}`, `{"type": "json_object"}`, `{"ty\u0070e":"json_object"}`, `{"type": "text", "json_schema": null}`,
+			`{"type": "text"}`, `{"type": "json_object"}`, `{"ty\u0070e":"json_object"}`, `{"type": "text", "json_schema": null}`, `{"later": null , "type": "text"}`,
+			`{"json_schema": {"x": null, "name": "n", "strict": null, "schema": {"default": null}}, "type": "json_schema", "y":null}`,
 			`{"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}`, `null`,
 			`{"json_schema": {"schema": {"type": "object", "a": [{"b": 1}, {"b": 2}]}, "name": "n", "strict": true, "description": "d"}, "type": "json_schema"}`,
 			`{"type": "json_schema", "json_schema": {"name": "n", "schema": {"x": 1}, "strict": null, "description": null}}`,
@@ -213,6 +252,7 @@ var fieldTable = []struct {
 			`{"json": {}}`, `{"json": {"type": "object"}}`, `{"json": "{}"}`, `{"regex": "a+"}`, `{"choice": ["a", "b"]}`, `{"grammar": "root ::= x"}`,
 			`{"json_object": true}`, `{"regex": "a", "json": null}`, `{"disable_any_whitespace": true, "json": {}}`,
 			`{"json_object": true, "disable_any_whitespace": false}`, `{"r\u0065gex": "a"}`, `null`,
+			`{"structural_tag": null, "json": {"enum": [null]}, "whitespace_pattern": null}`,
 		},
 		[]string{
 			`{}`, `[]`, `1`, `true`, `"json"`, `{"json": null}`, `{"disable_any_whitespace": true}`, `{"json": {}, "regex": "a"}`, `{"json": 1}`, `{"json": ""}`,
@@ -236,12 +276,15 @@ func arrayOf(element string, n int) string {
 // quotedRepeat returns s, repeated, in quotes.
 func quotedRepeat(s string, times int) string { return `"` + strings.Repeat(s, times) + `"` }
 
+// needed are the members without which a field contradicts their absence.
+var needed = map[string][][2]string{
+	"stream_options": {{"stream", "true"}}, "stream_interval": {{"stream", "true"}}, "truncation_side": {{"truncate_prompt_tokens", "9"}},
+}
+
 // bodyWith returns a valid body, except that a field has the given value.
 func bodyWith(field, value string) string {
 	members := [][2]string{{"model", `"llama-8b"`}, {"prompt", `"a"`}}
-	if field == "stream_options" {
-		members = append(members, [2]string{"stream", "true"})
-	}
+	members = append(members, needed[field]...)
 	if i := slices.IndexFunc(members, func(m [2]string) bool { return m[0] == field }); i >= 0 {
 		members[i][1] = value
 	} else {
@@ -319,9 +362,10 @@ func checkGolden(t *testing.T, file, got string) {
 
 func TestFieldTableIsComplete(t *testing.T) {
 	want := "model prompt max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed n best_of " +
-		"stop logprobs prompt_logprobs echo stream stream_options logit_bias user " +
+		"stop logprobs prompt_logprobs echo stream stream_options logit_bias user prompt_cache_key " +
 		"min_tokens ignore_eos include_stop_str_in_output skip_special_tokens spaces_between_special_tokens add_special_tokens stop_token_ids " +
-		"allowed_token_ids bad_words truncate_prompt_tokens return_tokens_as_token_ids return_token_ids cache_salt response_format structured_outputs"
+		"allowed_token_ids bad_words truncate_prompt_tokens return_tokens_as_token_ids return_token_ids cache_salt " +
+		"stream_interval repetition_detection truncation_side return_weight_versions vllm_xargs response_format structured_outputs"
 	var got []string
 	for _, row := range fieldTable {
 		got = append(got, row.field)
@@ -329,13 +373,15 @@ func TestFieldTableIsComplete(t *testing.T) {
 	if diff := cmp.Diff(want, strings.Join(got, " ")); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(want, strings.Join(validate.FieldNames(), " ")); diff != "" {
+	names := strings.Fields(want)
+	slices.Sort(names)
+	if diff := cmp.Diff(names, validate.FieldNames()); diff != "" {
 		t.Errorf("the fields that are accepted (-want +got):\n%s", diff)
 	}
 }
 
 func TestFieldsOutsideTheContractAreUnknown(t *testing.T) {
-	for _, name := range []string{"max_completion_tokens", "messages", "functions", "Prompt", "MODEL", "", "x"} {
+	for _, name := range []string{"Prompt", "MODEL", "", "x"} {
 		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)
 		if e := apierr.From(err); err == nil || e.Code != apierr.InvalidRequest || e.Param != name || !strings.HasPrefix(e.Message, fmt.Sprintf("unknown field %q", name)) {
 			t.Errorf("%s: %s", name, result(err))
@@ -347,9 +393,9 @@ func TestFieldsOutsideTheContractAreUnknown(t *testing.T) {
 func TestFieldsOfVLLMThatAreNotTakenAreNamedAsSuch(t *testing.T) {
 	var got strings.Builder
 	for _, name := range []string{
-		"truncation_side", "logits_processors", "kv_transfer_params", "vllm_xargs", "priority", "request_id", "use_beam_search", "suffix",
+		"logits_processors", "kv_transfer_params", "priority", "request_id", "use_beam_search", "suffix",
 		"guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern", "prompt_embeds",
-		"ec_transfer_params", "session_id", "length_penalty", "logprob_token_ids", "repetition_detection", "thinking_token_budget", "stream_interval",
+		"ec_transfer_params", "session_id", "length_penalty", "logprob_token_ids", "thinking_token_budget", "return_prompt_text",
 		"routed_experts_prompt_start", "return_token_offsets", "watermarking", "return_mm_kwargs", "mm_payload",
 	} {
 		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)
@@ -361,6 +407,22 @@ func TestFieldsOfVLLMThatAreNotTakenAreNamedAsSuch(t *testing.T) {
 		fmt.Fprintln(&got, e.Message)
 	}
 	checkGolden(t, "testdata/untaken.golden", got.String())
+}
+
+// A field of the other endpoint is named with what the endpoint has in its place.
+func TestFieldsOfTheOtherEndpointAreNamedWithTheirCounterpart(t *testing.T) {
+	for name, want := range map[string]string{
+		"max_completion_tokens": "max_tokens", "messages": "POST /v1/chat/completions", "top_logprobs": "logprobs", "safety_identifier": "user",
+		"tools": "structured_outputs", "tool_choice": "structured_outputs", "parallel_tool_calls": "structured_outputs", "functions": "structured_outputs",
+		"function_call": "structured_outputs", "chat_template_kwargs": "chat", "chat_template": "chat", "add_generation_prompt": "chat",
+		"continue_final_message": "chat", "reasoning_effort": "chat", "include_reasoning": "chat", "store": "no field of a completion",
+		"service_tier": "no field of a completion", "modalities": "no field of a completion", "audio": "no field of a completion", "metadata": "no field of a completion",
+	} {
+		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)
+		if e := apierr.From(err); err == nil || e.Code != apierr.InvalidRequest || e.Param != name || !strings.HasPrefix(e.Message, name+": ") || !strings.Contains(e.Message, want) {
+			t.Errorf("%s: %s", name, result(err))
+		}
+	}
 }
 
 func TestNoMessageClaimsThatAFieldHasNoEffect(t *testing.T) {

@@ -70,7 +70,7 @@ func FuzzCompletion(f *testing.F) {
 		if violation != nil {
 			t.Fatalf("accepted, but the oracle says: %v", violation)
 		}
-		if diff := cmp.Diff(want, valuesOf(r)); diff != "" {
+		if diff := cmp.Diff(want, valuesOf(r), ofRequest); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}
 		if total := int64(len(strings.Join(want.Texts, ""))); total > r.PromptBytes() {

@@ -3,6 +3,7 @@ package validate
 import (
 	"bytes"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 
@@ -45,8 +46,8 @@ type callIDs struct {
 	count int
 }
 
-// memberID is a known member of a message, as a bit.
-type memberID uint16
+// memberID is a known member of a message, as a bit: 1 shifted by the index of its name in memberNames.
+type memberID uint32
 
 const (
 	memberRole memberID = 1 << iota
@@ -58,17 +59,17 @@ const (
 	memberAnnotations
 	memberAudio
 	memberFunctionCall
-	memberParsed
-	memberParsedArguments
 	memberReasoning
 	memberReasoningContent
+	memberOfClients // and those behind it: they are never sent to a backend
 )
 
-var memberIDs = map[string]memberID{
-	"role": memberRole, "content": memberContent, "name": memberName, "tool_call_id": memberToolCallID,
-	"tool_calls": memberToolCalls, "refusal": memberRefusal, "annotations": memberAnnotations, "audio": memberAudio,
-	"function_call": memberFunctionCall, "parsed": memberParsed,
-	"parsed_arguments": memberParsedArguments, "reasoning": memberReasoning, "reasoning_content": memberReasoningContent,
+// memberNames are the members of a message. From parsed on they are what SDKs and client libraries add to an assistant's
+// message for themselves.
+var memberNames = []string{
+	"role", "content", "name", "tool_call_id", "tool_calls", "refusal", "annotations", "audio", "function_call", "reasoning",
+	"reasoning_content", "parsed", "parsed_arguments", "provider_specific_fields", "reasoning_details", "reasoning_items",
+	"thinking_blocks", "id",
 }
 
 // membersOf are the members that a message of a role may have.
@@ -80,16 +81,10 @@ var membersOf = [Roles]memberID{
 
 // message is what has been read of a message.
 type message struct {
-	index   int
 	path    string // in error messages, such as messages[3]
 	role    Role
-	seen    memberID
-	present memberID // seen and not dropped
-	foreign []string // the unknown members, which are null; only an assistant's message may have any
+	present memberID // neither null nor an empty list of tool calls
 	callID  string
-	cut     cutter
-
-	nullContent bool
 }
 
 // cutter removes members of one object: each with one comma.
@@ -103,19 +98,26 @@ type cutter struct {
 func (c *cutter) member(r *Request, start, end int, remove bool) {
 	switch {
 	case remove && c.kept:
-		r.chat.dropped = append(r.chat.dropped, span{c.end, end})
+		r.dropped = append(r.dropped, span{c.end, end})
 	case remove && c.leading < 0:
 		c.leading = start
 	case !remove && c.leading >= 0:
-		at := len(r.chat.dropped)
-		for at > 0 && r.chat.dropped[at-1].start > c.leading { // what has been removed within this member comes behind
+		at := len(r.dropped)
+		for at > 0 && r.dropped[at-1].start > c.leading { // what has been removed within this member comes behind
 			at--
 		}
-		r.chat.dropped = slices.Insert(r.chat.dropped, at, span{c.leading, start})
+		r.dropped = slices.Insert(r.dropped, at, span{c.leading, start})
 		c.leading = -1
 	}
 	c.kept = c.kept || !remove
 	c.end = end
+}
+
+// ended removes the members before the end of an object of which none has been kept.
+func (c *cutter) ended(r *Request) {
+	if c.leading >= 0 {
+		r.dropped = append(r.dropped, span{c.leading, c.end})
+	}
 }
 
 // readMessages reads the messages of a chat completion.
@@ -135,7 +137,7 @@ func readMessages(p *parser, f *field) error {
 		if p.decoder.PeekKind() != '{' {
 			return p.invalidElement(f, n, "a message")
 		}
-		m := message{index: n, path: "messages[" + strconv.Itoa(n) + "]", role: -1, cut: cutter{leading: -1}}
+		m := message{path: "messages[" + strconv.Itoa(n) + "]", role: -1}
 		if err := p.readMessage(&m); err != nil {
 			return err
 		}
@@ -163,53 +165,85 @@ func (p *parser) wrongKind(path, expected string) error {
 
 // readMessage reads one message.
 func (p *parser) readMessage(m *message) error {
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	for p.decoder.PeekKind() != '}' {
-		if err := p.readMessageMember(m); err != nil {
-			return err
+	const hint = "; a message has role, content, name, tool_calls and tool_call_id"
+	err := p.readKnown(m.path, memberNames, hint, func(at int) (kept bool, err error) {
+		id, present := memberID(1)<<at, true
+		switch path := m.path + "." + memberNames[at]; {
+		case id == memberRole:
+			kept, err = true, p.readRole(m, path)
+		case id == memberContent:
+			kept, err = true, p.readContent(path)
+		case id == memberName:
+			p.request.chat.uncountable = true
+			kept = true
+			_, err = p.readShort(path)
+		case id == memberToolCallID:
+			kept = true
+			m.callID, err = p.readShort(path)
+		case id == memberToolCalls:
+			kept, err = p.readToolCalls(path)
+			present = kept
+		case id == memberReasoning, id == memberReasoningContent:
+			p.request.chat.uncountable = true
+			kept, err = true, p.readContentText(path)
+		case id >= memberOfClients:
+			err = p.dropValue()
+		default: // what only an SDK fills in
+			err = p.readEmpty(path)
 		}
-	}
-	if _, err := p.decoder.ReadToken(); err != nil {
+		if present {
+			m.present |= id
+		}
+		return kept, err
+	})
+	if err != nil {
 		return err
 	}
 	return p.checkMessage(m)
 }
 
-// readMessageMember reads a member of a message. A member that is null is removed, but for content.
-func (p *parser) readMessageMember(m *message) error {
-	raw, err := p.decoder.ReadValue()
-	if err != nil {
+// readKnown reads an object of a message whose names are known. A member that is null is absent, whatever its name, and
+// removed. visit reads the value of the member names[at] and reports whether it is kept. hint ends the error of an unknown
+// name.
+func (p *parser) readKnown(path string, names []string, hint string, visit func(at int) (kept bool, err error)) error {
+	if p.decoder.PeekKind() != '{' {
+		return p.wrongKind(path, "an object"+hint)
+	}
+	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
 	}
-	start := p.offset() - len(raw)
-	name := string(p.unquote(raw))
-	id, known := memberIDs[name]
-	switch {
-	case known && m.seen&id != 0:
-		return p.duplicate(name)
-	case !known && p.decoder.PeekKind() != 'n':
-		return p.wrong(m.path, "unknown member %q; a message has role, content, name, tool_calls and tool_call_id", apierr.Clip(name))
+	cut, seen, foreign := cutter{leading: -1}, uint32(0), []string(nil)
+	for p.decoder.PeekKind() != '}' {
+		raw, err := p.decoder.ReadValue()
+		if err != nil {
+			return err
+		}
+		start := p.offset() - len(raw)
+		name := p.unquote(raw)
+		at := slices.IndexFunc(names, func(known string) bool { return known == string(name) })
+		null, kept := p.decoder.PeekKind() == 'n', false
+		switch {
+		case at < 0 && null:
+			err = p.skipForeign(path, string(name), &foreign)
+		case at < 0:
+			return p.wrong(path, "unknown member %q%s", apierr.Clip(string(name)), hint)
+		case seen&(1<<at) != 0:
+			return p.duplicate(names[at])
+		case null:
+			err = p.skipValue()
+		default:
+			kept, err = visit(at)
+		}
+		if err != nil {
+			return err
+		}
+		if at >= 0 {
+			seen |= 1 << at
+		}
+		cut.member(p.request, start, p.offset(), !kept)
 	}
-	m.seen |= id
-	kept := false
-	switch {
-	case !known:
-		err = p.skipForeign(m.path, name, &m.foreign)
-	case p.decoder.PeekKind() == 'n' && id != memberRole && id != memberContent && id != memberToolCallID:
-		err = p.skipValue()
-	default:
-		kept, err = p.readKnownMember(m, id, name)
-	}
-	if err != nil {
-		return err
-	}
-	if kept {
-		m.present |= id
-	}
-	m.cut.member(p.request, start, p.offset(), !kept)
-	return nil
+	_, err := p.decoder.ReadToken()
+	return err
 }
 
 // skipForeign skips an unknown member that is null. seen are the names of those before it in the same object.
@@ -228,34 +262,6 @@ func (p *parser) skipForeign(path, name string, seen *[]string) error {
 func (p *parser) dropValue() error {
 	_, err := p.skipInvalid()
 	return err
-}
-
-// readKnownMember reads the value of a known member and reports whether it is kept.
-func (p *parser) readKnownMember(m *message, id memberID, name string) (kept bool, err error) {
-	path := m.path + "." + name
-	switch id { //nolint:exhaustive // the others are read alike
-	case memberRole:
-		return true, p.readRole(m, path)
-	case memberContent:
-		m.nullContent = p.decoder.PeekKind() == 'n'
-		return true, p.readContent(path)
-	case memberName:
-		p.request.chat.uncountable = true
-		_, err = p.readShort(path)
-		return true, err
-	case memberToolCallID:
-		m.callID, err = p.readShort(path)
-		return true, err
-	case memberToolCalls:
-		return p.readToolCalls(path)
-	case memberParsed, memberParsedArguments:
-		return false, p.dropValue()
-	case memberReasoning, memberReasoningContent:
-		p.request.chat.uncountable = true
-		return true, p.readContentText(path)
-	default: // what only an SDK fills in
-		return false, p.readEmpty(path)
-	}
 }
 
 func (p *parser) readRole(m *message, path string) error {
@@ -304,13 +310,11 @@ func (p *parser) readContentText(path string) error {
 	return err
 }
 
-// readContent reads content: a string, parts of text, or null.
+// readContent reads content: a string, or parts of text.
 func (p *parser) readContent(path string) error {
 	switch p.decoder.PeekKind() { //nolint:exhaustive // no other kind is content
 	case '"':
 		return p.readContentText(path)
-	case 'n':
-		return p.skipValue()
 	case '[':
 	default:
 		return p.wrongKind(path, `a string, or an array of {"type": "text", "text": …}`)
@@ -334,54 +338,39 @@ func (p *parser) readContent(path string) error {
 	return err
 }
 
+// partMembers are the members of a part of content.
+var partMembers = []string{"type", "text"}
+
 // readPart reads one part of content.
 func (p *parser) readPart(path string, index int) error {
-	const expected = `{"type": "text", "text": …}`
+	const expected = `expected {"type": "text", "text": …}`
+	const hint = "; " + expected + ": only text is served, no images, audio or files"
 	path += "[" + strconv.Itoa(index) + "]"
-	if p.decoder.PeekKind() != '{' {
-		return p.wrongKind(path, expected)
-	}
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
 	kind, hasText := "", false
-	for p.decoder.PeekKind() != '}' {
-		raw, err := p.decoder.ReadValue()
-		if err != nil {
-			return err
-		}
-		switch name := string(p.unquote(raw)); {
-		case name == "type" && kind == "":
-			if kind, err = p.readShort(path + ".type"); err == nil && kind != "text" {
-				return p.wrong(path, "got a part of type %q; expected %s: only text is served, no images, audio or files", apierr.Clip(kind), expected)
-			}
-		case name == "text" && !hasText:
+	err := p.readKnown(path, partMembers, hint, func(at int) (kept bool, err error) {
+		if partMembers[at] == "text" {
 			hasText = true
-			err = p.readContentText(path + ".text")
-		case name == "type", name == "text":
-			return p.duplicate(name)
-		default:
-			return p.wrong(path, "got %q in it; expected %s: only text is served, no images, audio or files", apierr.Clip(name), expected)
+			return true, p.readContentText(path + ".text")
 		}
-		if err != nil {
-			return err
+		if kind, err = p.readShort(path + ".type"); err == nil && kind != "text" {
+			err = p.wrong(path, "got a part of type %q%s", apierr.Clip(kind), hint)
 		}
+		return true, err
+	})
+	if err == nil && (kind == "" || !hasText) {
+		return p.wrong(path, "type or text is missing; %s", expected)
 	}
-	if kind == "" || !hasText {
-		return p.wrong(path, "type or text is missing; expected %s", expected)
-	}
-	_, err := p.decoder.ReadToken()
 	return err
 }
 
-// readEmpty reads a member that SDKs add to an assistant's message, and that must say nothing: [], {}, "" or null.
+// readEmpty reads a member that SDKs add to an assistant's message, and that must say nothing: [], {} or "".
 func (p *parser) readEmpty(path string) error {
 	start := p.valueStart()
 	if err := p.skipValue(); err != nil {
 		return err
 	}
 	value := p.body[start:p.offset()]
-	empty := string(value) == "null" || string(value) == `""`
+	empty := string(value) == `""`
 	if value[0] == '[' || value[0] == '{' {
 		empty = len(bytes.TrimSpace(value[1:len(value)-1])) == 0
 	}
@@ -393,41 +382,25 @@ func (p *parser) readEmpty(path string) error {
 
 // checkMessage checks the members of a message against its role.
 func (p *parser) checkMessage(m *message) error {
-	if m.seen&memberRole == 0 {
+	if m.present&memberRole == 0 {
 		return p.wrong(m.path, "role is missing; expected system, developer, user, assistant or tool")
 	}
-	allowed := membersOf[m.role]
-	if wrong := m.seen &^ allowed; wrong != 0 {
-		return p.wrong(m.path, "got %s in a message of the role %s, which does not have it", nameOf(wrong), m.role)
+	if wrong := m.present &^ membersOf[m.role]; wrong != 0 {
+		name := memberNames[bits.TrailingZeros32(uint32(wrong))]
+		return p.wrong(m.path, "got %s in a message of the role %s, which does not have it", name, m.role)
 	}
-	if len(m.foreign) > 0 && m.role != Assistant {
-		return p.wrong(m.path, "unknown member %q in a message of the role %s", apierr.Clip(m.foreign[0]), m.role)
-	}
-	hasContent := m.present&memberContent != 0 && !m.nullContent
+	hasContent := m.present&memberContent != 0
 	switch {
 	case !hasContent && m.role != Assistant:
 		return p.wrong(m.path+".content", "content is missing; expected a string or parts of text")
-	case !hasContent && m.present&memberToolCalls == 0:
-		return p.wrong(m.path+".content", "content is missing; expected a string or parts of text, since the message has no tool_calls")
 	case m.role == Tool && m.present&memberToolCallID == 0:
 		return p.wrong(m.path+".tool_call_id", "tool_call_id is missing; expected the id of the call that the message answers")
 	case m.role == Tool && !p.calls.seen[m.callID]:
 		return p.wrong(m.path+".tool_call_id", "got %q, which is no id among the tool_calls of the messages before it", apierr.Clip(m.callID))
 	}
-	if m.role == Tool || m.present&memberToolCalls != 0 {
+	if !hasContent || m.role == Tool || m.present&memberToolCalls != 0 {
 		p.request.chat.uncountable = true
 	}
 	p.request.chat.roles[m.role]++
 	return nil
-}
-
-// nameOf returns the name of the first of the members.
-func nameOf(members memberID) string {
-	first := ""
-	for name, id := range memberIDs {
-		if members&id != 0 && (first == "" || id < memberIDs[first]) {
-			first = name
-		}
-	}
-	return first
 }

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	apierr "basegate/errors"
 	"basegate/validate"
@@ -106,7 +109,14 @@ type values struct {
 	Texts                []string
 	MinTokens, Truncate  int64
 	NoSpecial            bool
+	CacheKey             string
+
+	StreamInterval int64  // not of the request
+	Side           string // not of the request
 }
+
+// ofRequest ignores the values that a request does not keep.
+var ofRequest = cmpopts.IgnoreFields(values{}, "StreamInterval", "Side")
 
 // oracle parses a body slowly and by other means than the code under test. It returns an error if the body violates the
 // contract, except for the rules that outsideOracle lists.
@@ -213,7 +223,7 @@ func (m *values) set(name, value string) error {
 		if m.Truncate == 0 {
 			err = errors.New("out of range")
 		}
-	case "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "return_tokens_as_token_ids", "return_token_ids":
+	case "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "return_tokens_as_token_ids", "return_token_ids", "return_weight_versions":
 		var any bool
 		err = read(&any)
 	case "add_special_tokens":
@@ -227,9 +237,25 @@ func (m *values) set(name, value string) error {
 	case "cache_salt":
 		var salt string
 		err = read(&salt)
-		if len(salt) < 1 || len(salt) > 1024 {
+		if n := utf8.RuneCountInString(salt); n < 1 || n > 128 || strings.ContainsAny(salt, "@/\\\x00") {
 			err = errors.New("out of range")
 		}
+	case "prompt_cache_key":
+		err = read(&m.CacheKey)
+		if len(m.CacheKey) > 512 {
+			err = errors.New("too long")
+		}
+	case "stream_interval":
+		m.StreamInterval, err = integer(1, 1024)
+	case "truncation_side":
+		err = read(&m.Side)
+		if m.Side != "left" && m.Side != "right" {
+			err = errors.New("unknown")
+		}
+	case "repetition_detection":
+		err = checkRepetition(value)
+	case "vllm_xargs":
+		err = checkXArgs(value)
 	case "response_format":
 		err = checkResponseFormat(value)
 	case "structured_outputs":
@@ -249,8 +275,8 @@ func (m *values) set(name, value string) error {
 		if err = read(&options); err != nil {
 			return err
 		}
-		for name := range options {
-			if name != "include_usage" && name != "continuous_usage_stats" {
+		for name, value := range options {
+			if value != nil && name != "include_usage" && name != "continuous_usage_stats" {
 				err = errors.New("unknown option")
 			}
 		}
@@ -353,11 +379,11 @@ func object(value string, allowed ...string) (map[string]any, error) {
 		return nil, fmt.Errorf("not an object: %w", err)
 	}
 	for name, v := range all {
-		if !slices.Contains(allowed, name) {
-			return nil, errors.New("unknown member")
-		}
-		if v == nil {
+		switch {
+		case v == nil:
 			delete(all, name)
+		case !slices.Contains(allowed, name):
+			return nil, errors.New("unknown member")
 		}
 	}
 	return all, nil
@@ -433,13 +459,54 @@ func checkStructuredOutputs(value string) error {
 	return nil
 }
 
+func checkRepetition(value string) error {
+	all, err := object(value, "max_pattern_size", "min_pattern_size", "min_count")
+	if err != nil {
+		return err
+	}
+	sizes := map[string]float64{}
+	for name, v := range all {
+		n, ok := v.(float64)
+		if !ok || n < 0 || n > 1024 || regexp.MustCompile(`"`+name+`"\s*:\s*-?\d+[.eE]`).MatchString(value) {
+			return errors.New("not an integer from 0 to 1024")
+		}
+		sizes[name] = n
+	}
+	if sizes["min_count"] < 2 || sizes["min_pattern_size"] > sizes["max_pattern_size"] {
+		return errors.New("out of range")
+	}
+	return nil
+}
+
+func checkXArgs(value string) error {
+	all, err := object(value, "alpha", "beta")
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		if list, ok := v.([]any); ok {
+			for _, element := range list {
+				if _, nested := element.([]any); nested || element == nil {
+					return errors.New("not a scalar")
+				}
+				if _, nested := element.(map[string]any); nested {
+					return errors.New("not a scalar")
+				}
+			}
+		} else if _, nested := v.(map[string]any); nested {
+			return errors.New("not a scalar")
+		}
+	}
+	return nil
+}
+
 // valuesOf returns the values of a parsed request.
 func valuesOf(r *validate.Request) values {
 	return values{
 		Model: r.Model, MaxTokens: r.MaxTokens, N: r.N, BestOf: r.BestOf, Logprobs: r.Logprobs, Prompt: r.PromptLogprobs,
 		Echo: r.Echo, Stream: r.Stream, Usage: r.IncludeUsage, User: r.User, RawUser: string(r.RawUser()), HasUser: r.HasUser,
 		Kind: r.Kind, Prompts: r.Prompts, Tokens: r.PromptTokens, Longest: r.LongestPrompt(), Texts: texts(r),
-		MinTokens: r.MinTokens, Truncate: r.Truncate, NoSpecial: r.NoSpecialTokens,
+		MinTokens: r.MinTokens, Truncate: r.Truncate, NoSpecial: r.NoSpecialTokens, CacheKey: r.PromptCacheKey(),
 	}
 }
 
@@ -457,6 +524,10 @@ func outsideOracle(e *apierr.Error, m values) bool {
 		return !m.Stream
 	case e.Param == "prompt": // the oracle takes a number in quotes for a number
 		return strings.Contains(e.Message, "the string")
+	case e.Param == "stream_interval":
+		return !m.Stream
+	case e.Param == "truncation_side":
+		return m.Truncate == 0
 	case e.Param == "min_tokens":
 		return m.MinTokens > m.MaxTokens
 	case e.Param == "return_token_ids", e.Param == "structured_outputs":
@@ -479,7 +550,7 @@ func wantMembers(all []rawMember, r *validate.Request, e validate.Edits) []rawMe
 		{"max_tokens", strconv.FormatInt(e.MaxTokens, 10), e.MaxTokens > 0},
 		{"n", strconv.FormatInt(r.BestOf, 10), emulate},
 		{"logprobs", "0", emulate && r.Logprobs == validate.Absent},
-		{"stream_options", `{"include_usage":true}`, r.Stream && (!r.IncludeUsage || nullContinuousUsage(all))},
+		{"stream_options", `{"include_usage":true}`, r.Stream && (!r.IncludeUsage || nullOption(all))},
 		{"return_tokens_as_token_ids", "true", e.TokenIDs},
 		{"return_token_ids", "true", e.TokenIDs && !r.Echo},
 	}
@@ -501,7 +572,10 @@ func wantMembers(all []rawMember, r *validate.Request, e validate.Edits) []rawMe
 		if e.Guided {
 			m = guided(m)
 		}
-		if m.value == "null" || (name == "best_of" && e.BestOf != validate.KeepBestOf) {
+		if strings.Contains(m.value, "null") {
+			m.value = withoutNulls(m)
+		}
+		if m.value == "null" || name == "prompt_cache_key" || (name == "best_of" && e.BestOf != validate.KeepBestOf) {
 			continue
 		}
 		want = append(want, m)
@@ -547,19 +621,46 @@ func guided(m rawMember) rawMember {
 	return m
 }
 
-// nullContinuousUsage reports whether continuous_usage_stats is null, which older versions of vLLM refuse.
-func nullContinuousUsage(all []rawMember) bool {
-	for _, m := range all {
-		if m.decodedName() != "stream_options" || m.value == "null" {
-			continue
+// withoutNulls returns the value of a member without the null members of its object, and of that in json_schema.
+func withoutNulls(m rawMember) string {
+	inside, err := parseMembers([]byte(m.value))
+	if err != nil || !slices.Contains([]string{"response_format", "json_schema", "structured_outputs", "repetition_detection", "vllm_xargs"}, m.decodedName()) {
+		return m.value
+	}
+	value, kept := m.value, false
+	for i, o := range inside {
+		at := strings.Index(value, o.name)
+		end := at + strings.Index(value[at:], o.value) + len(o.value)
+		switch rest := strings.TrimLeft(value[end:], " \t\r\n"); {
+		case o.value != "null":
+			kept = true
+			inner := withoutNulls(o)
+			value = value[:end-len(o.value)] + inner + value[end:]
+		case kept:
+			value = value[:strings.LastIndex(value[:at], ",")] + value[end:]
+		case i+1 < len(inside):
+			rest = strings.TrimLeft(rest[1:], " \t\r\n")
+			value = value[:at] + rest
+		default:
+			value = value[:at] + value[end:]
 		}
-		inside, err := parseMembers([]byte(m.value))
-		return err == nil && slices.ContainsFunc(inside, func(o rawMember) bool {
-			return o.decodedName() == "continuous_usage_stats" && o.value == "null"
-		})
+	}
+	return value
+}
+
+// nullOption reports whether stream_options has a null member that it is rewritten for: continuous_usage_stats, which older
+// versions of vLLM refuse, or one that vLLM does not have.
+func nullOption(all []rawMember) bool {
+	for _, m := range all {
+		if m.decodedName() == "stream_options" && m.value != "null" {
+			inside, err := parseMembers([]byte(m.value))
+			return err == nil && slices.ContainsFunc(inside, isNullOption)
+		}
 	}
 	return false
 }
+
+func isNullOption(o rawMember) bool { return o.value == "null" && o.decodedName() != "include_usage" }
 
 // withUsage returns the JSON of stream_options with include_usage set to true.
 func withUsage(options string) string {
@@ -567,10 +668,12 @@ func withUsage(options string) string {
 	if err != nil || len(inside) == 0 {
 		return `{"include_usage":true` + options[1:]
 	}
-	for _, m := range inside {
-		if m.decodedName() == "continuous_usage_stats" && m.value == "null" {
-			return `{"include_usage":true}`
+	if slices.ContainsFunc(inside, isNullOption) {
+		continuous := func(o rawMember) bool { return o.decodedName() == "continuous_usage_stats" && o.value == "true" }
+		if slices.ContainsFunc(inside, continuous) {
+			return `{"include_usage":true,"continuous_usage_stats":true}`
 		}
+		return `{"include_usage":true}`
 	}
 	at := 0
 	for _, m := range inside {

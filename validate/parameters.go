@@ -13,7 +13,7 @@ func (r *Request) Parameters() (scalars map[string]string, others []string) {
 	scalars = make(map[string]string, len(r.members))
 	for i := range r.members {
 		m := &r.members[i]
-		if m.null || m.field == fieldModel || m.field == r.schema.prompt || m.field >= fieldOwn {
+		if m.null || m.field == fieldModel || m.field == r.schema.prompt || m.field >= fieldLocal {
 			continue
 		}
 		switch m.field { //nolint:exhaustive // every other field is a parameter

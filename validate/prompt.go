@@ -19,7 +19,9 @@ func readPrompt(p *parser, f *field) error {
 		return err
 	}
 	var err error
-	switch byte(p.decoder.PeekKind()) {
+	kind := byte(p.decoder.PeekKind())
+	p.request.promptArray = kind == '"' || kind == '['
+	switch kind {
 	case ']':
 		err = p.invalid(f, "an empty array")
 	case '"':
@@ -53,6 +55,7 @@ func TextPrompts(p *parser, f *field) error {
 	if p.decoder.PeekKind() != '[' {
 		return readPrompt(p, f)
 	}
+	p.request.promptArray = true
 	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func TestRandomBodiesAreJudgedByTheTable(t *testing.T) {
 			continue
 		}
 		sent++
-		if diff := cmp.Diff(want, valuesOf(request)); diff != "" {
+		if diff := cmp.Diff(want, valuesOf(request), ofRequest); diff != "" {
 			t.Fatalf("%s (-want +got):\n%s", body, diff)
 		}
 		checkSent(t, body, request, validate.Edits{Model: checkpoint, Guided: r.IntN(2) == 0})

@@ -55,6 +55,8 @@ type Request struct {
 
 	NoSpecialTokens bool // the tokenizer must add no special tokens to text prompts
 
+	joinsSpecialTokens bool // spaces_between_special_tokens is false
+
 	schema           *schema
 	body             []byte
 	members          []member
@@ -62,10 +64,13 @@ type Request struct {
 	hasStreamOptions bool  // stream_options is present and not null
 	includeUsage     span  // of include_usage's value in stream_options; zero if absent
 	continuousUsage  continuousUsage
-	receiptOption    bool // include_receipt is present, whatever its value
+	localOption      bool // stream_options has a member that is not for vLLM
+	promptCacheKey   string
 	returnTokenIDs   bool
 	returnTokenStrs  bool
+	promptArray      bool // the prompts are elements of an array
 	structured       structuredOutput
+	dropped          []span // null members of objects in the body, and others that no backend receives, in their order
 	chat             conversation
 
 	outputSchema []byte // of Constrain; nil if there is none
@@ -136,11 +141,18 @@ func (r *Request) PromptBytes() int64 {
 // return a part of it panic afterwards.
 func (r *Request) ForgetBody() { r.body = nil }
 
+// Body returns the body that the request was made of. It must not be modified.
+func (r *Request) Body() []byte { return r.body }
+
 // PromptJSON returns the JSON of the prompt, or of the messages, as the client sent it. It must not be modified.
 func (r *Request) PromptJSON() []byte {
 	m := r.find(r.schema.prompt)
 	return r.body[m.value:m.end]
 }
+
+// PromptCacheKey returns prompt_cache_key, which takes the place of the prompt's beginning where requests are steered by
+// it; "" if it is absent.
+func (r *Request) PromptCacheKey() string { return r.promptCacheKey }
 
 // CacheSalt returns the JSON of cache_salt, or nil if it is absent.
 func (r *Request) CacheSalt() []byte {
@@ -313,6 +325,12 @@ var completionConflicts = []Conflict{
 		},
 	},
 	streamOptionsConflict,
+	streamIntervalConflict,
+	{
+		"truncation_side",
+		func(r *Request) bool { return r.has(fieldTruncationSide) && r.Truncate == 0 },
+		func(*Request) string { return "truncation_side has a meaning only with truncate_prompt_tokens" },
+	},
 	{
 		"min_tokens",
 		func(r *Request) bool { return r.MinTokens > r.MaxTokens },
@@ -335,6 +353,11 @@ var (
 		"stream_options",
 		func(r *Request) bool { return r.hasStreamOptions && !r.Stream },
 		func(*Request) string { return "stream_options has a meaning only with stream: true" },
+	}
+	streamIntervalConflict = Conflict{
+		"stream_interval",
+		func(r *Request) bool { return r.has(fieldStreamInterval) && !r.Stream },
+		func(*Request) string { return "stream_interval has a meaning only with stream: true" },
 	}
 	structuredConflict = Conflict{
 		"structured_outputs",

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,14 +20,15 @@ const (
 )
 
 // Edits are the changes that Request.Upstream makes to the client's body. In addition, it removes members whose value
-// is null, the members of messages that only clients use and the fields that only a Form has, renames the other fields of
-// a Form, and requests the usage event of a stream.
+// is null (of the body, of messages, tools and what they hold, and of the objects of structured output, repetition_detection
+// and vllm_xargs), the members of messages that only clients use and the fields that no backend has, renames the other fields
+// of a Form, and requests the usage event of a stream.
 type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
 	BestOf    BestOf
 	TokenIDs  bool  // request the ids of tokens, whether the client did or not
-	Guided    bool  // respell structured output for a version before SinceStructuredOutputs
+	Guided    bool  // respell structured output for a server that TakesGuided
 	Priority  int64 // of a backend that schedules by it; 0, which is vLLM's default, is not sent
 }
 
@@ -49,7 +51,7 @@ func (r *Request) Upstream(e Edits) Body {
 			s.setField(fieldLogprobs, []byte("0"))
 		}
 	}
-	if r.Stream && (!r.IncludeUsage || r.continuousUsage == continuousNull || r.receiptOption) {
+	if r.Stream && (!r.IncludeUsage || r.continuousUsage == continuousNull || r.localOption) {
 		s.requestUsage()
 	}
 	if e.TokenIDs {
@@ -109,9 +111,9 @@ func (s *splicer) setPart(id fieldID, value []byte, part span) {
 func (s *splicer) requestUsage() {
 	r := s.request
 	switch {
-	case r.receiptOption && r.continuousUsage == continuousTrue: // include_receipt is not for vLLM
+	case r.localOption && r.continuousUsage == continuousTrue:
 		s.setField(fieldStreamOptions, []byte(`{"include_usage":true,"continuous_usage_stats":true}`))
-	case r.receiptOption:
+	case r.localOption:
 		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
 	case !r.hasStreamOptions:
 		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
@@ -141,13 +143,11 @@ func (s *splicer) splice() Body {
 			}
 			s.replace(at, e.value)
 			lastKept = m.end
-		case m.null || m.field >= fieldOwn || (m.field == s.omitted && s.omitted != fieldModel):
+		case m.null || m.field >= fieldLocal || (m.field == s.omitted && s.omitted != fieldModel):
 			s.replace(s.memberSpan(i, lastKept >= 0), nil)
 		default:
 			s.rename(m)
-			if m.field == fieldMessages {
-				s.dropMembers()
-			}
+			s.dropMembers(m)
 			lastKept = m.end
 		}
 	}
@@ -163,9 +163,14 @@ func (s *splicer) rename(m *member) {
 	}
 }
 
-// dropMembers removes the members of messages that are not sent to a backend.
-func (s *splicer) dropMembers() {
-	for _, at := range s.request.chat.dropped {
+// dropMembers removes what is not sent to a backend of the objects in a member's value.
+func (s *splicer) dropMembers(m *member) {
+	dropped := s.request.dropped
+	first, _ := slices.BinarySearchFunc(dropped, m.value, func(at span, start int) int { return at.start - start })
+	for _, at := range dropped[first:] {
+		if at.start >= m.end {
+			return
+		}
 		s.replace(at, nil)
 	}
 }

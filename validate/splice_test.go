@@ -81,6 +81,8 @@ func TestUpstreamChangesOnlyTheEditedBytes(t *testing.T) {
 		{"stream, clamp and null at the end", 7, keep, `{"model":"m","prompt":"a","stream":true,"user":null}`, `{"model":"org/C","prompt":"a","stream":true,"max_tokens":7,"stream_options":{"include_usage":true}}`},
 
 		{"best_of kept", 0, keep, `{"model":"m","prompt":"a","best_of":3,"n":2}`, `{"model":"org/C","prompt":"a","best_of":3,"n":2}`},
+		{"nothing but nulls in an object", 0, keep, `{"vllm_xargs": { "a": null , "b":null },"model":"m","prompt":"a"}`, `{"vllm_xargs": {  },"model":"org/C","prompt":"a"}`},
+		{"one null in an object", 0, keep, `{"model":"m","vllm_xargs":{"a":null},"n":1,"prompt":"a"}`, `{"model":"org/C","vllm_xargs":{},"n":1,"prompt":"a"}`},
 		{"best_of dropped first", 0, drop, `{"best_of":2,"model":"m","prompt":"a","n":2}`, `{"model":"org/C","prompt":"a","n":2}`},
 		{"best_of dropped in the middle", 0, drop, `{"model":"m","best_of":2,"prompt":"a","n":2}`, `{"model":"org/C","prompt":"a","n":2}`},
 		{"best_of dropped last", 0, drop, `{"model":"m","prompt":"a","n":2,"best_of":2}`, `{"model":"org/C","prompt":"a","n":2}`},

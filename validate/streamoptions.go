@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"slices"
 	"strconv"
 
 	apierr "basegate/errors"
@@ -69,23 +70,24 @@ func (p *parser) readStreamOption(f *field) error {
 		kind, _, err := p.readOption(f, "continuous_usage_stats")
 		r.continuousUsage = continuousUsageOf[kind]
 		return err
-	case "include_receipt":
-		if !p.receipts {
-			return p.unknownOption(f, name)
-		}
-		if r.receiptOption {
-			return p.duplicate("include_receipt")
-		}
-		kind, _, err := p.readOption(f, "include_receipt")
-		r.receiptOption, r.IncludeReceipt = true, kind == 't'
-		return err
 	default:
-		return p.unknownOption(f, name)
+		return p.readLocalOption(f, string(name))
 	}
 }
 
-func (p *parser) unknownOption(f *field, name []byte) error {
-	return p.invalid(f, strconv.Quote(apierr.Clip(string(name)))+" in it")
+// readLocalOption reads a member of stream_options that is not for vLLM: include_receipt, or one that is null.
+func (p *parser) readLocalOption(f *field, name string) error {
+	switch {
+	case slices.Contains(p.foreign, name):
+		return p.duplicate(name)
+	case name == "include_receipt" && p.receipts, p.decoder.PeekKind() == 'n' && len(p.foreign) < maxForeign:
+		p.foreign = append(p.foreign, name)
+		kind, _, err := p.readOption(f, name)
+		p.request.localOption, p.request.IncludeReceipt = true, p.request.IncludeReceipt || kind == 't'
+		return err
+	default:
+		return p.invalid(f, strconv.Quote(apierr.Clip(name))+" in it")
+	}
 }
 
 // readOption reads the value of an option, which is true, false or null, and returns its first byte and its span.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
@@ -29,8 +30,12 @@ func readCacheSalt(p *parser, f *field) error {
 	if err != nil {
 		return err
 	}
-	if n := len(p.unquote(raw)); n < 1 || n > 1024 {
-		return p.invalid(f, "a string of "+strconv.Itoa(n)+" bytes")
+	salt := p.unquote(raw)
+	switch n := utf8.RuneCount(salt); {
+	case n < 1 || n > 128:
+		return p.invalid(f, "a string of "+strconv.Itoa(n)+" characters")
+	case bytes.ContainsAny(salt, "@/\\\x00"):
+		return p.invalid(f, "a string with one of these four characters")
 	}
 	return nil
 }
@@ -66,12 +71,20 @@ func (p *parser) readObject(f *field) (o objectValue, err error) {
 	return objectValue{gjson.ParseBytes(value), start}, nil
 }
 
-// each calls visit with each member until it returns a description of what is wrong with one.
-func (o objectValue) each(visit func(name string, value objectValue) (wrong string)) (wrong string) {
+// each calls visit with each member until it returns a description of what is wrong with one. A member that is null is
+// absent: it is not visited, and not sent to a backend.
+func (p *parser) each(o objectValue, visit func(name string, value objectValue) (wrong string)) (wrong string) {
+	cut := cutter{leading: -1}
 	o.ForEach(func(name, value gjson.Result) bool {
-		wrong = visit(name.Str, objectValue{value, o.base})
+		v := objectValue{value, o.base}
+		null := v.Type == gjson.Null
+		if !null {
+			wrong = visit(name.Str, v)
+		}
+		cut.member(p.request, o.base+name.Index, v.span().end, null)
 		return wrong == ""
 	})
+	cut.ended(p.request)
 	return wrong
 }
 
@@ -80,8 +93,6 @@ func (o objectValue) span() span {
 	start := o.base + o.Index
 	return span{start, start + len(o.Raw)}
 }
-
-func (o objectValue) isNull() bool { return o.Type == gjson.Null }
 
 // described describes the value of a member for an error message.
 func (o objectValue) described(member string) string {
@@ -93,14 +104,13 @@ func readResponseFormat(p *parser, f *field) error {
 	if err != nil {
 		return err
 	}
-	kind, schema := "", objectValue{}
-	wrong := o.each(func(name string, v objectValue) string {
+	kind, hasSchema, wrongSchema := "", false, ""
+	wrong := p.each(o, func(name string, v objectValue) string {
 		switch {
 		case name == "type" && v.Type == gjson.String:
 			kind = v.Str
 		case name == "json_schema" && v.IsObject():
-			schema = v
-		case name == "json_schema" && v.isNull():
+			hasSchema, wrongSchema = true, p.readJSONSchema(v)
 		case name == "type" || name == "json_schema":
 			return v.described(name)
 		default:
@@ -110,15 +120,15 @@ func readResponseFormat(p *parser, f *field) error {
 	})
 	switch {
 	case wrong != "":
-	case kind == "json_schema" && schema.Exists():
-		wrong = p.readJSONSchema(schema)
+	case kind == "json_schema" && hasSchema:
+		wrong = wrongSchema
 	case kind == "json_schema":
 		wrong = "type json_schema without json_schema"
 	case kind == "":
 		wrong = "an object without type"
 	case kind != "text" && kind != "json_object":
 		wrong = "type " + strconv.Quote(apierr.Clip(kind))
-	case schema.Exists():
+	case hasSchema:
 		wrong = "json_schema beside type " + kind
 	}
 	if wrong != "" {
@@ -130,15 +140,15 @@ func readResponseFormat(p *parser, f *field) error {
 // readJSONSchema reads the json_schema of a response_format, and returns what is wrong with it.
 func (p *parser) readJSONSchema(o objectValue) (wrong string) {
 	named, hasSchema := false, false
-	wrong = o.each(func(name string, v objectValue) string {
+	wrong = p.each(o, func(name string, v objectValue) string {
 		switch {
 		case name == "name" && v.Type == gjson.String && v.Str != "":
 			named = true
 		case name == "schema" && v.IsObject():
 			hasSchema = true
 			p.request.structured = structuredOutput{guided: "guided_json", value: v.span()}
-		case name == "strict" && (v.IsBool() || v.isNull()):
-		case name == "description" && (v.Type == gjson.String || v.isNull()):
+		case name == "strict" && v.IsBool():
+		case name == "description" && v.Type == gjson.String:
 		case name == "name" || name == "schema" || name == "strict" || name == "description":
 			return v.described("json_schema." + name)
 		default:
@@ -193,12 +203,11 @@ func readStructuredOutputs(p *parser, f *field) error {
 		return err
 	}
 	found, s := "", structuredOutput{}
-	wrong := o.each(func(name string, v objectValue) string {
+	wrong := p.each(o, func(name string, v objectValue) string {
 		constraint, isConstraint := constraints[name]
 		switch {
 		case !isConstraint && name != "disable_any_whitespace":
 			return strconv.Quote(apierr.Clip(name)) + " in it"
-		case v.isNull():
 		case name == "disable_any_whitespace" && v.IsBool():
 			s.disablesWhitespace = true
 		case !isConstraint || !constraint.valid(v.Result):

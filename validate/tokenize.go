@@ -19,10 +19,10 @@ type schema struct {
 var (
 	completion = &schema{
 		table: &fields, required: []fieldID{fieldModel, fieldPrompt}, refused: refusedFields, example: `{"model": …, "prompt": …}`,
-		conflicts: completionConflicts, prompt: fieldPrompt,
+		advice: adviceOfCompletion, conflicts: completionConflicts, prompt: fieldPrompt,
 	}
 	chat = &schema{
-		fields: chatFields, table: &fields, required: []fieldID{fieldModel, fieldMessages}, refused: refusedOfChat, advice: adviceOfChat,
+		fields: chatFields, table: &fields, required: []fieldID{fieldModel, fieldMessages}, refused: refusedFields, advice: adviceOfChat,
 		example: `{"model": …, "messages": […]}`, conflicts: chatConflicts, prompt: fieldMessages,
 	}
 	tokenize = &schema{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
@@ -37,50 +38,18 @@ func (p *parser) readToolCalls(path string) (found bool, err error) {
 	return n > 0, err
 }
 
-// readKnown reads the members of an object of an assistant's message whose names are known; others that are null are
-// removed. visit reads a value, or skips it, and reports whether the member is kept.
-func (p *parser) readKnown(path string, names []string, visit func(name string) (kept bool, err error)) error {
-	if p.decoder.PeekKind() != '{' {
-		return p.wrongKind(path, "an object")
-	}
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	cut, seen, foreign := cutter{leading: -1}, 0, []string(nil)
-	for p.decoder.PeekKind() != '}' {
-		raw, err := p.decoder.ReadValue()
-		if err != nil {
-			return err
-		}
-		start := p.offset() - len(raw)
-		name := string(p.unquote(raw))
-		at := slices.Index(names, name)
-		kept := false
-		switch {
-		case at < 0 && p.decoder.PeekKind() == 'n':
-			err = p.skipForeign(path, name, &foreign)
-		case at < 0:
-			return p.wrong(path, "unknown member %q", apierr.Clip(name))
-		case seen&(1<<at) != 0:
-			return p.duplicate(name)
-		default:
-			seen |= 1 << at
-			kept, err = visit(name)
-		}
-		if err != nil {
-			return err
-		}
-		cut.member(p.request, start, p.offset(), !kept)
-	}
-	_, err := p.decoder.ReadToken()
-	return err
-}
+// The members of a tool call and of its function. From index on they are what events of a stream have, and what SDKs and
+// client libraries add; they are not sent on.
+var (
+	callMembers   = []string{"id", "type", "function", "index", "parsed_arguments", "provider_specific_fields"}
+	calledMembers = []string{"name", "arguments", "parsed_arguments"}
+)
 
 // readToolCall reads one tool call and remembers its id.
 func (p *parser) readToolCall(path string) error {
 	id, kind, called := "", "", false
-	err := p.readKnown(path, []string{"id", "type", "function", "index", "parsed_arguments"}, func(name string) (kept bool, err error) {
-		switch name {
+	err := p.readKnown(path, callMembers, "", func(at int) (kept bool, err error) {
+		switch callMembers[at] {
 		case "id":
 			id, err = p.readShort(path + ".id")
 		case "type":
@@ -90,7 +59,7 @@ func (p *parser) readToolCall(path string) error {
 		case "function":
 			called = true
 			err = p.readCalled(path + ".function")
-		default: // index, which the events of a stream have, and what SDKs add
+		default:
 			return false, p.dropValue()
 		}
 		return true, err
@@ -111,8 +80,8 @@ func (p *parser) readToolCall(path string) error {
 // readCalled reads the function of a tool call.
 func (p *parser) readCalled(path string) error {
 	named, hasArguments := false, false
-	err := p.readKnown(path, []string{"name", "arguments", "parsed_arguments"}, func(name string) (kept bool, err error) {
-		switch name {
+	err := p.readKnown(path, calledMembers, "", func(at int) (kept bool, err error) {
+		switch calledMembers[at] {
 		case "name":
 			named = true
 			_, err = p.readShort(path + ".name")
@@ -194,28 +163,26 @@ func readTools(p *parser, f *field) error {
 		if err != nil {
 			return err
 		}
-		name, wrong := readTool(o)
+		name, wrong := p.readTool(o)
 		if wrong != "" {
 			return p.invalid(f, fmt.Sprintf("%s in tools[%d]", wrong, n))
 		}
 		p.request.chat.functions = append(p.request.chat.functions, name)
 	}
-	if n == 0 {
-		return p.invalid(f, "an empty array")
-	}
+	p.absent = n == 0
 	_, err := p.decoder.ReadToken()
 	return err
 }
 
 // readTool returns the name of a tool, or what is wrong with it.
-func readTool(o objectValue) (name, wrong string) {
+func (p *parser) readTool(o objectValue) (name, wrong string) {
 	isFunction := false
-	wrong = o.each(func(member string, v objectValue) string {
+	wrong = p.each(o, func(member string, v objectValue) string {
 		switch {
 		case member == "type" && v.Type == gjson.String && v.Str == "function":
 			isFunction = true
 		case member == "function" && v.IsObject():
-			name, wrong = readFunction(v)
+			name, wrong = p.readFunction(v)
 			return wrong
 		case member == "type" || member == "function":
 			return v.described(member)
@@ -237,14 +204,14 @@ func readTool(o objectValue) (name, wrong string) {
 }
 
 // readFunction returns the name of a function, or what is wrong with its definition.
-func readFunction(o objectValue) (name, wrong string) {
-	wrong = o.each(func(member string, v objectValue) string {
+func (p *parser) readFunction(o objectValue) (name, wrong string) {
+	wrong = p.each(o, func(member string, v objectValue) string {
 		switch {
 		case member == "name" && isText(v.Result) && len(v.Str) <= maxName:
 			name = v.Str
-		case member == "description" && (v.Type == gjson.String || v.isNull()):
-		case member == "parameters" && (v.IsObject() || v.isNull()):
-		case member == "strict" && (v.IsBool() || v.isNull()):
+		case member == "description" && v.Type == gjson.String:
+		case member == "parameters" && v.IsObject():
+		case member == "strict" && v.IsBool():
 		case member == "name" || member == "description" || member == "parameters" || member == "strict":
 			return v.described("function." + member)
 		default:
@@ -277,12 +244,12 @@ func readToolChoice(p *parser, f *field) error {
 		return err
 	}
 	isFunction := false
-	wrong := o.each(func(member string, v objectValue) string {
+	wrong := p.each(o, func(member string, v objectValue) string {
 		switch {
 		case member == "type" && v.Type == gjson.String && v.Str == "function":
 			isFunction = true
 		case member == "function" && v.IsObject():
-			return v.each(func(inner string, name objectValue) string {
+			return p.each(v, func(inner string, name objectValue) string {
 				if inner != "name" || !isText(name.Result) {
 					return name.described("function." + apierr.Clip(inner))
 				}
@@ -310,23 +277,38 @@ var ownArguments = []string{
 	"padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools", "truncation",
 }
 
+// maxArgumentLevels limits the nesting of chat_template_kwargs.
+const maxArgumentLevels = 4
+
 // readTemplateArguments reads chat_template_kwargs.
 func readTemplateArguments(p *parser, f *field) error {
 	o, err := p.readObject(f)
 	if err != nil {
 		return err
 	}
-	wrong := o.each(func(name string, v objectValue) string {
-		switch {
-		case slices.Contains(ownArguments, name):
-			return strconv.Quote(name) + " in it, which is no argument of a template"
-		case v.IsObject() || v.IsArray():
-			return v.described(apierr.Clip(name))
+	wrong := ""
+	o.ForEach(func(name, _ gjson.Result) bool {
+		if slices.Contains(ownArguments, name.Str) {
+			wrong = strconv.Quote(name.Str) + " in it, which is no argument of a template"
 		}
-		return ""
+		return wrong == ""
 	})
+	if wrong == "" && levels(o.Raw) > maxArgumentLevels {
+		wrong = "an object that nests deeper"
+	}
 	if wrong != "" {
 		return p.invalid(f, wrong)
 	}
 	return nil
+}
+
+// levels returns how deep a JSON value nests: 1 for an object of scalars.
+func levels(value string) (deepest int) {
+	d := jsontext.NewDecoder(strings.NewReader(value), decoderOptions)
+	for {
+		if _, err := d.ReadToken(); err != nil {
+			return deepest
+		}
+		deepest = max(deepest, d.StackDepth())
+	}
 }

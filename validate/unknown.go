@@ -5,9 +5,10 @@ import (
 	"basegate/internal/suggest"
 )
 
-// refusedFields are the fields of a completion that some version of vLLM has and this gateway does not take, each with
-// the field to use in its place, if there is one of the same meaning.
+// refusedFields are the fields of completions and of chat completions that some version of vLLM has and this gateway does
+// not take, each with the field to use in its place, if there is one of the same meaning.
 var refusedFields = map[string]string{
+	"documents":                   "",
 	"ec_transfer_params":          "",
 	"guided_choice":               "structured_outputs",
 	"guided_decoding_backend":     "",
@@ -19,23 +20,48 @@ var refusedFields = map[string]string{
 	"length_penalty":              "",
 	"logits_processors":           "",
 	"logprob_token_ids":           "",
+	"media_io_kwargs":             "",
 	"mm_payload":                  "",
+	"mm_processor_kwargs":         "",
 	"priority":                    "",
 	"prompt_embeds":               "",
-	"repetition_detection":        "",
 	"request_id":                  "",
 	"return_mm_kwargs":            "",
+	"return_prompt_text":          "",
 	"return_token_offsets":        "",
 	"routed_experts_prompt_start": "",
 	"session_id":                  "",
-	"stream_interval":             "",
+	"structural_tag":              "structured_outputs",
 	"suffix":                      "",
 	"thinking_token_budget":       "",
-	"truncation_side":             "",
 	"use_beam_search":             "",
-	"vllm_xargs":                  "",
 	"watermarking":                "",
 }
+
+// adviceOfCompletion are fields of chat completions, with what a completion has in their place.
+var adviceOfCompletion = func() map[string]string {
+	all := map[string]string{
+		"max_completion_tokens": "a completion has max_tokens; send that in its place",
+		"top_logprobs":          "a completion has logprobs, which is the number of alternatives; send that in its place",
+		"messages":              "a completion has a prompt; messages go to POST /v1/chat/completions",
+		"safety_identifier":     "a completion has user; send that in its place",
+	}
+	for advice, names := range map[string][]string{
+		"tools are served by POST /v1/chat/completions; a completion has structured_outputs": {
+			"function_call", "functions", "parallel_tool_calls", "tool_choice", "tools",
+		},
+		"no chat template is applied to a prompt; POST /v1/chat/completions has it": {
+			"add_generation_prompt", "chat_template", "chat_template_kwargs", "continue_final_message", "include_reasoning",
+			"reasoning_effort",
+		},
+		"it is no field of a completion; leave it out": {"audio", "metadata", "modalities", "service_tier", "store"},
+	} {
+		for _, name := range names {
+			all[name] = advice
+		}
+	}
+	return all
+}()
 
 // foreignFields are fields of other servers that are one typo from a field of another meaning.
 var foreignFields = map[string]bool{"top_a": true}

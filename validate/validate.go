@@ -36,6 +36,9 @@ type Limits struct {
 	// DefaultMaxTokens returns what applies to a chat completion without max_tokens, by the model's short id; nil:
 	// DefaultChatMaxTokens.
 	DefaultMaxTokens func(model string) int64
+	// XArgs returns the names that vllm_xargs may have, by the model's short id, and false for a model that is unknown or
+	// that the client may not use, whose names are not judged; nil: none.
+	XArgs func(model string) (names []string, known bool)
 	// Receipts allows include_receipt in stream_options.
 	Receipts bool
 	// Memory counts what the parser holds besides the body; nil: it is not counted.
@@ -68,7 +71,7 @@ func generationRequest(s *schema, body []byte, limits Limits) (*Request, error) 
 		return nil, err
 	}
 	p.request.setDefaultMaxTokens(limits.DefaultMaxTokens)
-	p.checkModelLimits(limits.MaxLogprobs)
+	p.checkModelLimits(limits)
 	if p.failure == nil {
 		p.failure = p.request.checkFieldSet()
 	}
@@ -92,7 +95,10 @@ type parser struct {
 	request  *Request
 	members  [allFields]member // backs request.members
 
-	failure error // the first invalid field; nil if there is none
+	absent  bool     // the value that has been read means that its field is absent
+	foreign []string // the members of stream_options that are not for vLLM
+	xargs   []string // the names in vllm_xargs
+	failure error    // the first invalid field; nil if there is none
 	memory  Memory
 	grown   int64 // bytes counted in memory
 
@@ -134,7 +140,7 @@ func (p *parser) release() {
 	}
 	p.schema, p.body, p.request, p.failure, p.memory, p.grown = nil, nil, nil, nil, nil, 0
 	p.objectCounted, p.argumentsCounted = false, false
-	p.calls = callIDs{}
+	p.calls, p.foreign, p.xargs = callIDs{}, nil, nil
 	if cap(p.scratch) > maxPooled {
 		p.scratch = nil
 	}
@@ -219,6 +225,8 @@ func (p *parser) readMember() error {
 		return err
 	}
 	m.end = p.offset()
+	m.null = m.null || p.absent
+	p.absent = false
 	p.request.members = append(p.request.members, m)
 	return nil
 }
@@ -400,15 +408,21 @@ func (p *parser) unquote(raw []byte) []byte {
 
 // checkModelLimits checks the fields whose range depends on the model. The model may follow them in the body, so this
 // happens after parsing. All fields that have been read come before the invalid one, so an error here replaces it.
-func (p *parser) checkModelLimits(maxLogprobs func(string) int) {
+func (p *parser) checkModelLimits(limits Limits) {
 	r := p.request
-	limit := maxLogprobs(r.Model)
+	limit := limits.MaxLogprobs(r.Model)
 	for i := range r.members {
 		m := &r.members[i]
-		if r.logprobsOf(m.field) > limit {
-			name := p.schema.table[m.field].name
+		name := p.schema.table[m.field].name
+		switch {
+		case r.logprobsOf(m.field) > limit:
 			p.failure = apierr.InvalidField(name, logprobsTooLarge(name, p.body[m.value:m.end], limit))
 			return
+		case m.field == fieldXArgs:
+			if err := p.checkXArgs(limits.XArgs); err != nil {
+				p.failure = err
+				return
+			}
 		}
 	}
 }

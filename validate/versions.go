@@ -47,41 +47,30 @@ func (v Version) String() string {
 // response_format of type json_schema.
 var SinceStructuredOutputs = Version{Minor: 11}
 
-// laterFields are the fields, and uses of fields, that not every version of vLLM has. Those that are older than the
-// oldest version supported, 0.6, are not listed, nor is structured output, which is respelled.
-var laterFields = []struct {
+// laterField is a field, or a use of a field, that not every version of vLLM has.
+type laterField struct {
 	field fieldID
 	name  string // what the error message calls it
 	since Version
 	used  func(*Request) bool // nil: whenever the field is present
-}{
-	{fieldBadWords, "bad_words", Version{Minor: 25}, func(r *Request) bool { return r.Kind != Messages }},
+}
+
+// laterFields are in the order in which they are looked for. Those that are older than the oldest version supported, 0.6,
+// are not listed, nor is structured output, which is respelled.
+var laterFields = []laterField{
+	{fieldBadWords, "bad_words", Version{Minor: 26}, func(r *Request) bool { return r.Kind != Messages }},
 	{fieldBadWords, "bad_words", Version{Minor: 11}, func(r *Request) bool { return r.Kind == Messages }},
 	{fieldMaxCompletionTokens, "max_completion_tokens", Version{Minor: 6, Patch: 4}, nil},
-	{fieldTruncatePromptTokens, "truncate_prompt_tokens -1", Version{Minor: 11}, func(r *Request) bool { return r.Truncate == TruncateToFit }},
+	{fieldTruncatePromptTokens, "truncate_prompt_tokens -1", Version{Minor: 20}, func(r *Request) bool { return r.Truncate == TruncateToFit }},
+	{fieldTruncationSide, "truncation_side", Version{Minor: 24}, nil},
 	{fieldReturnTokenIDs, "return_token_ids", Version{Minor: 10, Patch: 1}, nil},
 	{fieldCacheSalt, "cache_salt", Version{Minor: 10}, nil},
+	{fieldStreamInterval, "stream_interval", Version{Minor: 27}, nil},
+	{fieldRepetitionDetection, "repetition_detection", Version{Minor: 32}, nil},
+	{fieldReturnWeightVersions, "return_weight_versions", Version{Minor: 33}, nil},
+	{fieldXArgs, "vllm_xargs", Version{Minor: 10}, nil},
+	{fieldReasoningEffort, "reasoning_effort", Version{Minor: 10, Patch: 1}, nil},
+	{fieldIncludeReasoning, "include_reasoning", Version{Minor: 10, Patch: 1}, nil},
 	{fieldReturnTokenStrs, "return_token_strs", Version{Minor: 9}, func(r *Request) bool { return r.returnTokenStrs }},
 	{fieldStructuredOutputs, "structured_outputs.disable_any_whitespace", SinceStructuredOutputs, func(r *Request) bool { return r.structured.disablesWhitespace }},
-}
-
-// Later is a field of a request that not every version of vLLM has.
-type Later struct {
-	Field string  // the top-level field
-	Name  string  // the field with its member or value, for messages
-	Since Version // the first version that has it
-}
-
-// Later returns the field of the request that is newest in vLLM, or false if every version has all of them.
-func (r *Request) Later() (newest Later, found bool) {
-	for i := range laterFields {
-		l := &laterFields[i]
-		if !r.has(l.field) || (l.used != nil && !l.used(r)) {
-			continue
-		}
-		if !found || newest.Since.Before(l.since) {
-			newest, found = Later{fields[l.field].name, l.name, l.since}, true
-		}
-	}
-	return newest, found
 }

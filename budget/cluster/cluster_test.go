@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"testing"
 	"time"
 
@@ -201,6 +200,8 @@ func TestRefusedValueFailsOnlyItsOperation(t *testing.T) {
 	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
 	setOwners(t, l, 0, quota.Caps{})
 	settle(t, reserve(t, l, demand(1, 1)), 1, 1)
+	const refused = 999
+	db.exec(t, fmt.Sprintf(`ALTER TABLE requests ADD CHECK (status <> %d)`, refused))
 	reservations := make([]budget.Reservation, 20)
 	for i := range reservations {
 		reservations[i] = reserve(t, l, demand(1, 1))
@@ -214,7 +215,7 @@ func TestRefusedValueFailsOnlyItsOperation(t *testing.T) {
 		results[i] = make(chan error, 1)
 		o := budget.Outcome{Prompt: 1, Completion: 1}
 		if i == 7 {
-			o.Completion = math.MaxInt64
+			o.Status = refused
 		}
 		go func() { results[i] <- r.Settle(t.Context(), o) }()
 	}
@@ -299,13 +300,14 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 
 // An outage stops the heartbeats of all gateways, and ends the epoch of none.
 func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
+	t.Parallel() // it waits
 	server := postgrestest.Start(t)
 	empty := open(t, server.URL("postgres"))
 	_, err := empty.Migrate(t.Context())
 	must(t, err)
 	empty.Close()
 	db := &testDatabase{url: server.URL("postgres")}
-	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: time.Second, AdmitTimeout: 200 * time.Millisecond}
+	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: 4 * time.Second, AdmitTimeout: 3 * time.Second} // for a loaded machine
 	s.Name = "first"
 	first := start(t, db, s)
 	s.Name = "second"
@@ -318,7 +320,7 @@ func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
 	}
 	server.Pause(t)
 	began := time.Now()
-	poll.Until(t, "three times the limit of heartbeats has passed", func() bool { return time.Since(began) > 3*s.Dead })
+	poll.Until(t, "more than the limit of heartbeats has passed", func() bool { return time.Since(began) > s.Dead*3/2 })
 	if _, err := first.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, database.ErrUnavailable) {
 		t.Errorf("reserve in an outage: got %v, want ErrUnavailable", err)
 	}
@@ -440,13 +442,13 @@ func TestDaysAndMonthsRollOverIntoSpend(t *testing.T) {
 	settle(t, reserve(t, l, demand(10, 10)), 1, 2)
 	sameMonth, nextMonth := reserve(t, l, demand(10, 10)), reserve(t, l, demand(10, 10))
 	db.setClock(t, at("2027-11-30T01:00:00Z"))
-	settle(t, reserve(t, l, demand(10, 10)), 10, 20)
+	settle(t, reserve(t, l, demand(10, 20)), 10, 20)
 	settle(t, sameMonth, 3, 4)
 	db.setClock(t, at("2027-11-29T12:00:00Z")) // set back: the day stays
-	settle(t, reserve(t, l, demand(10, 10)), 100, 200)
+	settle(t, reserve(t, l, demand(100, 200)), 100, 200)
 	db.setClock(t, at("2027-12-01T00:00:00Z"))
 	settle(t, nextMonth, 5, 6)
-	settle(t, reserve(t, l, demand(10, 10)), 1000, 2000)
+	settle(t, reserve(t, l, demand(1000, 2000)), 1000, 2000)
 	for _, owner := range []string{"key", "acc"} {
 		var spend, counters string
 		db.query(t, `SELECT string_agg(format('%s %s %s', day, input, output), ', ' ORDER BY day) FROM spend WHERE owner = $1`,

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	"basegate/budget"
 	"basegate/usage"
 )
@@ -64,6 +62,9 @@ func (r *reservation) MaxTokens() int64 { return r.maxTokens }
 // Clamped implements budget.Reservation.
 func (r *reservation) Clamped() bool { return r.clamped }
 
+// Reserved implements budget.Reservation.
+func (r *reservation) Reserved() (prompt, completion int64) { return r.input, r.output }
+
 // WriteError implements budget.Reservation. The error is database.ErrUnavailable, which ErrFenced is too, or
 // budget.ErrClosed.
 func (r *reservation) WriteError() error {
@@ -80,10 +81,12 @@ func (r *reservation) WriteError() error {
 func (r *reservation) Lost() context.Context { return r.lost }
 
 // SetPromptTokens implements budget.Reservation.
-func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(max(tokens, 0)) }
+func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(budget.Within(tokens, r.input)) }
 
 // SetProgress implements budget.Reservation.
-func (r *reservation) SetProgress(completion int64) { r.completion.Store(max(completion, 0)) }
+func (r *reservation) SetProgress(completion int64) {
+	r.completion.Store(budget.Within(completion, r.output))
+}
 
 // SetBackend implements budget.Reservation.
 func (r *reservation) SetBackend(backend string) { r.backend.Store(&backend) }
@@ -158,18 +161,13 @@ func (l *lane) replace(ending *operation, r *reservation, fallback *budget.Outco
 // newSettlement returns the settlement of an outcome.
 func (r *reservation) newSettlement(state usage.State, o *budget.Outcome) *settlement {
 	s := &settlement{
-		ID: r.id, State: state, Prompt: max(o.Prompt, 0), Completion: max(o.Completion, 0), Status: o.Status, Code: escape(o.Code),
-		Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
+		ID: r.id, State: state, Prompt: budget.Within(o.Prompt, r.input), Completion: budget.Within(o.Completion, r.output),
+		Status: o.Status, Code: escape(o.Code), Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
 		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, r.row.chain)),
 		Receipt: o.Receipt, row: r.row,
 	}
 	if s.Backend == "" {
 		s.Backend = r.progress().Backend
-	}
-	if s.Prompt > r.input || s.Completion > r.output {
-		r.lane.epoch.log.Warn("a request used more tokens than were reserved for it", zap.String("request_id", r.id),
-			zap.Int64("prompt_tokens", s.Prompt), zap.Int64("completion_tokens", s.Completion),
-			zap.Int64("reserved_prompt_tokens", r.input), zap.Int64("reserved_completion_tokens", r.output))
 	}
 	return s
 }

@@ -90,7 +90,13 @@ function removeDrafts() {
 if (!document.getElementById("bench")) {
   try {
     const lock = sessionStorage.getItem("basegate-workbench-tab");
-    if (lock) navigator.locks?.request(lock, { signal: AbortSignal.timeout(1000) }, () => new Promise(() => {})).catch(() => {}); // another tab has it
+    if (lock) {
+      navigator.locks?.request(lock, { signal: AbortSignal.timeout(30_000) }, () => {
+        sessionStorage.removeItem("basegate-workbench-leaving");
+        addEventListener("pagehide", () => sessionStorage.setItem("basegate-workbench-leaving", ""));
+        return new Promise(() => {});
+      }).catch(() => {}); // another tab has it
+    }
   } catch { /* storage may be disabled */ }
 }
 

@@ -232,6 +232,21 @@ test("two tabs keep a draft each, and the next tab finds that of a closed one", 
   await expect(prompt(page)).toHaveValue("In the first tab");
 });
 
+test("a tab whose lock is released late finds its draft after a reload", async ({ page, context }) => {
+  await open(page);
+  await prompt(page).fill("Of the reloaded tab");
+  const lock = await page.evaluate(() => sessionStorage.getItem("basegate-workbench-tab"));
+  const other = await context.newPage();
+  await other.goto("/dashboard");
+  await other.evaluate((name) => { // gets the lock when the tab is left, and keeps it for a while
+    navigator.locks.request(name, () => new Promise((release) => { setTimeout(release, 3000); }));
+  }, lock);
+  await page.reload();
+  await expect(page.locator("#progress")).toContainText("restored");
+  await expect(prompt(page)).toHaveValue("Of the reloaded tab");
+  expect(await page.evaluate(() => sessionStorage.getItem("basegate-workbench-tab"))).toBe(lock);
+});
+
 test("a new tab shows the newest draft of the closed ones, and the next one the other", async ({ page, context }) => {
   const second = await context.newPage();
   await open(page);

@@ -52,7 +52,7 @@ func newProject(t *testing.T, overrides ...string) *project {
 	files := append([]string{"vllm-compose.yml", "e2e/containers/testdata/compose.override.yml"}, overrides...)
 	p := &project{t: t, env: append(os.Environ(),
 		"COMPOSE_FILE="+strings.Join(files, ":"),
-		"COMPOSE_PROJECT_NAME="+strings.ToLower(t.Name()),
+		fmt.Sprintf("COMPOSE_PROJECT_NAME=%s-%d", strings.ToLower(t.Name()), os.Getpid()), // not that of a run that was killed
 		"COMPOSE_DISABLE_ENV_FILE=1",
 		"COMPOSE_PROGRESS=plain",
 		"BASEGATE_ADDRESS=127.0.0.1:0",

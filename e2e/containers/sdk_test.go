@@ -27,7 +27,9 @@ func TestOfficialSDKsWorkWithContainers(t *testing.T) {
 	}
 	g := env.gateway("dialects: {lamini: true}\n", models)
 	breaks := env.mock("breaks")
-	faulty := env.serve(env.writeConfig("breaker: {consecutive_failures: 1000}\nreceipts: {enabled: true}\ndialects: {lamini: true, eternalai: true}\n", map[string][]*service{"faulty": {breaks}}), "faulty")
+	reasons := env.mock("reasons", "--model", checkpoints[chatModel], "--chat-template", mockvllm.TemplateChatML, "--reasoning")
+	faulty := env.serve(env.writeConfig("breaker: {consecutive_failures: 1000}\nreceipts: {enabled: true}\ndialects: {lamini: true, eternalai: true}\n",
+		map[string][]*service{"faulty": {breaks}, chatModel: {reasons}}), "faulty")
 	faulty.createKey()
 
 	run := exec.CommandContext(t.Context(), "../sdk/run")

@@ -62,7 +62,9 @@ func stable(t *testing.T, body string) []string {
 	for line := range strings.Lines(body) {
 		line = strings.TrimSpace(line)
 		if event, ok := strings.CutPrefix(line, "data: {"); ok {
-			line = texts.cut(t, "{"+strings.ReplaceAll(event, ",,", ","))
+			if line = texts.cut(t, "{"+strings.ReplaceAll(event, ",,", ",")); line == "" {
+				continue
+			}
 		}
 		if !slices.Contains(lines, line) {
 			lines = append(lines, line)
@@ -79,11 +81,13 @@ type streamTexts struct {
 	logprobs           []any
 }
 
-// cut adds the texts of an event, and returns the event without them.
+// cut adds the texts of an event, and returns the event without them, or "" if it has only them: vLLM may put them all into the
+// event that finishes.
 func (s *streamTexts) cut(t *testing.T, event string) string {
 	t.Helper()
 	var members map[string]any
 	must(t, json.Unmarshal([]byte(event), &members))
+	only := len(members["choices"].([]any)) > 0
 	for _, c := range members["choices"].([]any) {
 		choice := c.(map[string]any)
 		if logprobs, ok := choice["logprobs"].(map[string]any); ok {
@@ -96,6 +100,10 @@ func (s *streamTexts) cut(t *testing.T, event string) string {
 		for _, call := range calls {
 			s.arguments += cutText(call.(map[string]any)["function"].(map[string]any), "arguments")
 		}
+		only = only && len(delta) == 0 && choice["finish_reason"] == nil
+	}
+	if only {
+		return ""
 	}
 	rest, err := json.Marshal(members)
 	must(t, err)

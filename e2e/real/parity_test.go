@@ -11,7 +11,7 @@ import (
 )
 
 // newestVersion is the version of vLLM that has every field of the matrix.
-const newestVersion = "0.32.0"
+const newestVersion = "0.33.0"
 
 // TestParity runs `basegate verify`. With BASEGATE_PARITY_FILE it writes the report into that file, as the section of
 // this version of vLLM.

@@ -94,6 +94,9 @@ func evaluate(t *testing.T, url, name, key string) (samples []string) {
 	return samples
 }
 
+// benchRequests is the number of requests of vLLM's load generators.
+const benchRequests = 16
+
 // TestVLLMBenchServe runs vLLM's own load generator with a dataset of our own, and with its random one, for which it sends
 // ignore_eos.
 func TestVLLMBenchServe(t *testing.T) {
@@ -103,23 +106,48 @@ func TestVLLMBenchServe(t *testing.T) {
 	g := startGateway(t, "", backends(t)...)
 	prompts := filepath.Join(t.TempDir(), "prompts.jsonl")
 	must(t, os.WriteFile(prompts, []byte(strings.Repeat(`{"prompt": "Once upon a time"}`+"\n", benchRequests)), 0o600))
+	program := filepath.Join(venv, "bin", "vllm")
 	t.Run("custom", func(t *testing.T) {
-		g.bench(t, "--dataset-name", "custom", "--dataset-path", prompts, "--custom-output-len", "16", "--skip-chat-template")
+		g.bench(t, program, "/v1/completions", "--backend", "openai", "--dataset-name", "custom", "--dataset-path", prompts, "--custom-output-len", "16", "--skip-chat-template")
 	})
 	t.Run("random", func(t *testing.T) {
-		g.bench(t, "--dataset-name", "random", "--random-input-len", "32", "--random-output-len", "16")
+		g.bench(t, program, "/v1/completions", "--backend", "openai", "--dataset-name", "random", "--random-input-len", "32", "--random-output-len", "16")
 	})
 }
 
-// benchRequests is the number of requests of vLLM's load generator.
-const benchRequests = 16
+// TestVLLMRustBenchServe runs the load generator of vLLM's Rust program with texts, token ids and messages.
+func TestVLLMRustBenchServe(t *testing.T) {
+	program := rustProgram(t)
+	g, _ := startChatGateway(t)
+	for name, args := range map[string][]string{
+		"texts":     {"/v1/completions", "--backend", "openai", "--logprobs", "1", "--ignore-eos"},
+		"token ids": {"/v1/completions", "--backend", "vllm", "--prompt-token-ids"},
+		"messages":  {chatPath, "--backend", "openai-chat"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.bench(t, program, append(args, "--random-input-len", "32", "--random-output-len", "16")...)
+		})
+	}
+}
 
-func (g *gateway) bench(t *testing.T, dataset ...string) {
+// rustProgram returns vLLM's Rust program, which releases before 0.33 do not have.
+func rustProgram(t *testing.T) string {
 	t.Helper()
-	output := runTool(t, offline(t, g.secret, filepath.Join(venv, "bin", "vllm"), append([]string{
-		"bench", "serve", "--backend", "openai", "--base-url", g.url, "--endpoint", "/v1/completions", "--model", modelID,
-		"--tokenizer", model, "--num-prompts", strconv.Itoa(benchRequests), "--max-concurrency", "4",
-	}, dataset...)...))
+	found, err := filepath.Glob(filepath.Join(venv, "lib", "python*", "site-packages", "vllm", "vllm-rs"))
+	must(t, err)
+	if len(found) == 0 {
+		t.Skipf("vLLM %s has no vllm-rs", installedVersion(t))
+	}
+	return found[0]
+}
+
+// bench runs a load generator with the path of the endpoint and further arguments.
+func (g *gateway) bench(t *testing.T, program string, args ...string) {
+	t.Helper()
+	output := runTool(t, offline(t, g.secret, program, append([]string{
+		"bench", "serve", "--base-url", g.url, "--model", modelID, "--tokenizer", model,
+		"--num-prompts", strconv.Itoa(benchRequests), "--max-concurrency", "4", "--endpoint",
+	}, args...)...))
 	if n := fieldsOf(output, "Successful requests:"); n != strconv.Itoa(benchRequests) {
 		t.Errorf("%s successful requests, want %d:\n%s", n, benchRequests, output)
 	}

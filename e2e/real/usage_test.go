@@ -109,7 +109,8 @@ func TestDisconnectMidStreamStopsTheEngineAndIsCharged(t *testing.T) {
 	poll.Until(t, "the request is on the ledger", func() bool { return g.ledger()[id].Status != 0 })
 	row := g.ledger()[id]
 	t.Logf("vLLM generated %d tokens of %d, the ledger has %+v", generated, longTokens, row)
-	if generated >= longTokens || row.Completion < 5 || row.Completion > generated || row.Prompt == 0 {
+	// The text of an event with several tokens is counted anew, and can then have a few more.
+	if generated >= longTokens || row.Completion < 5 || row.Completion > generated+generated/10 || row.Prompt == 0 {
 		t.Errorf("vLLM generated %d tokens of %d, the ledger has %+v", generated, longTokens, row)
 	}
 }

@@ -93,7 +93,10 @@ func TestKilledEngine(t *testing.T) {
 	}
 	all := backends(t)
 	victim := all[len(all)-1]
-	g := startGateway(t, "", all...)
+	g, alone := startGateway(t, "", all...), startGateway(t, "", victim)
+	plain := make(chan response, 1)
+	go func() { plain <- alone.complete(longRequest(false)) }()
+	poll.Until(t, "the plain request runs", func() bool { return victim.metric(t, "vllm:num_requests_running", "") > 0 })
 	_, lines := streamFrom(t, g, victim)
 	must(t, syscall.Kill(victim.enginePID(t), syscall.SIGKILL))
 	code := readToError(t, lines)
@@ -101,7 +104,60 @@ func TestKilledEngine(t *testing.T) {
 	if code != "vllm_engine_dead" {
 		t.Errorf("the client received %s, want vllm_engine_dead", code)
 	}
+	if r := <-plain; gjson.Get(r.body, "error.code").Str != "vllm_engine_dead" {
+		t.Errorf("the plain request: %d %s", r.status, r.body)
+	}
+	if r := alone.complete(smallRequest); r.status < 500 {
+		t.Errorf("asked anew: %d %s", r.status, r.body)
+	}
 	expectServed(t, g, all, victim)
+}
+
+// TestServerThatIsAskedToStop sends SIGTERM to a server with running requests, which some versions leave without a byte.
+func TestServerThatIsAskedToStop(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a boot more")
+	}
+	all := backends(t)
+	if len(all) < 2 {
+		t.Skip("needs two servers")
+	}
+	victim := all[len(all)-1]
+	g := startGateway(t, "upstream: {first_byte_timeout: 1h, idle_timeout: 1h}", all...)
+	_, lines := streamFrom(t, g, victim)
+	plain := make(chan response, 8)
+	for range cap(plain) {
+		go func() { plain <- g.complete(longRequest(false)) }()
+	}
+	poll.Until(t, "plain requests run", func() bool { return victim.metric(t, "vllm:num_requests_running", "") > 1 })
+	must(t, victim.cmd.Process.Signal(syscall.SIGTERM))
+	began := time.Now()
+	t.Logf("the stream ended with %s after %v", readToError(t, lines), time.Since(began))
+	for range cap(plain) {
+		if r := <-plain; r.status != http.StatusOK {
+			t.Errorf("a plain request: %d %s", r.status, r.body)
+		}
+	}
+	t.Logf("the last plain request ended after %v", time.Since(began))
+	expectServed(t, g, all, victim)
+}
+
+// TestRequestsOfOneKeyThatFail repeats a request at which 0.32 and 0.33 fail with a healthy engine.
+func TestRequestsOfOneKeyThatFail(t *testing.T) {
+	g := startGateway(t, "breaker: {consecutive_failures: 5, open_for: 1h}", backends(t)[0])
+	g.run("account", "create", "bob@example.org")
+	other := strings.TrimSpace(g.run("key", "create", "--account", "bob@example.org", "--name", "real"))
+	const failing = `{"model": "` + modelID + `", "prompt": "hello there", "stream": true, "echo": true, "logprobs": 0, "n": 16, "max_tokens": 8, "seed": 7}`
+	codes := map[string]int{}
+	for range 30 {
+		r := g.complete(failing)
+		body := r.body[strings.LastIndex(r.body, "{\"error\"")+1:]
+		codes[gjson.Get("{"+body, "error.code").Str]++
+		if r := readAll(t, open(t.Context(), t, g.url, other, smallRequest)); r.status != http.StatusOK {
+			t.Fatalf("another key's request: %d %s, after %v", r.status, r.body, codes)
+		}
+	}
+	t.Logf("the failing key received %v", codes)
 }
 
 func TestStoppedServer(t *testing.T) {

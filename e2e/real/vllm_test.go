@@ -32,6 +32,7 @@ type vllm struct {
 	url     string
 	log     string
 	chats   bool // it has a chat template
+	rust    bool // it has vLLM's Rust frontend
 	cmd     *exec.Cmd
 	exited  chan struct{}
 }
@@ -112,6 +113,9 @@ func (s *vllm) start(t *testing.T) {
 	args := s.arguments()
 	s.cmd = exec.Command(args[0], args[1:]...)
 	s.cmd.Env = append(os.Environ(), vllmEnvironment...)
+	if s.rust {
+		s.cmd.Env = append(s.cmd.Env, "VLLM_USE_RUST_FRONTEND=1")
+	}
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(t, s.cmd.Start())

@@ -120,7 +120,6 @@ func parityScripts(path, other string) map[string][]step { //nolint:funlen // on
 		"chunked with a trailer":                 {{lines(line, "Host: a", "Transfer-Encoding: chunked", "Trailer: X") + "5\r\nhello\r\n0\r\nX: y\r\n\r\n", 1}},
 		"100-continue":                           {{strings.TrimSuffix(post("hello", "Expect: 100-continue\r\n"), "hello"), 1}, {"hello", 1}},
 		"100-continue, body sent early":          {{post("hello", "Expect: 100-continue\r\n"), 2}},
-		"another expectation":                    {{post("hello", "Expect: more\r\n"), 1}},
 		"two pipelined requests":                 {{post("one") + post("two"), 2}, {post("three"), 1}},
 		"three pipelined after one":              {{post("zero"), 1}, {post("one") + post("two") + post("three"), 3}},
 		"pipelined part of a request":            {{post("one") + post("two")[:30], 1}, {post("two")[30:], 1}},

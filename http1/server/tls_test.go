@@ -100,7 +100,8 @@ func TestPlainHTTPOverTLSGetsAnExplanation(t *testing.T) {
 }
 
 func TestStalledHandshakeTimesOutAndBlocksNobody(t *testing.T) {
-	address, config := serveTLS(t, &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: time.Second})
+	t.Parallel() // it waits
+	address, config := serveTLS(t, &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: 4 * time.Second})
 	stalled := dial(t, address)
 	stalled.send("\x16\x03\x01")
 	c := dialTLS(t, address, config)

@@ -6,10 +6,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 )
 
 // NewHandler returns a handler that closes the connection after a request whose body length is ambiguous, so that no
-// second request can hide in the body, and makes malformed chunks recognizable by ErrChunks. The server must have
+// second request can hide in the body, and makes malformed bodies recognizable by ErrChunks and ErrLength. The server must have
 // DisableGeneralOptionsHandler set, or the handler would not see OPTIONS *.
 func NewHandler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -21,8 +23,33 @@ func NewHandler(next http.Handler) http.Handler {
 			own.Body = chunkedBody{r.Body}
 			r = &own
 		}
+		if r.ProtoMajor == 2 && r.ContentLength > 0 {
+			r.Body = http2Body{r.Body}
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// Disconnected reports whether an error of reading a request's body says that the client has disconnected: the body came in
+// time, and as far as it came it was well-formed.
+func Disconnected(err error) bool {
+	return err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrChunks) &&
+		!errors.Is(err, ErrLength)
+}
+
+// ErrLength is returned by reads of an HTTP/2 request's body that ends before its Content-Length.
+var ErrLength = errors.New("the request's body is shorter than its Content-Length")
+
+// http2Body is the body of an HTTP/2 request.
+type http2Body struct{ io.ReadCloser }
+
+// Read implements io.Reader. The error of net/http for a wrong Content-Length has no type of its own.
+func (b http2Body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && strings.HasPrefix(err.Error(), "request declared a Content-Length") {
+		err = fmt.Errorf("%w: %w", ErrLength, err)
+	}
+	return n, err //nolint:wrapcheck // io.EOF must stay as it is
 }
 
 // ErrChunks is returned by reads of a request body whose chunked encoding is malformed.

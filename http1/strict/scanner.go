@@ -15,6 +15,7 @@ type scanner struct {
 	nameLen int
 	length  int64 // of the body, in bytes
 	coded   bool  // the request has a Transfer-Encoding
+	expect  int   // how many bytes of continueValue, and spaces behind it, the Expect field has; blanked: it has another value
 }
 
 // http2Preface is what an HTTP/2 client sends first.
@@ -26,6 +27,14 @@ const (
 	transferEncoding = "transfer-encoding"
 )
 
+// The only expectation that a server can meet. net/http responds to any other without the handler, so its value is blanked:
+// the handler sees an empty one.
+const (
+	expectField   = "expect"
+	continueValue = "100-continue"
+	blanked       = -1
+)
+
 // state is what the next byte is part of.
 type state uint8
 
@@ -35,6 +44,7 @@ const (
 	lineStart
 	inName
 	inLength // the value of a Content-Length
+	inExpect // the value of an Expect
 	inValue  // of any other field
 	lineEnd  // the LF after a line's CR
 	headEnd  // the LF after the last CR
@@ -42,8 +52,12 @@ const (
 	unchecked // the rest of the connection: HTTP/2, or a body whose end only net/http finds
 )
 
-// scan checks the next bytes of the connection and returns how many of them come before the first refused one.
-func (s *scanner) scan(b []byte) (valid int) {
+// undecided reports whether the bytes that have been scanned end within a value that may have to be blanked.
+func (s *scanner) undecided() bool { return s.state == inExpect && s.expect > 0 }
+
+// scan checks the bytes of the connection behind the first valid ones, and returns how many of all come before the first
+// refused one.
+func (s *scanner) scan(b []byte, valid int) int {
 	for valid < len(b) {
 		switch s.state {
 		case unchecked:
@@ -54,8 +68,11 @@ func (s *scanner) scan(b []byte) (valid int) {
 			if s.length -= n; s.length == 0 {
 				s.state = headStart
 			}
-		case headStart, inRequestLine, lineStart, inName, inLength, inValue, lineEnd, headEnd:
+		case headStart, inRequestLine, lineStart, inName, inLength, inExpect, inValue, lineEnd, headEnd:
 			valid += s.skip(b[valid:])
+			if valid < len(b) && s.state == inExpect {
+				s.checkExpect(b[:valid], b[valid:])
+			}
 			if valid == len(b) || !s.next(b[valid]) {
 				return valid
 			}
@@ -109,7 +126,7 @@ func (s *scanner) next(b byte) bool {
 	case headEnd:
 		s.endHead()
 		return b == '\n'
-	case inRequestLine, inName, inLength, inValue:
+	case inRequestLine, inName, inLength, inExpect, inValue:
 		return s.inLine(b)
 	case inBody, unchecked: // not part of a head
 	}
@@ -167,7 +184,30 @@ func (s *scanner) endName() {
 		s.state, s.length = inLength, 0 // net/http refuses a second one unless it is the same
 	case strings.EqualFold(name, transferEncoding):
 		s.coded = true
+	case strings.EqualFold(name, expectField):
+		s.state, s.expect = inExpect, 0
 	}
+}
+
+// checkExpect checks the first byte of rest, of the value of an Expect, and blanks it if it is not of continueValue, with
+// what read has of the value before it.
+func (s *scanner) checkExpect(read, rest []byte) {
+	c := rest[0]
+	space := c == ' ' || c == '\t'
+	switch whole := s.expect >= len(continueValue); {
+	case whole && space, s.expect >= 0 && !whole && strings.EqualFold(string(c), continueValue[s.expect:s.expect+1]):
+		s.expect++
+		return
+	case s.expect <= 0 && space, c == '\r' && (whole || s.expect <= 0), c == '\n': // around the value, or refused
+		return
+	}
+	for i := range min(max(s.expect, 0), len(read)) {
+		read[len(read)-1-i] = ' '
+	}
+	if c != '\r' {
+		rest[0] = ' '
+	}
+	s.expect = blanked
 }
 
 // endHead finds where the next head begins.

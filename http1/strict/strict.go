@@ -4,6 +4,8 @@
 // A Conn follows the framing of a connection's requests, so it checks every head, and leaves all other rules to
 // net/http. It does not decode chunks: a connection must end with a request that has a Transfer-Encoding, which
 // NewHandler ensures. HTTP/2 passes unchecked.
+//
+// It also lets the handler see a request whose Expect net/http would refuse by itself: the value is empty then.
 package strict
 
 import (
@@ -51,7 +53,13 @@ func (c *Conn) Read(p []byte) (int, error) {
 		clear(p[:n])
 		return n, err //nolint:wrapcheck // net's own
 	}
-	valid := c.heads.scan(p[:n])
+	valid := c.heads.scan(p[:n], 0)
+	for valid == n && err == nil && n < len(p) && c.heads.undecided() { // what is passed on cannot be blanked
+		var more int
+		more, err = c.Conn.Read(p[n:])
+		n += more
+		valid = c.heads.scan(p[:n], valid)
+	}
 	if valid == n {
 		return n, err //nolint:wrapcheck // net's own
 	}

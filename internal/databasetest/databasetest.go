@@ -1,10 +1,13 @@
-// Package databasetest selects the engine on which tests run that need a database: SQLite, or a PostgreSQL server of their
-// own if the environment has BASEGATE_TEST_ENGINE=postgres. It is imported by tests only.
+// Package databasetest gives tests a migrated database: a SQLite file, or a database of a PostgreSQL server of their own if the
+// environment has BASEGATE_TEST_ENGINE=postgres. It is imported by tests only.
 package databasetest
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -34,9 +37,57 @@ var created struct {
 func Settings(tb testing.TB, path string) database.Settings {
 	tb.Helper()
 	if !Postgres() {
-		return database.Settings{Path: path}
+		return SQLite(tb, path)
 	}
 	return PostgresSettings(tb, path)
+}
+
+// SQLite returns the settings of a SQLite database at path, whichever engine is selected. A file that does not exist is
+// created with all tables. Commits are not flushed: a test of what survives a power failure uses settings of its own.
+func SQLite(tb testing.TB, path string) database.Settings {
+	tb.Helper()
+	Create(tb, path)
+	return database.Settings{Path: path, Flush: time.Hour}
+}
+
+// Create creates a SQLite database with all tables at path, unless there is a file.
+func Create(tb testing.TB, path string) {
+	tb.Helper()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	template.Do(func() { template.content, template.err = migrate(context.WithoutCancel(tb.Context())) })
+	err := template.err
+	if err == nil {
+		err = os.WriteFile(path, template.content, 0o600)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// template is the content of an empty database with all tables: migrating takes longer than most tests.
+var template struct {
+	sync.Once
+	content []byte
+	err     error
+}
+
+func migrate(ctx context.Context) ([]byte, error) {
+	folder, err := os.MkdirTemp("", "")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder)
+	path := filepath.Join(folder, "migrated.db")
+	db, err := database.Open(ctx, database.Settings{Path: path, Flush: time.Hour}, zap.NewNop())
+	if err != nil {
+		return nil, err
+	}
+	if err := db.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path) //nolint:gosec // in the folder above
 }
 
 // PostgresSettings is Settings for a test of what only PostgreSQL has, whichever engine is selected.

@@ -186,10 +186,10 @@ func (r *rules) do(s *Step) {
 		})
 	case Settle:
 		if q.state == running {
-			q.state, q.tokens, q.how = ended, tokens{s.Prompt, s.Completion}, "settled"
+			q.state, q.tokens, q.how = ended, q.used(s), "settled"
 		}
 	case Checkpoint:
-		q.checkpoint = tokens{s.Prompt, s.Completion}
+		q.checkpoint = q.used(s)
 	case Interrupt:
 		q.state, q.tokens, q.how = ended, q.checkpoint, "interrupted"
 	case Cancel:
@@ -200,6 +200,11 @@ func (r *rules) do(s *Step) {
 		o := r.owners[s.Owner]
 		o.caps, o.slots, o.disabled = *s.Caps, s.Slots, s.Disabled
 	}
+}
+
+// used returns what an operation charges: no more than is reserved.
+func (q *request) used(s *Step) tokens {
+	return tokens{min(s.Prompt, q.tokens.input), min(s.Completion, q.tokens.output)}
 }
 
 // explain applies the decisions in an order in which the rules allow each. If there is none, or a request waits afterwards that

@@ -64,8 +64,8 @@ func binaries() string {
 	return ""
 }
 
-// Start creates and starts a server that is stopped at the end of the test. If PostgreSQL is not installed, it skips the
-// test, or fails it if the environment has CI=true.
+// Start creates and starts a server that is stopped at the end of the test. It skips the test if the environment has
+// BASEGATE_TEST_ENGINE=sqlite, as make test has. If PostgreSQL is not installed, it skips it too, or fails it with CI=true.
 func Start(tb testing.TB, options ...func(*Server)) *Server {
 	tb.Helper()
 	s := create(tb, options...)
@@ -105,6 +105,9 @@ func (m Main) Run() int {
 // create creates and starts a server.
 func create(tb testing.TB, options ...func(*Server)) *Server {
 	tb.Helper()
+	if os.Getenv("BASEGATE_TEST_ENGINE") == "sqlite" {
+		tb.Skip("needs PostgreSQL: make test-postgres")
+	}
 	bin := binaries()
 	if bin == "" {
 		if os.Getenv("CI") == "true" {
@@ -112,7 +115,7 @@ func create(tb testing.TB, options ...func(*Server)) *Server {
 		}
 		tb.Skip("PostgreSQL is not installed: apt-get install postgresql")
 	}
-	folder, err := os.MkdirTemp("", "postgres") //nolint:usetesting // tb.TempDir may be too long for the path of a socket
+	folder, err := os.MkdirTemp(inMemory(), "postgres") //nolint:usetesting // tb.TempDir may be too long for the path of a socket
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -137,6 +140,20 @@ func create(tb testing.TB, options ...func(*Server)) *Server {
 	}
 	s.Run(tb)
 	return s
+}
+
+// inMemory returns a folder whose files are in memory, if there is one with room, or "": a database is some 300 files, and most
+// tests create one.
+func inMemory() string {
+	const (
+		folder = "/dev/shm"
+		room   = 4 << 30
+	)
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(folder, &s); err != nil || s.Bavail*uint64(s.Bsize) < room { //nolint:gosec // a size
+		return ""
+	}
+	return folder
 }
 
 // remove stops the server and deletes its files.

@@ -60,12 +60,15 @@ func Start(tb testing.TB, args ...string) *Server {
 	return s
 }
 
-// Environment sets the credentials of the server for the test and the processes that it starts.
-func Environment(t *testing.T) {
+// Environment are the variables with the credentials of the server.
+var Environment = map[string]string{"AWS_ACCESS_KEY_ID": AccessKey, "AWS_SECRET_ACCESS_KEY": SecretKey, "AWS_SESSION_TOKEN": ""}
+
+// Setenv sets Environment for the test and the processes that it starts.
+func Setenv(t *testing.T) {
 	t.Helper()
-	t.Setenv("AWS_ACCESS_KEY_ID", AccessKey)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", SecretKey)
-	t.Setenv("AWS_SESSION_TOKEN", "")
+	for name, value := range Environment {
+		t.Setenv(name, value)
+	}
 }
 
 // URL returns the value of files.url for a prefix of the bucket.

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -31,15 +32,30 @@ type Stream struct {
 // Text returns the whole stream.
 func (s Stream) Text() string { return strings.Join(s.Events, "") }
 
-// TextWithoutUsage returns the stream without the usage event.
-func (s Stream) TextWithoutUsage() string {
+// Passed returns what a client receives of the stream: the events that have data, without comments, and with the usage event
+// if the client asked for it.
+func (s Stream) Passed(usage bool) string {
 	var kept strings.Builder
 	for _, e := range s.Events {
-		if !strings.Contains(e, `"choices":[]`) {
-			kept.WriteString(e)
+		if usage || !IsUsage(e) {
+			kept.WriteString(WithoutComments(e))
 		}
 	}
 	return kept.String()
+}
+
+// IsUsage reports whether an event is the one of the usage.
+func IsUsage(event string) bool {
+	return strings.Contains(event, `"usage":{`) && !strings.Contains(event, `"choices":[{`)
+}
+
+// WithoutComments returns an event without its comments, and nothing if it has no data.
+func WithoutComments(event string) string {
+	without := regexp.MustCompile(`(?m)^:.*\r?\n`).ReplaceAllString(strings.TrimLeft(event, "\r\n"), "")
+	if !regexp.MustCompile(`(?m)^data:.*\S`).MatchString(without) {
+		return ""
+	}
+	return without
 }
 
 // Streams returns the recorded streams of several versions of vLLM, and one stream for each unusual form that a parser
@@ -100,6 +116,16 @@ func syntheticStreams() []Stream {
 		}},
 		{"comments and other fields between events", `"prompt":"x"`, 1, []string{
 			Event(0, "a", "null"), ": ping\n\n", "event: message\nid: 7\n" + Event(0, "b", "null"), ": ping\n" + Event(0, "c", `"stop"`), usage, ":\n\n", Done,
+		}},
+		{"comments without an end, and events without data", `"prompt":"x"`, 1, []string{
+			": one\n: two\n" + Event(0, "a", "null"), "\n" + Event(0, "b", "null"), "\r\n: ping\r\n\r\n", ":\n\n\n\n", "retry: 3000\n\n", "id: 7\n\n",
+			"event: ping\n\n", "data\n\n", "data:\n\n", "data: \r\n\r\n", strings.TrimSuffix(Event(0, "c", `"stop"`), "\n") + ": receipt {}\n\n", usage, Done,
+		}},
+		{"a usage event with null for its choices", `"prompt":"x"`, 1, []string{
+			Event(0, "a", `"stop"`), strings.Replace(usage, "[]", "null", 1), Done,
+		}},
+		{"a usage event without choices", `"prompt":"x"`, 1, []string{
+			Event(0, "a", `"stop"`), strings.Replace(usage, `"choices":[],`, "", 1), Done,
 		}},
 		{"spaces in the JSON and none after the colon", `"prompt":"x"`, 1, []string{
 			"data:{ \"choices\" : [ {\"finish_reason\" :\"stop\",\"index\": 0, \"text\":\"\"} ] }\n\n", usage, Done,

@@ -6,7 +6,8 @@ export const draftPrefix = "basegate-draft:";
 // while it shows another page: see console.js, which finds the lock's name in the storage of the tab.
 const lockPrefix = "basegate-workbench-tab:";
 const lockKey = "basegate-workbench-tab";
-const reloading = 1000; // milliseconds for which a tab that is loaded again waits for the lock that it had
+const leavingKey = "basegate-workbench-leaving"; // stored while the tab goes from page to page, so a copy of the tab lacks it
+const reloading = 30_000; // milliseconds for which a tab that is loaded again waits for the lock that it had, which a slow machine releases late
 
 // hold takes a lock until the page is left, and reports whether it could.
 function hold(name, options) {
@@ -21,7 +22,11 @@ function hold(name, options) {
 async function takeNumber(prefix) {
   if (!navigator.locks) return { number: 0, earlier: true };
   const stored = sessionStorage.getItem(lockKey);
-  if (stored?.startsWith(prefix) && await hold(stored, { signal: AbortSignal.timeout(reloading) }).catch(() => false)) {
+  const again = sessionStorage.getItem(leavingKey) !== null;
+  sessionStorage.removeItem(leavingKey);
+  addEventListener("pagehide", () => { try { sessionStorage.setItem(leavingKey, ""); } catch { /* it waits for nothing then */ } });
+  const options = again ? { signal: AbortSignal.timeout(reloading) } : { ifAvailable: true };
+  if (stored?.startsWith(prefix) && await hold(stored, options).catch(() => false)) {
     return { number: Number(stored.slice(prefix.length)), earlier: true };
   }
   let number = 0;

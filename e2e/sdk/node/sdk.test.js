@@ -186,3 +186,28 @@ test("chat answers in the form of a schema", mock, async () => {
   });
   assert.ok(again.choices.length);
 });
+
+// What the SDK gave for three turns with a tool and reasoning is sent back as it is; the second ends within its reasoning.
+const turns = {
+  plain: (chat, params) => chat.create(params),
+  streamed: (chat, params) => chat.stream(params).finalChatCompletion(),
+};
+for (const [name, ask] of Object.entries(turns)) {
+  test(`chat of three turns, ${name}`, mock, async () => {
+    const { chat } = new OpenAI({ baseURL: process.env.FAULTY_BASE_URL, apiKey: process.env.FAULTY_API_KEY, maxRetries: 0 });
+    const tools = [{ type: "function", function: { name: "weather", parameters: { type: "object", properties: { city: { type: "string" } } } } }];
+    const messages = [];
+    const say = async (message, limit) => {
+      messages.push(message);
+      const params = { model: chatModel, messages, tools, max_completion_tokens: limit, seed: 7 };
+      const answer = (await ask(chat.completions, params)).choices[0].message;
+      messages.push(answer);
+      return answer;
+    };
+    for (const [turn, limit] of [99, 3, 99].entries()) {
+      const called = await say({ role: "user", content: `How is the weather in town ${turn}?` }, 99);
+      const answer = await say({ role: "tool", tool_call_id: called.tool_calls[0].id, content: "sunny" }, limit);
+      assert.equal(Boolean(answer.content), limit === 99);
+    }
+  });
+}

@@ -76,3 +76,10 @@ def test_errors_are_those_of_the_sdk():
     assert raised.value.body["param"] == "temperature"
     with pytest.raises(openai.AuthenticationError):
         client(api_key="acs-bm-wrong").invoke(ASK)
+
+
+@pytest.mark.parametrize("arguments", [{"use_responses_api": True}, {"reasoning": {"effort": "low"}}, {"truncation": "auto"}])
+def test_responses_api_is_refused_with_what_is_served(arguments):
+    with pytest.raises(openai.NotFoundError) as raised:
+        client(seed=None, **arguments).invoke(ASK)
+    assert "the Responses API is not served" in raised.value.body["message"]

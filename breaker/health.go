@@ -1,0 +1,50 @@
+package breaker
+
+// Health is what a backend's /health says of its engine right after an attempt has failed.
+type Health uint8
+
+const (
+	// Silent is no answer in time, or one of a version whose /health says nothing about the engine.
+	Silent Health = iota
+	// Healthy is an engine that runs.
+	Healthy
+	// Unhealthy is an engine that is dead.
+	Unhealthy
+	// NotListening is a server that refuses connections.
+	NotListening
+	healthCount
+)
+
+// Doubt is what kind of failure a backend's /health decides the class of, because neither its status nor its text does.
+type Doubt uint8
+
+const (
+	// Certain is a failure whose class is known.
+	Certain Doubt = iota
+	// Failed is an error with a text that no version is known to send for a single reason.
+	Failed
+	// Empty is status 500 without a body, by which versions before 0.9 report a dead engine.
+	Empty
+	// Unavailable is status 503 in the form of vLLM's errors.
+	Unavailable
+	// Broken is a connection that broke.
+	Broken
+	doubtCount
+)
+
+// judgements are the classes by doubt and health. Success stands for: as it was.
+var judgements = [doubtCount][healthCount]Class{
+	Failed:      {Healthy: RequestFailed, Unhealthy: EngineDead, NotListening: Aborted},
+	Empty:       {Healthy: RequestFailed, Unhealthy: EngineDead, NotListening: EngineDead},
+	Unavailable: {Healthy: Busy, Unhealthy: EngineDead, NotListening: Aborted},
+	Broken:      {Unhealthy: EngineDead, NotListening: Ended},
+}
+
+// Judge returns the outcome with the class that the backend's health proves.
+func (o Outcome) Judge(h Health) Outcome {
+	if class := judgements[o.Doubt][h]; class != Success {
+		o.Class = class
+	}
+	o.Doubt = Certain
+	return o
+}

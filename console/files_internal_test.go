@@ -1,0 +1,35 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	apierr "basegate/errors"
+)
+
+// anyBatches has the limits that messages mention.
+type anyBatches struct{ BatchService }
+
+func (anyBatches) Limits() BatchLimits { return BatchLimits{} }
+
+// What the storage or the database fails with is also what a slow or broken upload fails with.
+func TestFailureOfTheStorageIsNotTheUploads(t *testing.T) {
+	c := &Console{log: zap.NewNop(), batches: anyBatches{}}
+	r := &request{Context: echo.New().NewContext(httptest.NewRequest(http.MethodPost, "/files", nil), httptest.NewRecorder()), body: &requestBody{}}
+	for _, cause := range []error{os.ErrDeadlineExceeded, io.ErrUnexpectedEOF} {
+		if err := c.batchProblem(r, fmt.Errorf("store: %w", apierr.Storage(cause))); !errors.Is(err, errNoStorage) {
+			t.Errorf("%v of the storage: got %v, want %v", cause, err, errNoStorage)
+		}
+		if err := c.batchProblem(r, cause); !errors.Is(err, errUploadSlow) && !errors.Is(err, errUploadCut) {
+			t.Errorf("%v of the upload: got %v", cause, err)
+		}
+	}
+}
