@@ -299,7 +299,7 @@ func TestProcessEndAbortsOrCutsAllRequests(t *testing.T) {
 		go func() {
 			other <- trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"max_tokens": 5000, "ignore_eos": true}))
 		}()
-		poll.Until(t, "the request to run", func() bool { return p.Running() == 1 })
+		awaitMetric(t, p, "vllm:generation_tokens_total", 1)
 		p.InjectFault(mockvllm.Fault{Kind: kind, AfterTokens: 2, RestartAfter: 50 * time.Millisecond})
 		ended := trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"ignore_eos": true}))
 		for name, a := range map[string]result{"other": <-other, "own": ended} {

@@ -5,14 +5,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -208,3 +211,22 @@ func open(t *testing.T, p *mockvllm.Process, fields map[string]any) (*bufio.Read
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.ErrUnexpectedEOF) }
+
+// awaitMetric waits until a metric of the engine is at least want. Process.Running counts a request from its first byte on,
+// before the engine knows it.
+func awaitMetric(t *testing.T, p *mockvllm.Process, name string, want float64) {
+	t.Helper()
+	poll.Until(t, fmt.Sprintf("%s to be %g", name, want), func() bool {
+		for line := range strings.Lines(send(t, p, http.MethodGet, "/metrics", "").body) {
+			if strings.HasPrefix(line, name+"{") {
+				_, value, _ := strings.Cut(line, "} ")
+				got, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got >= want
+			}
+		}
+		return false
+	})
+}

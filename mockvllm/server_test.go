@@ -151,7 +151,7 @@ func TestSleepAbortsRunningRequestsAndDelaysNewOnes(t *testing.T) {
 	go func() {
 		running <- trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"max_tokens": 5000, "ignore_eos": true}))
 	}()
-	poll.Until(t, "the request to run", func() bool { return p.Running() == 1 })
+	awaitMetric(t, p, "vllm:generation_tokens_total", 1)
 	send(t, p, http.MethodPost, "/sleep?level=2", "")
 	if a := <-running; a.status != 200 || !strings.Contains(a.body, `"finish_reason":"abort"`) {
 		t.Errorf("running request: got %d %s, want 200 with finish_reason abort", a.status, a.body)
@@ -160,13 +160,15 @@ func TestSleepAbortsRunningRequestsAndDelaysNewOnes(t *testing.T) {
 		t.Errorf("/is_sleeping: got %s, want true", a.body)
 	}
 	go func() { running <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
+	awaitMetric(t, p, "vllm:num_requests_waiting", 1)
+	metrics := send(t, p, http.MethodGet, "/metrics", "").body
 	for _, line := range []string{
 		`vllm:num_requests_waiting{engine="0",model_name="mock-model"} 1.0`,
 		`vllm:engine_sleep_state{engine="0",model_name="mock-model",sleep_state="discard_all"} 1.0`,
 	} {
-		poll.Until(t, line, func() bool {
-			return strings.Contains(send(t, p, http.MethodGet, "/metrics", "").body, line+"\n")
-		})
+		if !strings.Contains(metrics, line+"\n") {
+			t.Errorf("/metrics lacks %s:\n%s", line, metrics)
+		}
 	}
 	send(t, p, http.MethodPost, "/wake_up", "")
 	if a := <-running; a.status != 200 || !strings.Contains(a.body, "Paris") {

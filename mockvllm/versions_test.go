@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -111,11 +110,11 @@ func TestOldVersionsRejectDuplicateRequestIDs(t *testing.T) {
 		send(t, p, http.MethodPost, "/sleep", "")
 		first := make(chan result)
 		go func() { first <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
-		poll.Until(t, "the first request to run", func() bool { return p.Running() == 1 })
+		awaitMetric(t, p, "vllm:num_requests_waiting", 1)
 		second := make(chan result)
 		go func() { second <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
 		if want == 200 {
-			poll.Until(t, "the second request to run", func() bool { return p.Running() == 2 })
+			awaitMetric(t, p, "vllm:num_requests_waiting", 2)
 			send(t, p, http.MethodPost, "/wake_up", "")
 		}
 		if a := <-second; a.status != want {
