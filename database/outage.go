@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
+	"github.com/mattn/go-sqlite3"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 // outage lasts from the first failed write until one succeeds.
@@ -73,9 +76,33 @@ func (db *DB) WriteError() error {
 	return nil
 }
 
+// roomAfterFull is how much must be free, in bytes, before the database is used again after its disk was full. A few pages that
+// are left take a small write, such as a health check, but not what a request writes.
+const roomAfterFull = 256 << 10
+
+// isStillFull reports whether an outage that began with err lasts, although a write has succeeded.
+func (db *DB) isStillFull(err error) bool {
+	var failure sqlite3.Error
+	if !errors.As(err, &failure) || failure.Code != sqlite3.ErrFull {
+		return false
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(filepath.Dir(db.path), &fs) != nil {
+		return false
+	}
+	free := fs.Bavail
+	if os.Geteuid() == 0 {
+		free = fs.Bfree
+	}
+	return free*uint64(fs.Bsize) < roomAfterFull //nolint:gosec // positive; its type depends on the system
+}
+
 // recordResult updates the outage after a commit or a health check, and logs its beginning and end.
 func (db *DB) recordResult(err error) {
 	before := db.outage.Load()
+	if err == nil && before != nil && db.isStillFull(before.err) {
+		return
+	}
 	if err != nil {
 		db.outage.Store(&outage{err: err})
 	} else {
