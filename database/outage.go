@@ -10,7 +10,6 @@ import (
 
 	"github.com/mattn/go-sqlite3"
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 )
 
 // outage lasts from the first failed write until one succeeds.
@@ -86,15 +85,15 @@ func (db *DB) isStillFull(err error) bool {
 	if !errors.As(err, &failure) || failure.Code != sqlite3.ErrFull {
 		return false
 	}
-	var fs unix.Statfs_t
-	if unix.Statfs(filepath.Dir(db.path), &fs) != nil {
+	disk, err := ReadDisk(filepath.Dir(db.path))
+	if err != nil {
 		return false
 	}
-	free := fs.Bavail
+	free := disk.Available
 	if os.Geteuid() == 0 {
-		free = fs.Bfree
+		free = disk.Free
 	}
-	return free*uint64(fs.Bsize) < roomAfterFull //nolint:gosec // positive; its type depends on the system
+	return free < roomAfterFull
 }
 
 // recordResult updates the outage after a commit or a health check, and logs its beginning and end.

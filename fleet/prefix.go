@@ -13,12 +13,11 @@ import (
 )
 
 // Requests whose prompts begin alike go to the same backend, whose prefix cache has the beginning. So do those for which the
-// client sent the same key. The hashes of a prompt's
-// beginnings, at lengths that double in four steps, are looked up from the longest to the shortest: a prompt that shares a
-// good part with an earlier one belongs to the family of that one, and else founds a family. The backend of a family is
-// chosen by rendezvous hashing of its key, so that a backend that is lost moves its own families only, and gets them back.
-// The key of a new family is the first of a few whose backend has had the fewest requests lately. Hashes are keyed with a
-// random seed and are kept in memory only.
+// client sent the same key. The hashes of a prompt's beginnings, at lengths that double in four steps, are looked up from
+// the longest to the shortest: a prompt that shares a good part with an earlier one belongs to the family of that one, and
+// else founds a family. The backend of a family is chosen by rendezvous hashing of its key, so that a backend that is lost
+// moves its own families only, and gets them back. The key of a new family is the first of a few whose backend has had the
+// fewest requests lately. Hashes are keyed with a random seed and are kept in memory only.
 const (
 	firstBlock = 64       // the shortest beginning, in bytes: about one block of vLLM's cache
 	maxPrefix  = 32 << 10 // the longest one, in bytes; a longer prompt is told apart by this much

@@ -448,9 +448,9 @@ func TestUploadsAtTheConsoleKeepTheLimitsOfFiles(t *testing.T) {
 	poll.Until(t, "the refused file is gone", func() bool { return s.stored() == 1 })
 }
 
-func TestUploadThatIsCutOffLeavesNothing(t *testing.T) {
-	s := newBatchSite(t, mockvllm.Options{}, nil)
-	body, contentType := uploadForm(t, s.key, "cut.jsonl", lines(50_000, goodBody))
+// cookies returns the address of the console, and the Cookie header of the browser that is signed in.
+func (s *batchSite) cookies(t *testing.T) (address *url.URL, header string) {
+	t.Helper()
 	address, err := url.Parse(s.ada.url)
 	if err != nil {
 		t.Fatal(err)
@@ -459,13 +459,20 @@ func TestUploadThatIsCutOffLeavesNothing(t *testing.T) {
 	for _, c := range s.ada.Jar.Cookies(address) {
 		cookies = append(cookies, c.String())
 	}
+	return address, strings.Join(cookies, "; ")
+}
+
+func TestUploadThatIsCutOffLeavesNothing(t *testing.T) {
+	s := newBatchSite(t, mockvllm.Options{}, nil)
+	body, contentType := uploadForm(t, s.key, "cut.jsonl", lines(50_000, goodBody))
+	address, cookies := s.cookies(t)
 	for _, path := range []string{"/files", "/console/api/files"} {
 		conn, err := net.Dial("tcp", address.Host)
 		if err != nil {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nCookie: %s\r\nSec-Fetch-Site: same-origin\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n",
-			path, address.Host, strings.Join(cookies, "; "), contentType, body.Len())
+			path, address.Host, cookies, contentType, body.Len())
 		conn.Write(body.Bytes()[:body.Len()-1000])
 		poll.Until(t, "a part is stored", func() bool { return s.stored() > 0 })
 		conn.Close()

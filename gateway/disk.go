@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
+	"basegate/database"
 	"basegate/history"
 	"basegate/notify"
 )
@@ -32,30 +32,20 @@ func nearlyFull(free, size uint64, was bool) bool {
 	return free < lowBytes || free < lowAtMost && float64(free) < lowShare*float64(size)
 }
 
-// diskSpace returns the bytes that are free for the gateway, and all, of the file system of a path.
-func diskSpace(path string) (free, size uint64, err error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(path, &s); err != nil {
-		return 0, 0, fmt.Errorf("read free space: %w", err)
-	}
-	block := uint64(s.Bsize) //nolint:gosec // positive; its type depends on the system
-	return s.Bavail * block, s.Blocks * block, nil
-}
-
 // watchDisk reports when the file system of the database becomes nearly full, until ctx ends.
-func (g *Gateway) watchDisk(ctx context.Context, space func(path string) (free, size uint64, err error)) {
+func (g *Gateway) watchDisk(ctx context.Context) {
 	folder := filepath.Dir(g.booted.Database.Path)
 	tick := time.NewTicker(diskInterval)
 	defer tick.Stop()
 	full := false
 	for {
-		free, size, err := space(folder)
+		disk, err := database.ReadDisk(folder)
 		switch was := full; {
 		case err != nil:
 			g.log.Debug("the free disk space is not known", zap.Error(err))
 		default:
-			if full = nearlyFull(free, size, was); full && !was {
-				g.onDiskLow(free, size)
+			if full = nearlyFull(disk.Available, disk.Size, was); full && !was {
+				g.onDiskLow(disk.Available, disk.Size)
 			}
 		}
 		select {
@@ -82,7 +72,7 @@ func (g *Gateway) startDiskWatch(ctx context.Context) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g.watchDisk(watching, diskSpace)
+		g.watchDisk(watching)
 	}()
 	g.onClose("disk watch", func() { stop(); <-ended })
 }

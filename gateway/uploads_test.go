@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -148,16 +147,9 @@ func (s *batchSite) leavings(t *testing.T) []leaving {
 	t.Helper()
 	api, apiType := apiForm(lines(3, goodBody))
 	page, pageType := uploadForm(t, s.key, "left.jsonl", lines(3, goodBody))
-	address, err := url.Parse(s.ada.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var cookies []string
-	for _, c := range s.ada.Jar.Cookies(address) {
-		cookies = append(cookies, c.String())
-	}
+	_, cookies := s.cookies(t)
 	key := []string{"authorization", "Bearer " + s.secret, "content-type"}
-	browser := []string{"cookie", strings.Join(cookies, "; "), "sec-fetch-site", "same-origin", "content-type"}
+	browser := []string{"cookie", cookies, "sec-fetch-site", "same-origin", "content-type"}
 	return []leaving{
 		{"a completion", http.MethodPost, "/v1/completions", append(key, "application/json"), `{"model":"m",`},
 		{"a batch", http.MethodPost, "/v1/batches", append(key, "application/json"), `{"input_file_id":`},

@@ -11,17 +11,23 @@ import (
 	"basegate/proxy"
 )
 
+// startFour starts four backends, and returns with their addresses the number of the one that the last request reached.
+func startFour(t *testing.T) (addresses []string, last *atomic.Int32) {
+	t.Helper()
+	last = new(atomic.Int32)
+	for i := range int32(4) {
+		addresses = append(addresses, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+			last.Store(i)
+			respondPlain(w, r)
+		}))
+	}
+	return addresses, last
+}
+
 // A conversation and the lines of a batch that begin alike all reach one backend, and different ones reach several.
 func TestPromptsThatBeginAlikeReachOneBackend(t *testing.T) {
 	t.Parallel()
-	var last atomic.Int32
-	var backends []string
-	for i := range int32(4) {
-		backends = append(backends, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
-			last.Store(i)
-			respond(http.StatusOK, "application/json", plainResponse)(w, r)
-		}))
-	}
+	backends, last := startFour(t)
 	h := newHarness(t, func(o *harnessOptions) { o.model.Balance = config.BalancePrefix }, backends...)
 	line := func(body string) {
 		result := h.serveLine(body)
@@ -58,14 +64,7 @@ func TestPromptsThatBeginAlikeReachOneBackend(t *testing.T) {
 // no other request.
 func TestKeyOfTheClientDecidesInPlaceOfThePrompt(t *testing.T) {
 	t.Parallel()
-	var last atomic.Int32
-	var backends []string
-	for i := range int32(4) {
-		backends = append(backends, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
-			last.Store(i)
-			respondPlain(w, r)
-		}))
-	}
+	backends, last := startFour(t)
 	h := newHarness(t, func(o *harnessOptions) { chats(o); o.model.Balance = config.BalancePrefix }, backends...)
 	same := strings.Repeat("One is a number. ", 20)
 	for name, c := range map[string]struct {
@@ -113,14 +112,7 @@ func TestKeyOfTheClientDecidesInPlaceOfThePrompt(t *testing.T) {
 // vLLM shares no cache between salts, so requests of one prompt reach one backend only if their cache_salt is the same.
 func TestCacheSaltIsPartOfThePrefix(t *testing.T) {
 	t.Parallel()
-	var last atomic.Int32
-	var backends []string
-	for i := range int32(4) {
-		backends = append(backends, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
-			last.Store(i)
-			respond(http.StatusOK, "application/json", plainResponse)(w, r)
-		}))
-	}
+	backends, last := startFour(t)
 	h := newHarness(t, func(o *harnessOptions) { o.model.Balance = config.BalancePrefix }, backends...)
 	prompt := strings.Repeat("One is a number. ", 20)
 	reached := map[int32]bool{}
