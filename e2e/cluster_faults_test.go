@@ -336,11 +336,8 @@ func (m *clusterMember) heal() {
 }
 
 // send sends one request through HAProxy and records its answer if it is whole.
-func (c *clusterRun) send(ctx context.Context, rng *rand.Rand, secret string) {
-	model, stream := "m", rng.IntN(2) == 0
-	if rng.IntN(200) == 0 {
-		model = "launched"
-	}
+func (c *clusterRun) send(ctx context.Context, rng *rand.Rand, model, secret string) {
+	stream := rng.IntN(2) == 0
 	if rng.IntN(20) == 0 { // this client disconnects
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, randomUpTo(rng, 300*time.Millisecond))
@@ -402,7 +399,11 @@ func (c *clusterRun) startLoad() (stop func()) {
 			rng := rand.New(rand.NewPCG(c.rng.Uint64(), 2))
 			wg.Go(func() {
 				for wait.For(ctx, randomUpTo(rng, 60*time.Millisecond)) {
-					c.send(ctx, rng, secret)
+					model := "m"
+					if rng.IntN(200) == 0 {
+						model = "launched"
+					}
+					c.send(ctx, rng, model, secret)
 				}
 			})
 		}
@@ -453,6 +454,13 @@ func TestClusterKeepsItsPromisesWhileItsPartsFail(t *testing.T) {
 	}
 	stop()
 	c.waitForProxy()
+	// A gateway that was killed after it had taken the lease of a boot, and before it ran the program, leaves the others to
+	// wait for that boot to its limit, and then for the cooldown of a failure.
+	poll.Within(t, 3*time.Minute, "the launched model is started", func() bool {
+		c.send(t.Context(), c.rng, "launched", c.secrets[2])
+		wait.For(t.Context(), 100*time.Millisecond)
+		return len(c.model.ranCommands()) > 0
+	})
 	batch := through.waitForBatch(through.secret, id, "completed")
 	output, _ := through.checkResults(through.secret, batch, ids)
 	began := time.Now()
