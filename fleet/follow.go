@@ -20,6 +20,7 @@ func useLag(idle time.Duration) time.Duration { return min(2*useInterval, idle) 
 
 // sharing is what the reconciler knows of the other gateways. Only its goroutine uses it, and Start before.
 type sharing struct {
+	known      bool // the leases have been read
 	busy       bool // a lease was held at the last look
 	gateway    int32
 	epoch      int64
@@ -74,7 +75,7 @@ func (f *Fleet) pollLeases(ctx context.Context) {
 		f.log.Debug("read leases", zap.Error(err))
 		return
 	}
-	f.sharing.busy = false
+	f.sharing.known, f.sharing.busy = true, false
 	byID := map[backendID]*lease{}
 	for i := range rows {
 		byID[rows[i].id] = &rows[i]
@@ -134,7 +135,8 @@ func (b *Backend) follow(r *lease) {
 	}
 	if r.fence > c.seen { // the row of an own operation may still have a hold that this gateway has ended meanwhile
 		ended := r.mine && c.seen != 0 && !b.life.stoppedByOperator
-		b.life.stoppedByOperator = r.held && !ended
+		ordered := b.life.stoppedByOperator && b.life.state == Draining && !c.remote // here, and no row says so yet
+		b.life.stoppedByOperator = ordered || r.held && !ended
 	}
 	c.seen, c.held = r.fence, r.held
 	switch {

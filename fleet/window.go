@@ -60,8 +60,8 @@ func (f *Fleet) BookedWindows(model string) []BookedWindow {
 // reconcileInterval is the interval at which idle times, windows and commands are checked.
 const reconcileInterval = 500 * time.Millisecond
 
-// runReconciler polls the database and reconciles the models until ctx ends. Before the booked windows have been read it
-// reconciles nothing: it would end an operator's stop, and stop a model that a window keeps warm.
+// runReconciler polls the database and reconciles the models until ctx ends. Before the booked windows and the leases have been
+// read it reconciles nothing: it would end an operator's stop, and stop a model that a window keeps warm.
 func (f *Fleet) runReconciler(ctx context.Context) {
 	ticker := time.NewTicker(reconcileInterval)
 	defer ticker.Stop()
@@ -70,7 +70,7 @@ func (f *Fleet) runReconciler(ctx context.Context) {
 		if f.store != nil {
 			windowsRead = f.pollDatabase(ctx) || windowsRead
 		}
-		if windowsRead {
+		if windowsRead && (f.leases == nil || f.sharing.known) {
 			f.reconcile(time.Now())
 		}
 		if !f.followLeases(ctx, ticker.C) {
