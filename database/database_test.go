@@ -235,3 +235,9 @@ func observedLogger() (*zap.Logger, *observer.ObservedLogs) {
 	core, logged := observer.New(zap.InfoLevel)
 	return zap.New(core), logged
 }
+
+// On a loaded machine, opening a new file takes longer than a process waits for another one's lock.
+func TestOpeningMayTakeLongerThanTheWaitForALock(t *testing.T) {
+	t.Parallel()
+	openWith(t, database.Settings{Path: filepath.Join(t.TempDir(), "test.db"), LockWait: time.Nanosecond}, zap.NewNop())
+}

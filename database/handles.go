@@ -99,16 +99,17 @@ const journalRetryInterval = 10 * time.Millisecond
 // a lock that SQLite does not wait for, whatever the busy timeout is: without the retries all but one of several
 // processes that start together would fail.
 func (h *handles) journalMode(ctx context.Context, wait time.Duration) (mode string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	retry := time.NewTicker(journalRetryInterval)
+	retry, end := time.NewTicker(journalRetryInterval), time.NewTimer(wait)
 	defer retry.Stop()
+	defer end.Stop()
 	for {
 		if err = h.writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); !IsBusy(err) {
 			return mode, err
 		}
 		select {
 		case <-retry.C:
+		case <-end.C:
+			return "", err
 		case <-ctx.Done():
 			return "", err
 		}
