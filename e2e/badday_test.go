@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"basegate/internal/loopback"
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -153,8 +154,15 @@ func (in *incident) startGPU(name, model string) {
 	if address == "" {
 		address = loopback.Address(in.t)
 	}
-	mock, err := mockvllm.Start(in.t.Context(), address, mockvllm.Options{Models: []string{model}})
-	must(in.t, err)
+	var mock *mockvllm.Process
+	poll.Until(in.t, "the mock's address is free", func() (free bool) { // a child has its former socket until it executes its program
+		var err error
+		if mock, err = mockvllm.Start(in.t.Context(), address, mockvllm.Options{Models: []string{model}}); errors.Is(err, syscall.EADDRINUSE) {
+			return false
+		}
+		must(in.t, err)
+		return true
+	})
 	in.gpu[name], in.addr[name] = mock, strings.TrimPrefix(mock.URL(), "http://")
 }
 
