@@ -42,7 +42,9 @@ func (x *exchange) startStream() *eventWriter {
 	_ = http.NewResponseController(x.w).Flush() // a disconnect is noticed at the first event
 	w := &eventWriter{exchange: x}
 	if interval := x.server.options.KeepAliveInterval; interval > 0 {
+		w.mu.Lock() // the first comment may be due before quiet is set
 		w.quiet = time.AfterFunc(interval, w.writeComment)
+		w.mu.Unlock()
 		x.silence = w.silence
 	}
 	return w
