@@ -1,0 +1,200 @@
+package admission
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+)
+
+// Turns gives a fixed number of places to accounts in turn. It bounds work that is done before a request is admitted to a
+// backend, such as an upload or the validation of a file: whatever one account does, others get places. It stores nothing and
+// limits no time; who holds a place ends slow work.
+//
+// Only an account that holds none gets one of the last half of the places, so that one is free for others unless as many
+// accounts are at work.
+type Turns struct {
+	places     int
+	perAccount int
+
+	mu       sync.Mutex
+	used     int
+	waiting  int
+	refused  uint64
+	accounts map[string]*accountTurns // those that hold places or wait
+	queue    list.List                // of *accountTurns: those that wait, the next one first
+}
+
+// accountTurns is what an account holds and waits for.
+type accountTurns struct {
+	name    string
+	held    int
+	waiters list.List     // of *Turn, in order of arrival
+	turn    *list.Element // in Turns.queue; nil if nobody waits
+}
+
+// Turn is a place that is held.
+type Turn struct {
+	turns   *Turns
+	account *accountTurns
+	granted chan struct{}
+	since   time.Time // when it began to wait
+	held    bool
+}
+
+// TurnsStats are numbers for metrics and the operator's page.
+type TurnsStats struct {
+	Places, Running, Waiting int
+	Accounts                 int           // that hold places or wait
+	Refused                  uint64        // waits that were given up
+	Longest                  time.Duration // that somebody waits now
+}
+
+// NewTurns returns places of which an account holds at most perAccount.
+func NewTurns(places, perAccount int) *Turns {
+	return &Turns{places: places, perAccount: perAccount, accounts: map[string]*accountTurns{}}
+}
+
+// Acquire waits for a place. Accounts get places in turn, and the calls of one account in order of arrival. The caller must
+// release the place. The error is the cause of the context's end.
+func (t *Turns) Acquire(ctx context.Context, account string) (*Turn, error) {
+	turn := &Turn{turns: t}
+	if err := t.wait(ctx, turn, account); err != nil {
+		return nil, err
+	}
+	return turn, nil
+}
+
+// wait waits until the place is granted, or the context ends.
+func (t *Turns) wait(ctx context.Context, turn *Turn, account string) error {
+	t.mu.Lock()
+	a := t.accounts[account]
+	if a == nil {
+		a = &accountTurns{name: account}
+		t.accounts[account] = a
+	}
+	turn.account, turn.granted, turn.since = a, make(chan struct{}), time.Now()
+	e := a.waiters.PushBack(turn)
+	t.waiting++
+	if a.turn == nil {
+		a.turn = t.queue.PushBack(a)
+	}
+	t.dispatch()
+	t.mu.Unlock()
+	select {
+	case <-turn.granted:
+		return nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refused++
+	if turn.held { // at the same moment
+		t.release(turn)
+		return context.Cause(ctx)
+	}
+	t.remove(a, e)
+	t.forget(a)
+	return context.Cause(ctx)
+}
+
+// remove removes a waiter. t.mu is held.
+func (t *Turns) remove(a *accountTurns, e *list.Element) {
+	a.waiters.Remove(e)
+	t.waiting--
+	if a.waiters.Len() == 0 {
+		t.queue.Remove(a.turn)
+		a.turn = nil
+	}
+}
+
+// dispatch grants free places. t.mu is held.
+func (t *Turns) dispatch() {
+	for e := t.queue.Front(); e != nil; {
+		a := e.Value.(*accountTurns)
+		if !t.mayTake(a) {
+			e = e.Next()
+			continue
+		}
+		w := a.waiters.Front()
+		turn := w.Value.(*Turn)
+		t.queue.MoveToBack(e)
+		t.remove(a, w)
+		a.held++
+		t.used++
+		turn.held = true
+		close(turn.granted)
+		e = t.queue.Front()
+	}
+}
+
+// mayTake reports whether an account may have another place. t.mu is held.
+func (t *Turns) mayTake(a *accountTurns) bool {
+	if a.held == 0 {
+		return t.used < t.places
+	}
+	return a.held < t.perAccount && t.used < t.places/2
+}
+
+// forget removes an account that neither holds a place nor waits. t.mu is held.
+func (t *Turns) forget(a *accountTurns) {
+	if a.held == 0 && a.waiters.Len() == 0 {
+		delete(t.accounts, a.name)
+	}
+}
+
+// release gives a place back. t.mu is held.
+func (t *Turns) release(turn *Turn) {
+	if !turn.held {
+		return
+	}
+	turn.held = false
+	turn.account.held--
+	t.used--
+	t.dispatch()
+	t.forget(turn.account)
+}
+
+// Release gives the place back. Further calls have no effect.
+func (turn *Turn) Release() {
+	turn.turns.mu.Lock()
+	defer turn.turns.mu.Unlock()
+	turn.turns.release(turn)
+}
+
+// Yield gives the place to an account whose turn it is, if any waits, and returns once the caller's own turn has come again.
+// If the context ends, the error is its cause, and the place is not held any more.
+func (turn *Turn) Yield(ctx context.Context) error {
+	t := turn.turns
+	t.mu.Lock()
+	if err := context.Cause(ctx); err != nil {
+		t.release(turn)
+		t.mu.Unlock()
+		return err
+	}
+	a := turn.account
+	others := t.queue.Len()
+	if a.turn != nil {
+		others--
+		t.queue.MoveToBack(a.turn) // it has had its turn
+	}
+	if others == 0 {
+		t.mu.Unlock()
+		return nil
+	}
+	t.release(turn)
+	t.mu.Unlock()
+	return t.wait(ctx, turn, a.name)
+}
+
+// Stats returns the current numbers.
+func (t *Turns) Stats() TurnsStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := TurnsStats{Places: t.places, Running: t.used, Waiting: t.waiting, Accounts: len(t.accounts), Refused: t.refused}
+	for e := t.queue.Front(); e != nil; e = e.Next() {
+		first := e.Value.(*accountTurns).waiters.Front().Value.(*Turn)
+		s.Longest = max(s.Longest, time.Since(first.since))
+	}
+	return s
+}

@@ -1,0 +1,169 @@
+package admission_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"basegate/admission"
+)
+
+func take(tb testing.TB, turns *admission.Turns, account string) *admission.Turn {
+	tb.Helper()
+	turn, err := turns.Acquire(tb.Context(), account)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return turn
+}
+
+// An account that waits more than another one gets no more places.
+func TestAccountsGetPlacesInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := admission.NewTurns(1, 1)
+		first := take(t, turns, "a")
+		var mu sync.Mutex
+		var order []string
+		var wg sync.WaitGroup
+		for _, account := range []string{"a", "a", "a", "b", "b", "c"} {
+			wg.Go(func() {
+				turn := take(t, turns, account)
+				mu.Lock()
+				order = append(order, account)
+				mu.Unlock()
+				turn.Release()
+			})
+			synctest.Wait()
+		}
+		first.Release()
+		wg.Wait()
+		if want := []string{"a", "b", "c", "a", "b", "a"}; !slices.Equal(order, want) {
+			t.Errorf("got turns %v, want %v", order, want)
+		}
+		if s := turns.Stats(); s.Running != 0 || s.Waiting != 0 || s.Accounts != 0 {
+			t.Errorf("after all turns: got %+v, want none held", s)
+		}
+	})
+}
+
+func TestAnAccountLeavesPlacesForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := admission.NewTurns(8, 8)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if turn, err := turns.Acquire(ctx, "greedy"); err == nil {
+					<-ctx.Done()
+					turn.Release()
+				}
+			})
+		}
+		synctest.Wait()
+		if s := turns.Stats(); s.Running != 4 || s.Waiting != 16 {
+			t.Errorf("of one account: got %d places and %d waiting, want 4 and 16", s.Running, s.Waiting)
+		}
+		for i := range 4 {
+			take(t, turns, fmt.Sprint("account ", i)) // at once
+		}
+		cancel()
+		wg.Wait()
+		if s := turns.Stats(); s.Running != 4 || s.Waiting != 0 {
+			t.Errorf("got %+v, want the four others' places", s)
+		}
+	})
+}
+
+func TestYieldGivesThePlaceToAnotherAccountOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := admission.NewTurns(1, 1)
+		long := take(t, turns, "a")
+		var second, other *admission.Turn
+		var wg sync.WaitGroup
+		wg.Go(func() { second = take(t, turns, "a") })
+		synctest.Wait()
+		if err := long.Yield(t.Context()); err != nil || second != nil {
+			t.Errorf("with another waiter of the account: got %v, %v, want that the place is kept", err, second)
+		}
+		wg.Go(func() { other = take(t, turns, "b") })
+		synctest.Wait()
+		yielded := make(chan error)
+		go func() { yielded <- long.Yield(t.Context()) }()
+		synctest.Wait()
+		if other == nil || second != nil {
+			t.Fatal("the other account does not have the place")
+		}
+		other.Release()
+		synctest.Wait()
+		// Within the account it is the turn of the one who came first.
+		if second == nil {
+			t.Fatal("the account's second one does not have the place")
+		}
+		second.Release()
+		if err := <-yielded; err != nil {
+			t.Error(err)
+		}
+		long.Release()
+		wg.Wait()
+	})
+}
+
+func TestWaitThatEndsTakesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := admission.NewTurns(1, 1)
+		first := take(t, turns, "a")
+		why := errors.New("the client has gone")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		failed := make(chan error)
+		go func() {
+			_, err := turns.Acquire(ctx, "b")
+			failed <- err
+		}()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if s := turns.Stats(); s.Longest != time.Minute {
+			t.Errorf("the longest wait: got %v, want a minute", s.Longest)
+		}
+		cancel(why)
+		if err := <-failed; !errors.Is(err, why) {
+			t.Errorf("got %v, want the cause", err)
+		}
+		if err := first.Yield(ctx); !errors.Is(err, why) {
+			t.Errorf("Yield: got %v, want the cause", err)
+		}
+		first.Release() // it was not held any more
+		if s := turns.Stats(); s.Running != 0 || s.Waiting != 0 || s.Accounts != 0 || s.Refused != 1 {
+			t.Errorf("got %+v, want nothing held, one refused", s)
+		}
+		take(t, turns, "c").Release()
+	})
+}
+
+func TestNoPlaceIsLostWhileWaitersLeave(t *testing.T) {
+	turns := admission.NewTurns(4, 3)
+	var wg sync.WaitGroup
+	for account := range 8 {
+		for i := range 8 {
+			wg.Go(func() {
+				for round := range 50 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i*round)*time.Microsecond)
+					if turn, err := turns.Acquire(ctx, fmt.Sprint(account)); err == nil {
+						if turn.Yield(ctx) == nil {
+							turn.Release()
+						}
+					}
+					cancel()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if s := turns.Stats(); s.Running != 0 || s.Waiting != 0 || s.Accounts != 0 {
+		t.Errorf("got %+v, want nothing held", s)
+	}
+}
