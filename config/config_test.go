@@ -220,7 +220,7 @@ func everything(t *testing.T) *config.Config {
 			OIDC: config.OIDC{
 				Issuer: &url.URL{Scheme: "https", Host: "login.example.org", Path: "/realms/lab/"}, Name: "Lab", ClientID: "basegate",
 				ClientSecret: config.NewSecret("12"), AllowedDomains: []string{"example.org"},
-				AllowedGroups: []string{"ml team"}, GroupsClaim: "roles", AdminGroup: "ops",
+				AllowedGroups: []string{"ml team"}, GroupsClaim: "roles", AdminGroup: "ops", TrustEmail: true,
 			},
 		},
 		Notifications: config.Notifications{Webhook: &url.URL{Scheme: "https", Host: "hooks.example.org", Path: "/T0/x"}},

@@ -13,8 +13,9 @@ type OIDC struct {
 	ClientSecret   Secret
 	AllowedDomains []string // of e-mail addresses for which an account is created at the first sign-in
 	AllowedGroups  []string // whose members get an account at the first sign-in
-	GroupsClaim    string   // the claim of the ID token that lists the user's groups
+	GroupsClaim    string   // the claim that lists the user's groups, or the path to it
 	AdminGroup     string   // whose members are administrators; empty: the provider does not decide
+	TrustEmail     bool     // accepts addresses about which the provider does not say whether they are verified
 }
 
 // issuer decodes the URL of an identity provider; empty means none.

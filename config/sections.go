@@ -143,6 +143,7 @@ func (o *OIDC) fields() []field {
 		key("allowed_groups", list(&o.AllowedGroups, group)),
 		key("groups_claim", text(&o.GroupsClaim, checkName)),
 		key("admin_group", text(&o.AdminGroup, checkLabel)),
+		key("trust_email", boolean(&o.TrustEmail)),
 	}
 }
 

@@ -1,12 +1,16 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,14 +22,20 @@ import (
 // flowLife is how long a user may take to sign in at the identity provider.
 const flowLife = 10 * time.Minute
 
-// storedFlow is what the browser keeps in a cookie while the user is at the identity provider.
+// maxFlows limits the sign-ins that a browser has begun at the identity provider: pages of others can begin some, and
+// their cookies must not outgrow the head of a request.
+const maxFlows = 8
+
+// storedFlow is what the browser keeps while the user is at the identity provider, in a cookie for each sign-in: tabs do
+// not overwrite each other's.
 type storedFlow struct {
 	sso.Flow
-	Next string // path of the page to open afterwards
+	Next  string // path of the page to open afterwards
+	Begun int64  // Unix milliseconds
 }
 
 // flowCookieName returns the name of the cookie of a sign-in at the identity provider.
-func (c *Console) flowCookieName() string { return c.cookieName() + "-provider" }
+func (c *Console) flowCookieName(state string) string { return c.cookieName() + "-provider-" + state }
 
 // signInAtProvider sends the browser to the identity provider.
 func (c *Console) signInAtProvider(r *request) error {
@@ -37,22 +47,42 @@ func (c *Console) signInAtProvider(r *request) error {
 	if err != nil {
 		return c.failedAtProvider(r, err)
 	}
-	cookie, err := json.Marshal(storedFlow{flow, localPath(r.query("next"))})
+	cookie, err := json.Marshal(storedFlow{flow, localPath(r.query("next")), c.clock().UnixMilli()})
 	if err != nil {
 		return err
 	}
-	c.setCookie(r, c.flowCookieName(), base64.RawURLEncoding.EncodeToString(cookie), flowLife)
+	c.forgetOldFlows(r)
+	c.setCookie(r, c.flowCookieName(flow.State), base64.RawURLEncoding.EncodeToString(cookie), flowLife)
 	return r.redirect(address)
+}
+
+// forgetOldFlows makes the browser forget all but the newest sign-ins, so that one more is within maxFlows.
+func (c *Console) forgetOldFlows(r *request) {
+	begun := map[string]int64{} // by the name of the cookie
+	for _, cookie := range r.Cookies() {
+		if strings.HasPrefix(cookie.Name, c.flowCookieName("")) {
+			begun[cookie.Name] = decodeFlow(cookie).Begun
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(begun), func(a, b string) int { return cmp.Compare(begun[b], begun[a]) })
+	for _, name := range names[min(len(names), maxFlows-1):] {
+		c.setCookie(r, name, "", -time.Second)
+	}
 }
 
 // flowOf returns what the browser has kept, and makes it forget that: a flow is good for one attempt.
 func (c *Console) flowOf(r *request) storedFlow {
-	var flow storedFlow
-	cookie, err := r.Cookie(c.flowCookieName())
+	cookie, err := r.Cookie(c.flowCookieName(r.query("state")))
 	if err != nil {
 		return storedFlow{}
 	}
-	c.setCookie(r, c.flowCookieName(), "", -time.Second)
+	c.setCookie(r, cookie.Name, "", -time.Second)
+	return decodeFlow(cookie)
+}
+
+// decodeFlow returns an empty flow for a cookie that is none.
+func decodeFlow(cookie *http.Cookie) storedFlow {
+	var flow storedFlow
 	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
 	if err != nil || json.Unmarshal(text, &flow) != nil {
 		return storedFlow{}
@@ -75,7 +105,11 @@ func (c *Console) returnFromProvider(r *request) error {
 		return c.failedAtProvider(r, err)
 	}
 	signingIn := identity.ProviderUser{Email: user.Email, Name: user.Name, Create: user.Allowed}
-	if provider.Settings().AdminGroup != "" {
+	switch {
+	case user.NoGroups != nil:
+		c.log.Warn("a user signs in whose groups are not known; the rights of the account stay as they are",
+			zap.String("email", user.Email), zap.Error(user.NoGroups))
+	case provider.Settings().AdminGroup != "":
 		signingIn.Admin = &user.Admin
 	}
 	if cookie, err := r.Request().Cookie(c.browserCookieName()); err == nil {

@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -12,21 +13,31 @@ import (
 
 	"basegate/console"
 	"basegate/identity"
+	"basegate/internal/providertest"
 	"basegate/sso"
 )
 
-// providerUsers are the users of the identity provider.
-var providerUsers = map[string]map[string]any{
-	"ada":  {"name": "Ada L", "email": "Ada@lab.example.org", "email_verified": true, "groups": []string{"research"}},
-	"bob":  {"email": "bob@elsewhere.example.com", "email_verified": true},
-	"cleo": {"email": "cleo@elsewhere.example.com", "email_verified": true, "groups": []string{"research", "ops"}},
-	"mal":  {"email": "root@lab.example.org", "email_verified": false, "groups": []string{"ops"}},
+// providerUsers are the users of the identity provider. Their ID tokens have no groups, which only userinfo gives.
+func providerUsers() map[string]providertest.User {
+	users := map[string]providertest.User{}
+	for name, claims := range map[string]map[string]any{
+		"ada":  {"name": "Ada L", "email": "Ada@lab.example.org", "email_verified": true, "groups": []string{"research"}},
+		"bob":  {"email": "bob@elsewhere.example.com", "email_verified": true},
+		"cleo": {"email": "cleo@elsewhere.example.com", "email_verified": true, "groups": []string{"research", "ops"}},
+		"mal":  {"email": "root@lab.example.org", "email_verified": false, "groups": []string{"ops"}},
+	} {
+		token := maps.Clone(claims)
+		delete(token, "groups")
+		users[name] = providertest.User{IDToken: token, UserInfo: claims}
+	}
+	return users
 }
 
 // providerSite is a console with an identity provider.
 type providerSite struct {
 	*site
 	provider sso.Settings
+	server   *providertest.Provider
 	reloaded func(sso.Settings) // makes the console use other settings
 }
 
@@ -36,8 +47,9 @@ func newProviderSite(t *testing.T, deps ...func(*console.Settings, *console.Deps
 	var settings console.Settings
 	s := newSite(t, append(deps, func(s *console.Settings, _ *console.Deps) { settings = *s })...)
 	callback := s.url + "/sign-in/oidc/callback"
-	p := &providerSite{site: s, provider: sso.Settings{
-		Issuer: startProvider(t, callback, providerUsers).URL, Name: "the lab", ClientID: "basegate", ClientSecret: "secret",
+	server := providertest.Start(t, callback, providerUsers())
+	p := &providerSite{site: s, server: server, provider: sso.Settings{
+		Issuer: server.URL, Name: "the lab", ClientID: providertest.ClientID, ClientSecret: providertest.ClientSecret,
 		RedirectURL: callback, GroupsClaim: "groups",
 	}}
 	p.reloaded = func(provider sso.Settings) {
@@ -181,6 +193,78 @@ func TestSignInWithAnIdentityProvider(t *testing.T) {
 	})
 	for _, e := range logs.All() {
 		lacks(t, fmt.Sprint(e.Message, e.ContextMap()), "code=", "secret")
+	}
+}
+
+func TestTabsSignInBesideEachOther(t *testing.T) {
+	s := newProviderSite(t)
+	s.account("bob@elsewhere.example.com", false)
+	b := s.browser()
+	first := s.atProvider(t, b.get("/sign-in/oidc?next=/usage").location(), "bob")
+	second := s.atProvider(t, b.get("/sign-in/oidc?next=/keys").location(), "bob")
+	wantRedirect(t, "the first tab", b.get(first), "/usage")
+	wantRedirect(t, "the second tab", b.get(second), "/keys")
+	wantStatus(t, "the first tab again", b.get(first), http.StatusBadRequest)
+}
+
+// Pages of others can make a browser begin sign-ins.
+func TestBrowserKeepsFewSignIns(t *testing.T) {
+	s := newProviderSite(t)
+	s.account("bob@elsewhere.example.com", false)
+	b := s.browser()
+	oldest := s.atProvider(t, b.get("/sign-in/oidc").location(), "bob")
+	newest := ""
+	for range 20 {
+		newest = s.atProvider(t, b.get("/sign-in/oidc").location(), "bob")
+	}
+	if kept := len(b.client.Jar.Cookies(must1(url.Parse(s.url)))); kept > 8 {
+		t.Errorf("the browser keeps %d cookies, want at most 8", kept)
+	}
+	wantStatus(t, "the oldest", b.get(oldest), http.StatusBadRequest)
+	wantRedirect(t, "the newest", b.get(newest), "/dashboard")
+}
+
+func TestMissingGroupsChangeNoRight(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	s := newProviderSite(t, func(_ *console.Settings, d *console.Deps) { d.Log = zap.New(core) })
+	grouped := s.provider
+	grouped.AdminGroup = "ops"
+	s.reloaded(grouped)
+	admin := func() bool {
+		a, err := s.accounts.Find(t.Context(), "bob@elsewhere.example.com")
+		must(t, err)
+		return a.Admin
+	}
+	s.account("bob@elsewhere.example.com", true)
+	user := s.server.Users["bob"]
+	for _, c := range []struct {
+		name   string
+		groups any
+		status int
+		logged string // "": nothing
+		admin  bool
+	}{
+		{"absent", nil, 0, "sends no claim", true},
+		{"userinfo is down", nil, http.StatusInternalServerError, "500", true},
+		{"another group", []string{"research"}, 0, "", false},
+		{"absent, without the right", nil, 0, "sends no claim", false},
+		{"the group", []string{"ops"}, 0, "", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			user.UserInfo["groups"], user.UserInfoStatus = c.groups, c.status
+			s.server.Users["bob"] = user
+			wantRedirect(t, "bob", s.signInWithProvider(t, s.browser(), "bob"), "/usage")
+			if admin() != c.admin {
+				t.Errorf("administrator: got %t, want %t", !c.admin, c.admin)
+			}
+			entries := logs.TakeAll()
+			if (len(entries) > 0) != (c.logged != "") {
+				t.Errorf("got the log %v, want %q", entries, c.logged)
+			}
+			for _, e := range entries {
+				has(t, fmt.Sprint(e.ContextMap()), c.logged, "bob@elsewhere.example.com")
+			}
+		})
 	}
 }
 

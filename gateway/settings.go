@@ -134,6 +134,7 @@ func identityProvider(c *config.Config) *sso.Provider {
 		Issuer: o.Issuer.String(), Name: o.Name, ClientID: o.ClientID, ClientSecret: o.ClientSecret.Reveal(),
 		RedirectURL:    c.Server.PublicURL.JoinPath("sign-in", "oidc", "callback").String(),
 		AllowedDomains: o.AllowedDomains, AllowedGroups: o.AllowedGroups, GroupsClaim: o.GroupsClaim, AdminGroup: o.AdminGroup,
+		TrustEmail: o.TrustEmail,
 	}, &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})
 }
 

@@ -4,6 +4,7 @@
 package sso
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -35,16 +36,20 @@ type Settings struct {
 	RedirectURL    string
 	AllowedDomains []string
 	AllowedGroups  []string
-	GroupsClaim    string
+	GroupsClaim    string // name of the claim, or path to it, such as realm_access.roles
 	AdminGroup     string // empty: the provider does not decide who is an administrator
+	TrustEmail     bool   // accepts an address without email_verified, though never with a false one
 }
 
 // User is a user who has signed in at the provider.
 type User struct {
-	Email   string // verified
+	Email   string // verified, or trusted
 	Name    string // may be empty
 	Allowed bool   // the user may have an account that does not exist yet
 	Admin   bool   // the user is in the group of administrators
+
+	// NoGroups says why the user's groups are needed and not known; nil if they are. Then Admin says nothing.
+	NoGroups error
 }
 
 // Flow is what a browser keeps between the begin and the end of a sign-in. Its fields are secrets of the browser.
@@ -147,61 +152,105 @@ func (p *Provider) Finish(ctx context.Context, flow Flow, state, code string) (U
 	if subtle.ConstantTimeCompare([]byte(verified.Nonce), []byte(flow.Nonce)) == 0 {
 		return User{}, ErrState
 	}
-	var claims claims
-	if err := verified.Claims(&claims); err != nil {
+	id := claims{}
+	if err := verified.Claims(&id); err != nil {
 		return User{}, fmt.Errorf("read ID token: %w", err)
 	}
-	if claims.text("email") == "" || claims[p.settings.GroupsClaim] == nil {
-		if err := p.addUserInfo(ctx, provider, token, verified.Subject, claims); err != nil {
-			return User{}, err
-		}
+	if !p.needsMore(id) {
+		return p.user(id, nil, nil)
 	}
-	return p.user(claims)
+	info, err := p.userInfo(ctx, provider, token, verified.Subject)
+	return p.user(id, info, err)
 }
 
-// addUserInfo adds the claims that only the provider's userinfo endpoint has, if it has one.
-func (*Provider) addUserInfo(ctx context.Context, provider *oidc.Provider, token *oauth2.Token, subject string, c claims) error {
+// needsMore reports whether the ID token lacks a claim that decides about the user, and does not refuse the user either.
+func (p *Provider) needsMore(id claims) bool {
+	address, verified := id.text("email"), id.verified()
+	if address != "" && verified == no {
+		return false
+	}
+	_, grouped := id.list(p.settings.GroupsClaim)
+	return address == "" || verified == unknown && !p.settings.TrustEmail || !grouped && p.needsGroups(address)
+}
+
+// needsGroups reports whether groups decide about the user of the address.
+func (p *Provider) needsGroups(address string) bool {
+	return p.settings.AdminGroup != "" || len(p.settings.AllowedGroups) > 0 && !p.domainAllowed(address)
+}
+
+func (p *Provider) domainAllowed(address string) bool {
+	_, domain, _ := strings.Cut(address, "@")
+	return slices.ContainsFunc(p.settings.AllowedDomains, func(d string) bool { return strings.EqualFold(d, domain) })
+}
+
+// userInfo returns the claims of the provider's userinfo endpoint; none if it has no such endpoint.
+func (*Provider) userInfo(ctx context.Context, provider *oidc.Provider, token *oauth2.Token, subject string) (claims, error) {
 	if provider.UserInfoEndpoint() == "" {
-		return nil
+		return nil, nil
 	}
 	info, err := provider.UserInfo(ctx, oauth2.StaticTokenSource(token))
 	if err != nil {
-		return fmt.Errorf("read user info: %w", err)
+		return nil, fmt.Errorf("read user info: %w", err)
 	}
-	if info.Subject != subject { // another user's
-		return fmt.Errorf("read user info: %w", ErrState)
+	if info.Subject != subject {
+		return nil, errors.New("read user info: it is another user's")
 	}
-	var more claims
-	if err := info.Claims(&more); err != nil {
-		return fmt.Errorf("read user info: %w", err)
+	var c claims
+	if err := info.Claims(&c); err != nil {
+		return nil, fmt.Errorf("read user info: %w", err)
 	}
-	if c.text("email") != "" {
-		delete(more, "email_verified") // it belongs to the address that comes with it
-	}
-	for name, value := range more {
-		if _, known := c[name]; !known {
-			c[name] = value
-		}
-	}
-	return nil
+	return c, nil
 }
 
-// user converts the claims.
-func (p *Provider) user(c claims) (User, error) {
-	u := User{Email: c.text("email"), Name: c.text("name")}
-	switch {
-	case u.Email == "":
-		return User{}, ErrNoEmail
-	case !c.verified():
-		return User{}, ErrNotVerified
+// user converts the claims of the ID token and of userinfo, whose error matters only if the ID token does not suffice.
+func (p *Provider) user(id, info claims, infoErr error) (User, error) {
+	u := User{Email: cmp.Or(id.text("email"), info.text("email")), Name: cmp.Or(id.text("name"), info.text("name"))}
+	if u.Email == "" {
+		return User{}, cmp.Or(infoErr, ErrNoEmail)
 	}
-	groups := c.list(p.settings.GroupsClaim)
-	_, domain, _ := strings.Cut(u.Email, "@")
-	u.Allowed = slices.ContainsFunc(p.settings.AllowedDomains, func(d string) bool { return strings.EqualFold(d, domain) }) ||
-		slices.ContainsFunc(p.settings.AllowedGroups, func(g string) bool { return slices.Contains(groups, g) })
+	switch verified(u.Email, id, info) {
+	case yes:
+	case no:
+		return User{}, ErrNotVerified
+	case unknown:
+		if !p.settings.TrustEmail {
+			return User{}, cmp.Or(infoErr, ErrNotVerified)
+		}
+	}
+	groups, known := id.list(p.settings.GroupsClaim)
+	if !known {
+		groups, known = info.list(p.settings.GroupsClaim)
+	}
+	if !known && p.needsGroups(u.Email) {
+		u.NoGroups = cmp.Or(infoErr, missingGroups(p.settings.GroupsClaim, id))
+	}
 	u.Admin = p.settings.AdminGroup != "" && slices.Contains(groups, p.settings.AdminGroup)
-	u.Allowed = u.Allowed || u.Admin
+	u.Allowed = u.Admin || p.domainAllowed(u.Email) ||
+		slices.ContainsFunc(p.settings.AllowedGroups, func(g string) bool { return slices.Contains(groups, g) })
 	return u, nil
+}
+
+// verified returns what the provider says about the address. A set of claims that verifies another address says nothing
+// about this one.
+func verified(address string, sets ...claims) answer {
+	said := unknown
+	for _, c := range sets {
+		switch v := c.verified(); {
+		case v == no:
+			return no
+		case v == yes && strings.EqualFold(c.text("email"), address):
+			said = yes
+		}
+	}
+	return said
+}
+
+// missingGroups says why the claim is missing. Entra replaces the groups of a user who has too many by a reference.
+func missingGroups(claim string, id claims) error {
+	if references, _ := id["_claim_names"].(map[string]any); references[claim] != nil {
+		return fmt.Errorf("the user has more groups than the provider puts into claim %q: let it send only the groups assigned to the application", claim)
+	}
+	return fmt.Errorf("the provider sends no claim %q", claim)
 }
 
 // withoutBody returns an error without the body of the provider's response, which goes to the log.
@@ -220,14 +269,37 @@ func (c claims) text(name string) string {
 	return text
 }
 
-// verified reports whether the address is verified. Some providers send the word as text.
-func (c claims) verified() bool { return c["email_verified"] == true || c["email_verified"] == "true" }
+// answer is what claims say to a question; they may say nothing.
+type answer int
 
-// list returns a claim that is a list of texts, or one text.
-func (c claims) list(name string) []string {
-	switch value := c[name].(type) {
+const (
+	unknown answer = iota
+	no
+	yes
+)
+
+// verified returns whether the address is verified. Some providers send the word as text.
+func (c claims) verified() answer {
+	switch value := c["email_verified"].(type) {
+	case nil:
+		return unknown
+	case bool:
+		if value {
+			return yes
+		}
 	case string:
-		return []string{value}
+		if strings.EqualFold(value, "true") {
+			return yes
+		}
+	}
+	return no
+}
+
+// list returns a claim that is a list of texts, or one text; false if there is none.
+func (c claims) list(path string) ([]string, bool) {
+	switch value := lookUp(c, path).(type) {
+	case string:
+		return []string{value}, true
 	case []any:
 		var all []string
 		for _, v := range value {
@@ -235,7 +307,26 @@ func (c claims) list(name string) []string {
 				all = append(all, text)
 			}
 		}
-		return all
+		return all, true
+	}
+	return nil, false
+}
+
+// lookUp returns the member that has the path as its name, or else the one at the path: names may have dots, as URLs and
+// the ids of clients do.
+func lookUp(object map[string]any, path string) any {
+	if value := object[path]; value != nil {
+		return value
+	}
+	for i := range path {
+		if path[i] != '.' {
+			continue
+		}
+		if inner, ok := object[path[:i]].(map[string]any); ok {
+			if value := lookUp(inner, path[i+1:]); value != nil {
+				return value
+			}
+		}
 	}
 	return nil
 }
