@@ -1,15 +1,11 @@
 package gateway
 
 import (
-	"net"
 	"net/http"
-	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/labstack/echo/v4"
 
 	"basegate/admission"
 	"basegate/batch"
@@ -143,21 +139,6 @@ func identityProvider(c *config.Config) *sso.Provider {
 func queueSettings(c *config.Config) admission.Settings {
 	const fraction = 2
 	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/fraction)}
-}
-
-// clientAddress returns an extractor that reads X-Forwarded-For as long as its hops are trusted proxies.
-func clientAddress(trusted []netip.Prefix) echo.IPExtractor {
-	if len(trusted) == 0 {
-		return echo.ExtractIPDirect()
-	}
-	options := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
-	for _, p := range trusted {
-		options = append(options, echo.TrustIPRange(&net.IPNet{
-			IP:   p.Addr().AsSlice(),
-			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
-		}))
-	}
-	return echo.ExtractIPFromXFFHeader(options...)
 }
 
 // restartSettings are the settings that are only read at startup. Their values are comparable.
