@@ -51,6 +51,7 @@ type Server struct {
 	MaxBodyBytes      int64 // limit on one request body
 	MaxBufferedBytes  int64 // limit on the memory of all requests together
 	ReadHeaderTimeout time.Duration
+	IdleTimeout       time.Duration  // between two requests of a connection
 	DrainTimeout      time.Duration  // 0: shutdown does not wait for running requests
 	TrustedProxies    []netip.Prefix // networks whose X-Forwarded-For is trusted
 	CORSOrigins       []string       // origins whose scripts browsers may let call the API
@@ -219,6 +220,7 @@ func Default() *Config {
 			MaxBodyBytes:      16 << 20,
 			MaxBufferedBytes:  1 << 30,
 			ReadHeaderTimeout: 10 * time.Second,
+			IdleTimeout:       620 * time.Second,
 			DrainTimeout:      10 * time.Minute,
 			FastPath:          true,
 		},

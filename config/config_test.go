@@ -199,7 +199,7 @@ func everything(t *testing.T) *config.Config {
 			Listen: ":8443", AdminListen: "[::1]:0", AdminHosts: []string{"gateway.example.org", "metrics"},
 			PublicURL:    &url.URL{Scheme: "https", Host: "models.example.org", Path: "/base"},
 			TLS:          config.TLS{Cert: "/etc/cert.pem", Key: "/etc/key.pem"},
-			MaxBodyBytes: 65536, MaxBufferedBytes: 2_000_000_000, ReadHeaderTimeout: 90 * time.Second,
+			MaxBodyBytes: 65536, MaxBufferedBytes: 2_000_000_000, ReadHeaderTimeout: 90 * time.Second, IdleTimeout: 65 * time.Second,
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
 			CORSOrigins:    []string{"https://lab.example.org", "http://127.0.0.1:3000"},
 		},

@@ -75,6 +75,7 @@ func (s *Server) fields() []field {
 		key("max_body_bytes", size(&s.MaxBodyBytes)),
 		key("max_buffered_bytes", size(&s.MaxBufferedBytes)),
 		key("read_header_timeout", duration(&s.ReadHeaderTimeout, minPositive)),
+		key("idle_timeout", duration(&s.IdleTimeout, minPositive)),
 		key("drain_timeout", duration(&s.DrainTimeout, 0)),
 		key("trusted_proxies", list(&s.TrustedProxies, network)),
 		key("cors_origins", list(&s.CORSOrigins, origin)),

@@ -181,10 +181,10 @@ func (g *Gateway) newBatches() error {
 func (g *Gateway) newServers(ctx context.Context) {
 	baseContext, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	g.abort = abort
-	timeout := g.config.Server.ReadHeaderTimeout
-	public := newServer(baseContext, timeout, g.publicHandler(), g.log)
-	g.public.server = newPublicServer(baseContext, g.config.Server.FastPath, g.certificate, public)
-	g.admin.server = strictServer{newServer(baseContext, timeout, g.adminHandler(), g.log)}
+	c := g.config.Server
+	public := newServer(baseContext, c, g.publicHandler(), g.log)
+	g.public.server = newPublicServer(baseContext, c.FastPath, g.certificate, public)
+	g.admin.server = strictServer{newServer(baseContext, c, g.adminHandler(), g.log)}
 }
 
 // bind binds the addresses. It is done before the gateway begins an epoch in a PostgreSQL database, so that a second

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"time"
 
 	"go.uber.org/zap"
 
+	"basegate/config"
 	"basegate/http1/server"
 	"basegate/http1/strict"
 	"basegate/proxy"
@@ -51,7 +51,7 @@ func (s tlsServer) Serve(socket net.Listener) error {
 }
 
 // newServer returns a net/http server. The contexts of its requests are derived from baseContext.
-func newServer(baseContext context.Context, readHeaderTimeout time.Duration, handler http.Handler, log *zap.Logger) *http.Server {
+func newServer(baseContext context.Context, c config.Server, handler http.Handler, log *zap.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -59,8 +59,8 @@ func newServer(baseContext context.Context, readHeaderTimeout time.Duration, han
 	errorLog, _ := zap.NewStdLogAt(log.Named("http"), zap.DebugLevel) // the only error is an unknown level
 	return &http.Server{
 		Handler:           strict.NewHandler(handler),
-		ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout:       5 * time.Minute, // between two requests of a connection
+		ReadHeaderTimeout: c.ReadHeaderTimeout,
+		IdleTimeout:       c.IdleTimeout,
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         protocols,
 		ErrorLog:          errorLog,

@@ -152,6 +152,7 @@ var restartSettings = []struct {
 	{"server.tls", func(c *config.Config) any { return c.Server.TLS.Cert == "" }},
 	{"server.fast_path", func(c *config.Config) any { return c.Server.FastPath }},
 	{"server.read_header_timeout", func(c *config.Config) any { return c.Server.ReadHeaderTimeout }},
+	{"server.idle_timeout", func(c *config.Config) any { return c.Server.IdleTimeout }},
 	{"gateway.name", func(c *config.Config) any { return c.Gateway.Name }},
 	{"database.url", func(c *config.Config) any { return c.Database.URL }},
 	{"database.migrate", func(c *config.Config) any { return c.Database.Migrate }},
