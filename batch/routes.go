@@ -116,7 +116,7 @@ func (s *Service) listFiles(c *Call) error {
 	if after, ok := q["after"]; ok {
 		f, err := s.file(ctx, c.Account, after)
 		if err != nil {
-			return err
+			return ofCursor(err)
 		}
 		p.after = f.seq
 	}
@@ -131,6 +131,16 @@ func (s *Service) listFiles(c *Call) error {
 		objects = append(objects, files[i].toObject())
 	}
 	return c.sendJSON(newList(objects, func(o fileObject) string { return o.ID }, len(files) > wanted))
+}
+
+// ofCursor makes the error that there is no such object name the parameter after.
+func ofCursor(err error) error {
+	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Code == apierr.NotFound {
+		named := *e
+		named.Param, named.Message = "after", "after: "+e.Message+"; expected the last_id of a page"
+		return &named
+	}
+	return err
 }
 
 // file returns a file of an account, or the error that there is none.
@@ -202,7 +212,7 @@ func (s *Service) listBatches(c *Call) error {
 	if after, ok := q["after"]; ok {
 		b, err := s.batch(c.Request.Context(), c.Account, after)
 		if err != nil {
-			return err
+			return ofCursor(err)
 		}
 		p.after = b.seq
 	}

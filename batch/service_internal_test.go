@@ -222,6 +222,13 @@ func TestUnknownIDsAreNotFound(t *testing.T) {
 		for _, path := range []string{"/v1/files/" + id, "/v1/files/" + id + "/content", "/v1/batches/" + id, "/v1/files?after=" + id, "/v1/batches?after=" + id} {
 			_, err := g.call(t, "GET", path, "")
 			wantCode(t, path, err, apierr.NotFound)
+			want := "id"
+			if strings.Contains(path, "after=") {
+				want = "after"
+			}
+			if e := apierr.From(err); e.Param != want || want == "after" && !strings.HasPrefix(e.Message, "after: no ") {
+				t.Errorf("%s: the error names %q: %s; want %s", path, e.Param, e.Message, want)
+			}
 		}
 		_, err := g.call(t, "DELETE", "/v1/files/"+id, "")
 		wantCode(t, "deletion of "+id, err, apierr.NotFound)

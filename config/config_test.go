@@ -197,7 +197,7 @@ func everything(t *testing.T) *config.Config {
 	return &config.Config{
 		Server: config.Server{
 			Listen: ":8443", AdminListen: "[::1]:0", AdminHosts: []string{"gateway.example.org", "metrics"},
-			PublicURL:    &url.URL{Scheme: "https", Host: "models.example.org", Path: "/base"},
+			PublicURL:    &url.URL{Scheme: "https", Host: "models.example.org"},
 			TLS:          config.TLS{Cert: "/etc/cert.pem", Key: "/etc/key.pem"},
 			MaxBodyBytes: 65536, MaxBufferedBytes: 2_000_000_000, ReadHeaderTimeout: 90 * time.Second, IdleTimeout: 65 * time.Second,
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
@@ -226,7 +226,7 @@ func everything(t *testing.T) *config.Config {
 		Notifications: config.Notifications{Webhook: &url.URL{Scheme: "https", Host: "hooks.example.org", Path: "/T0/x"}},
 		Mail: config.Mail{
 			SMTP: &config.SMTP{Host: "mail.example.org", Port: 465, ImplicitTLS: true}, Username: "base",
-			Password: config.NewSecret("8443"), From: "base@example.org",
+			Password: config.NewSecret("8443"), From: "Base <base@example.org>", Helo: "[192.0.2.1]",
 		},
 		Models: []config.Model{{
 			ID: "Llama_8b.v1-x", Aliases: []string{"llama", "meta-llama/Llama-3.1-8B"}, Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",

@@ -3,9 +3,12 @@ package config
 import (
 	"net"
 	"net/mail"
+	"net/netip"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Notifications holds where operators are notified.
@@ -18,7 +21,8 @@ type Mail struct {
 	SMTP     *SMTP  // nil: the gateway sends no mail
 	Username string // empty: without authentication
 	Password Secret
-	From     string // address of the sender
+	From     string // address of the sender, with or without a name
+	Helo     string // what the gateway calls itself to the server; empty: the name or the address of this machine
 	Alerts   bool   // administrators get notifications by mail
 }
 
@@ -74,14 +78,33 @@ func smtpServer(to **SMTP) decodeFunc {
 	}
 }
 
-// mailAddress decodes an e-mail address, which may be empty.
-func mailAddress(to *string) decodeFunc {
+// sender decodes an e-mail address with or without a name, which may be empty.
+func sender(to *string) decodeFunc {
 	return text(to, func(s string) error {
 		if s == "" {
 			return nil
 		}
-		if parsed, err := mail.ParseAddress(s); err != nil || parsed.Address != s {
-			return errMailAddress
+		parsed, err := mail.ParseAddress(s)
+		if err != nil || !isPrintable(parsed.Address) || parsed.Address != s && parsed.Name == "" || strings.ContainsFunc(s, unicode.IsControl) {
+			return errSender
+		}
+		return nil
+	})
+}
+
+var domainName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+
+// helo decodes what a mail client calls itself: the name of a host, or an address literal. It may be empty.
+func helo(to *string) decodeFunc {
+	return text(to, func(s string) error {
+		if s == "" || domainName.MatchString(s) && net.ParseIP(s) == nil {
+			return nil
+		}
+		inner, open := strings.CutPrefix(s, "[")
+		inner, closed := strings.CutSuffix(inner, "]")
+		v6, is6 := strings.CutPrefix(inner, "IPv6:")
+		if a, err := netip.ParseAddr(v6); !open || !closed || err != nil || a.Is6() != is6 || a.Zone() != "" {
+			return errHelo
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 
 var (
 	errAddress = errors.New("host:port such as 127.0.0.1:8080, with a port from 0 to 65535")
+	errAny     = errors.New("host:port; to listen on every address, leave the host out")
 	errHost    = errors.New("the name of a host such as gateway.example.org, without a port")
 	errPath    = errors.New("the path of a file")
 )
@@ -19,6 +21,9 @@ var (
 func address(to *string) decodeFunc {
 	return text(to, func(s string) error {
 		host, port, err := net.SplitHostPort(s)
+		if err == nil && strings.Contains(host, "*") {
+			return fmt.Errorf("%w: %q", errAny, ":"+port)
+		}
 		if err != nil || strings.ContainsAny(host, " /@") {
 			return errAddress
 		}
@@ -75,6 +80,18 @@ func serverURL(to **url.URL) decodeFunc {
 			v.errorf("want %s; %s", want, problem) // the text is not quoted: it holds a password
 		default:
 			v.errorf("want %s; %s, got %s", want, problem, s.got)
+		}
+	}
+}
+
+// publicURL decodes the URL of the gateway, which serves at the root of a host: links of the console have no prefix.
+func publicURL(to **url.URL) decodeFunc {
+	decode := serverURL(to)
+	return func(v value) {
+		decode(v)
+		if s, ok := v.scalar(""); ok && *to != nil && (*to).Path != "" {
+			root := url.URL{Scheme: (*to).Scheme, Host: (*to).Host}
+			v.errorf("want a URL without a path, such as %s: the gateway is served at the root of a host, got %s", &root, s.got)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (s *Server) fields() []field {
 		key("listen", address(&s.Listen)),
 		key("admin_listen", address(&s.AdminListen)),
 		key("admin_hosts", list(&s.AdminHosts, hostName)),
-		key("public_url", serverURL(&s.PublicURL)),
+		key("public_url", publicURL(&s.PublicURL)),
 		key("tls", func(v value) {
 			v.section(key("cert", optionalPath(&s.TLS.Cert)), key("key", optionalPath(&s.TLS.Key)))
 		}),
@@ -129,7 +129,8 @@ func (m *Mail) fields() []field {
 		key("smtp", smtpServer(&m.SMTP)),
 		key("username", text(&m.Username, checkLabel)),
 		key("password", secret(&m.Password)),
-		key("from", mailAddress(&m.From)),
+		key("from", sender(&m.From)),
+		key("helo", helo(&m.Helo)),
 		key("alerts", boolean(&m.Alerts)),
 	}
 }
@@ -261,7 +262,8 @@ var (
 	errLabel      = errors.New("printable ASCII")
 	errGroup      = errors.New("the name of a group in printable ASCII, not empty")
 
-	errMailAddress = errors.New("an e-mail address such as basegate@example.org, or nothing")
+	errSender = errors.New("an e-mail address such as basegate@example.org or Basegate <basegate@example.org>, or nothing")
+	errHelo   = errors.New("the name of a host such as gateway.example.org, an address such as [192.0.2.1] or [IPv6:2001:db8::1], or nothing")
 )
 
 // checkIdentifier checks a name that is used in URLs and JSON.

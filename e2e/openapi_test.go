@@ -318,7 +318,7 @@ func TestOpenAPIDocumentAndTutorialAreOfThisGateway(t *testing.T) {
 	model := func(id string, limit int) string {
 		return fmt.Sprintf(`{id: %s, checkpoint: %s, max_logprobs: %d, backends: [{name: b, url: %q}]}`, id, checkpoint, limit, mock.URL())
 	}
-	const public = "https://gate.example.org/lab"
+	const public = "https://gate.example.org"
 	g := newEnvironment(t, settings{server: ", public_url: " + public, models: model("a", 3) + ", " + model("m", 7)}).serve()
 	doc := openAPIDocument(t, g)
 	if got := doc.Servers[0].URL; got != public {

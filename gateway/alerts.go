@@ -36,7 +36,7 @@ func mailSettings(c *config.Config) mail.Settings {
 	}
 	return mail.Settings{
 		Host: c.Mail.SMTP.Host, Port: c.Mail.SMTP.Port, ImplicitTLS: c.Mail.SMTP.ImplicitTLS,
-		Username: c.Mail.Username, Password: c.Mail.Password.Reveal(), From: c.Mail.From,
+		Username: c.Mail.Username, Password: c.Mail.Password.Reveal(), From: c.Mail.From, Helo: c.Mail.Helo,
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 func ReceiptSettings(c *config.Config) receipt.Settings {
 	s := receipt.Settings{
 		Key:     c.Receipts.Key,
-		Origin:  c.Server.PublicURL.Host + strings.TrimSuffix(c.Server.PublicURL.Path, "/") + receiptsPath,
+		Origin:  c.Server.PublicURL.Host + receiptsPath,
 		Publish: c.Receipts.Publish,
 	}
 	if c.Database.Postgres() {

@@ -4,11 +4,13 @@ package mail
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,7 +27,8 @@ type Settings struct {
 	ImplicitTLS bool   // smtps; otherwise STARTTLS is required, except on this machine
 	Username    string // empty: without authentication
 	Password    string
-	From        string // address of the sender
+	From        string // the sender's address, with or without a name
+	Helo        string // what the gateway calls itself; empty: the name or the address of this machine
 
 	RootTLS *tls.Config // of the connection; nil: the system's certificate authorities
 }
@@ -64,10 +67,11 @@ func (m *Mailer) Send(ctx context.Context, to, subject, text string) error {
 	}
 	message.Subject(subject)
 	message.SetDate()
-	message.SetMessageID()
+	sender := message.GetFrom()[0].Address
+	message.SetMessageIDWithValue(rand.Text() + sender[strings.LastIndexByte(sender, '@'):])
 	message.SetGenHeader("Auto-Submitted", "auto-generated") // no vacation replies
 	message.SetBodyString(gomail.TypeTextPlain, text)
-	client, err := gomail.NewClient(s.Host, s.options()...)
+	client, err := gomail.NewClient(s.Host, append(s.options(), gomail.WithHELO(s.helo(ctx)))...)
 	if err != nil {
 		return fmt.Errorf("send mail: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http/httptest"
+	netmail "net/mail"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -32,11 +34,12 @@ type message struct {
 	from, to, data string
 	user           string // who has authenticated; empty if nobody has
 	encrypted      bool
+	helo           string
 }
 
 func (s *server) NewSession(c *smtp.Conn) (smtp.Session, error) {
 	_, encrypted := c.TLSConnectionState()
-	return &session{server: s, message: message{encrypted: encrypted}}, nil
+	return &session{server: s, message: message{encrypted: encrypted, helo: c.Hostname()}}, nil
 }
 
 func (s *server) received() []message {
@@ -110,7 +113,7 @@ func startServer(t *testing.T, starttls, implicit bool) *server {
 }
 
 func (s *server) settings(host string) mail.Settings {
-	return mail.Settings{Host: host, Port: s.port, From: "basegate@example.org", RootTLS: s.tls}
+	return mail.Settings{Host: host, Port: s.port, From: "basegate@example.org", Helo: "gate.example.org", RootTLS: s.tls}
 }
 
 func TestMailIsSentEncryptedAndAuthenticated(t *testing.T) {
@@ -130,6 +133,9 @@ func TestMailIsSentEncryptedAndAuthenticated(t *testing.T) {
 			if len(got) != 1 {
 				t.Fatalf("got %d mails, want 1", len(got))
 			}
+			if got[0].helo != "gate.example.org" {
+				t.Errorf("the gateway calls itself %q, want gate.example.org", got[0].helo)
+			}
 			if got[0].from != "basegate@example.org" || got[0].to != "ada@example.org" || got[0].user != "base" || !got[0].encrypted {
 				t.Errorf("got %+v, want it from basegate to ada, encrypted and authenticated", got[0])
 			}
@@ -139,6 +145,43 @@ func TestMailIsSentEncryptedAndAuthenticated(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestSenderMayHaveAName(t *testing.T) {
+	s := startServer(t, true, false)
+	settings := s.settings("127.0.0.1")
+	settings.From = "Größte GPU <gate@example.org>"
+	if err := mail.New(settings).Send(t.Context(), "ada@example.org", "x", "y"); err != nil {
+		t.Fatal(err)
+	}
+	got := s.received()[0]
+	if got.from != "gate@example.org" {
+		t.Errorf("the sender of the envelope is %q, want gate@example.org", got.from)
+	}
+	header, err := netmail.ReadMessage(strings.NewReader(got.data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := header.Header.AddressList("From")
+	if err != nil || len(from) != 1 || *from[0] != (netmail.Address{Name: "Größte GPU", Address: "gate@example.org"}) {
+		t.Errorf("got the sender %v and error %v, want Größte GPU <gate@example.org>", from, err)
+	}
+	if id := header.Header.Get("Message-ID"); !strings.HasSuffix(id, "@example.org>") {
+		t.Errorf("got Message-ID %q, want one of example.org", id)
+	}
+}
+
+// Servers refuse a client that calls itself by a bare host name.
+func TestGatewayCallsItselfByAQualifiedNameOrAnAddress(t *testing.T) {
+	s := startServer(t, true, false)
+	settings := s.settings("127.0.0.1")
+	settings.Helo = ""
+	if err := mail.New(settings).Send(t.Context(), "ada@example.org", "x", "y"); err != nil {
+		t.Fatal(err)
+	}
+	if helo := s.received()[0].helo; helo != "[127.0.0.1]" && !regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+$`).MatchString(helo) {
+		t.Errorf("the gateway calls itself %q, want a qualified name or [127.0.0.1]", helo)
 	}
 }
 
