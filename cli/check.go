@@ -156,6 +156,12 @@ func checkModel(ctx context.Context, m *fleet.Model, probe bool) []finding {
 		switch state, reason := b.State(); state {
 		case fleet.Ready:
 		case fleet.Stopped, fleet.Asleep:
+			if wrong := b.WrongServer(ctx); wrong != "" {
+				detail := fmt.Sprintf("another server listens at %s: %s; correct the url, or run there vLLM with --served-model-name %s",
+					b.URL(""), wrong, m.Checkpoint())
+				findings = append(findings, finding{part, checkFailed, detail})
+				continue
+			}
 			detail := fmt.Sprintf("%s: a request starts it, and its models can be checked only then (%s)", state, b.URL(""))
 			findings = append(findings, finding{part, checkWarning, detail})
 			continue

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
@@ -29,8 +32,9 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the scripts in testdata, which have commands with their expected output and exit code. $MOCK is the
-// URL of a mock vLLM that serves org/Model-8B, $MOCK_WITHOUT_TOKENIZER that of another without /tokenize, and
-// $MOCK_WITHOUT_CONTEXT that of one that does not report the context of its model.
+// URL of a mock vLLM that serves org/Model-8B, $MOCK_WITHOUT_TOKENIZER that of another without /tokenize,
+// $MOCK_WITHOUT_CONTEXT that of one that does not report the context of its model, and $SLEEPING that of one that sleeps.
+// $SPEECHLESS is that of a server of another protocol.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -41,6 +45,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			for name, faults := range map[string][]mockvllm.Fault{
 				"MOCK":                   nil,
+				"SLEEPING":               {{Kind: "error", Path: "/is_sleeping", Status: 200, Body: `{"is_sleeping":true}`, Times: -1}},
 				"MOCK_WITHOUT_TOKENIZER": {{Kind: "error", Path: "/tokenize", Status: 404, Body: `{"detail":"Not Found"}`, Times: -1}},
 				"MOCK_WITHOUT_CONTEXT": {{
 					Kind: "error", Path: "/v1/models", Status: 200, Times: -1,
@@ -57,6 +62,16 @@ func TestScripts(t *testing.T) {
 				}
 				env.Setenv(name, mock.URL())
 			}
+			speechless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					panic(err)
+				}
+				io.WriteString(conn, "SSH-2.0-OpenSSH_9.2p1\r\n")
+				conn.Close()
+			}))
+			env.Defer(speechless.Close)
+			env.Setenv("SPEECHLESS", speechless.URL)
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector sleeps for a second at each exit otherwise
 			return nil
 		},

@@ -25,6 +25,32 @@ func example(tb testing.TB) []byte {
 	return text
 }
 
+var commentedOut = regexp.MustCompile(`(?m)^( +)# ( *(?:- )?[a-z_]+:)`)
+
+// wholeExample returns the example with the sections that are commented out.
+func wholeExample(tb testing.TB) []byte {
+	tb.Helper()
+	return commentedOut.ReplaceAll(example(tb), []byte("$1$2"))
+}
+
+// README tells users to put the addresses of their own servers into the example.
+func TestExampleLeavesServersAlone(t *testing.T) {
+	for name, text := range map[string][]byte{"as it is": example(t), "whole": wholeExample(t)} {
+		got, err := config.Parse("config.yaml", text, noVariables)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for i := range got.Models {
+			if m := &got.Models[i]; m.Managed() != (name == "whole") {
+				t.Errorf("%s: the gateway starts or stops %s: got %t", name, m.ID, m.Managed())
+			}
+			if len(got.Models[i].WarmWindows) > 0 && name != "whole" {
+				t.Errorf("%s: %s has warm windows", name, got.Models[i].ID)
+			}
+		}
+	}
+}
+
 func TestExampleHasTheDefaultValues(t *testing.T) {
 	got, err := config.Parse("config.yaml", example(t), noVariables)
 	if err != nil {
@@ -55,7 +81,7 @@ func TestExampleHasTheDefaultValues(t *testing.T) {
 }
 
 func TestExampleModelHasTheDefaultValues(t *testing.T) {
-	written, err := config.Parse("config.yaml", example(t), noVariables)
+	written, err := config.Parse("config.yaml", wholeExample(t), noVariables)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +116,7 @@ func TestExampleHasEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := example(t)
+	text := wholeExample(t)
 	names := regexp.MustCompile(`(?:key|required)\("([a-z_]+)"`).FindAllStringSubmatch(string(code), -1)
 	if len(names) < 40 {
 		t.Fatalf("found %d keys in the code, want at least 40", len(names))

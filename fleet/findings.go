@@ -2,9 +2,15 @@ package fleet
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os/exec"
 	"strings"
+
+	"github.com/tidwall/gjson"
 
 	"basegate/validate"
 )
@@ -36,6 +42,33 @@ func (b *Backend) LaunchFindings() []Finding {
 		}
 	}
 	return findings
+}
+
+// WrongServer returns why the server at the address of a backend that is stopped or asleep is not the backend; empty if
+// nothing listens there, or nothing is wrong.
+func (b *Backend) WrongServer(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, b.settings.ProbeTimeout)
+	defer cancel()
+	b.mu.Lock()
+	changes := b.life.changes
+	b.mu.Unlock()
+	e, reason, err := b.checkHealth(ctx, changes)
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		return ""
+	}
+	switch e {
+	case eventUnreachable:
+		return reason
+	case eventSleeping: // /v1/models responds then too
+		models, err := b.Get(ctx, "/v1/models")
+		if err != nil || models.Status != http.StatusOK {
+			return ""
+		}
+		if difference, usable := b.compareServed(gjson.GetBytes(models.Body, "data")); !usable {
+			return difference
+		}
+	}
+	return ""
 }
 
 // ServedFindings returns what is wrong with the context and the checkpoint that a ready backend of the model serves.
