@@ -248,60 +248,26 @@ func (c *Console) firstSteps(keys []keyRow) *firstSteps {
 	return s
 }
 
-// modelActivity is how a model has served all accounts since the start of the last hour.
+// modelActivity is how a model has served all accounts in the last 60 minutes.
 type modelActivity struct {
 	FirstToken      time.Duration // the median, of streams; 0 if there were none
 	TokensPerSecond float64       // of completions, on average
 }
 
-// modelActivities keeps what was read last, because all dashboards show the same.
-type modelActivities struct {
-	reading sync.Mutex // held while the figures are read; taken before mu
-
-	mu      sync.Mutex
-	readAt  time.Time
-	byModel map[string]modelActivity
-}
-
-// modelActivityAge is how old the figures may be.
-const modelActivityAge = 15 * time.Second
-
-// modelActivity returns the activity of each model. While another request reads the figures, or too many reports run, it
-// returns the last ones.
-func (c *Console) modelActivity(ctx context.Context) map[string]modelActivity {
-	m, now := &c.modelStats, c.clock()
-	m.mu.Lock()
-	last, fresh := m.byModel, now.Sub(m.readAt) < modelActivityAge
-	m.mu.Unlock()
-	if fresh || !m.reading.TryLock() {
-		return last
-	}
-	defer m.reading.Unlock()
-	since := now.UTC().Truncate(time.Hour).Add(-time.Hour) // whole hours, which are rollups
-	groups, err := c.usages.Groups(ctx, usage.Filter{Since: since, Latency: true}, usage.Over(usage.ByHour, usage.ByModel))
-	if err != nil {
-		return last
-	}
-	sums := map[string]*usage.Row{}
-	for i := range groups[0] {
-		r := &groups[0][i]
-		if sum := sums[r.Model]; sum != nil {
-			sum.CompletionTokens += r.CompletionTokens
-			sum.Latency.Merge(r.Latency)
+// modelActivity returns the activity of each model.
+func (c *Console) modelActivity() map[string]modelActivity {
+	byModel := map[string]modelActivity{}
+	for _, s := range c.history.Totals(time.Hour) {
+		if s.Model == "" || s.Backend != "" {
 			continue
 		}
-		sums[r.Model] = r
-	}
-	read := map[string]modelActivity{}
-	for model, r := range sums {
-		read[model] = modelActivity{
-			FirstToken: r.Latency.FirstToken.Quantile(.5), TokensPerSecond: float64(r.CompletionTokens) / now.Sub(since).Seconds(),
+		a := modelActivity{TokensPerSecond: float64(s.Total.Completion) / time.Hour.Seconds()}
+		if median := s.Total.FirstTokenP50; median != nil {
+			a.FirstToken = time.Duration(*median * float64(time.Second))
 		}
+		byModel[s.Model] = a
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.readAt, m.byModel = now, read
-	return read
+	return byModel
 }
 
 // Median returns the median time to the first token.

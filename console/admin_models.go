@@ -43,7 +43,7 @@ type adminBackend struct {
 	Outcomes                 []outcome           // of the last attempts, the newest first
 }
 
-// pastHour is how a model or a backend has served in the last hour.
+// pastHour is how a model or a backend has served in the last 60 minutes.
 type pastHour struct {
 	Requests int
 	Failed   int
@@ -67,7 +67,7 @@ func (c *Console) showModels(r *request, status int, view adminModelsView) error
 	if c.notices != nil {
 		view.Notices = c.notices()
 	}
-	hour := c.history.Read(time.Hour, time.Hour)
+	hour := c.history.Totals(time.Hour)
 	for _, m := range c.fleet.Models() {
 		model := adminModel{
 			modelRow: c.modelRow(m), Controls: m.Controls(), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID()),
@@ -84,9 +84,9 @@ func (c *Console) showModels(r *request, status int, view adminModelsView) error
 }
 
 // newPastHour returns the figures of a series; those of a series without requests are zero.
-func newPastHour(report history.Report, k history.Key) pastHour {
+func newPastHour(hour []history.Series, k history.Key) pastHour {
 	h := pastHour{P50: unknown, P95: unknown}
-	for _, s := range report.Series {
+	for _, s := range hour {
 		if s.Key == k {
 			h = pastHour{
 				int(s.Total.Requests), int(s.Total.Failed),

@@ -89,7 +89,6 @@ type Console struct {
 	uploads     downloads
 	rates       batchRates
 	tokenTexts  tokenTexts
-	modelStats  modelActivities
 	past        pastActivity
 	log         *zap.Logger
 	clock       func() time.Time

@@ -12,6 +12,7 @@ import (
 
 	"basegate/budget"
 	"basegate/database"
+	"basegate/history"
 	"basegate/identity"
 	"basegate/quota"
 	"basegate/usage"
@@ -231,9 +232,11 @@ func TestDashboardBeginsWithWhatIsLeft(t *testing.T) {
 
 func TestDashboardShowsHowModelsServedTheLastHour(t *testing.T) {
 	s := newSite(t)
-	a := s.account("ada@example.org", false)
-	k, _ := s.key("ada@example.org", "laptop")
-	s.addRequest(k, budget.Request{ID: "req_1"}, 500, 40_000, "")
-	s.insertEnded(a, k, "req_2", 10, time.Now())
-	has(t, s.signIn("ada@example.org").get("/dashboard").body, "to first token", "tokens/s")
+	s.account("ada@example.org", false)
+	b := s.signIn("ada@example.org")
+	has(t, b.get("/dashboard").body, "no tokens")
+	s.history.Record(history.Request{Model: "llama-8b", Backend: "gpu1", Completion: 36_000, FirstToken: 250 * time.Millisecond})
+	page := b.get("/dashboard").body
+	has(t, page, "to first token", `10 <span class="soft">tokens/s</span>`)
+	lacks(t, page, "no tokens")
 }

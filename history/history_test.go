@@ -229,6 +229,33 @@ func TestRowsOlderThanADayAreDeleted(t *testing.T) {
 	}
 }
 
+func TestTotalsAreThoseOfTheLastMinutesWhateverTheClockSays(t *testing.T) {
+	c := newClock()
+	h := newHistory(openDB(t), c, history.Gauges{})
+	hour := c.now.Truncate(time.Hour).Add(time.Hour)
+	for _, at := range []time.Duration{-2 * time.Minute, 3 * time.Minute} {
+		c.now = hour.Add(at)
+		h.Record(history.Request{Model: "m", Completion: 100, FirstToken: time.Second})
+	}
+	for _, x := range []struct {
+		after time.Duration
+		want  int64
+	}{
+		{3 * time.Minute, 2}, {57 * time.Minute, 2}, {59 * time.Minute, 1}, {62 * time.Minute, 1}, {64 * time.Minute, 0},
+	} {
+		c.now = hour.Add(x.after)
+		var got history.Totals
+		for _, s := range h.Totals(time.Hour) {
+			if s.Key == (history.Key{Model: "m"}) {
+				got = s.Total
+			}
+		}
+		if got.Requests != x.want || got.Completion != 100*x.want || (got.FirstTokenP50 != nil) != (x.want > 0) {
+			t.Errorf("%v after the hour: got %+v, want %d requests", x.after, got, x.want)
+		}
+	}
+}
+
 func TestAnHourThatCannotBeReadIsLeftOut(t *testing.T) {
 	db, c := openDB(t), newClock()
 	h := newHistory(db, c, history.Gauges{})

@@ -45,9 +45,18 @@ type CodeSeries struct {
 	Total  int64
 }
 
-// Read returns the figures of a period that ends with the current step. The interval is a multiple of Step.
+// Read returns the figures of a period that ends with the current interval. The interval is a multiple of Step; intervals
+// begin at multiples of it, so that they are the same when they are read again.
 func (h *History) Read(period, interval time.Duration) Report {
-	end := h.clock().Truncate(interval).Add(interval)
+	return h.read(h.clock().Truncate(interval).Add(interval), period, interval)
+}
+
+// Totals returns the series of a period that ends with the current step, for their totals: they have one point.
+func (h *History) Totals(period time.Duration) []Series {
+	return h.read(h.clock().Truncate(Step).Add(Step), period, period).Series
+}
+
+func (h *History) read(end time.Time, period, interval time.Duration) Report {
 	r := Report{Begin: end.Add(-period), Interval: interval, Points: int(period / interval)}
 	r.Waiting, r.Running = make([]*float64, r.Points), make([]*float64, r.Points)
 	sums := &reader{report: &r, series: map[Key][]sum{}, codes: map[codeKey][]int64{}, ran: make([]bool, r.Points)}
