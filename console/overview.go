@@ -111,7 +111,7 @@ func (c *Console) overviewPage(r *request) error {
 	}
 	report := c.history.Read(page.Period.length, page.Period.interval)
 	selected := page.selectSeries(report)
-	page.Latest = newLatestFigures(c.history.Read(2*time.Minute, time.Minute), page.Selected)
+	page.Latest = newLatestFigures(c.history.Read(2*time.Minute, time.Minute), c.history.Totals(2*time.Minute), page.Selected)
 	page.Charts = newChartData(report, selected)
 	page.Rows = overviewRows(report)
 	page.Codes = report.Codes[:min(len(report.Codes), maxShares)]
@@ -152,7 +152,7 @@ func seriesName(k history.Key) string {
 
 // selectSeries lists the names of all series, and returns the one that is selected: all requests if none is.
 func (p *overviewPage) selectSeries(report history.Report) history.Series {
-	selected := findSeries(report, p.Selected)
+	selected := findSeries(report.Series, p.Selected)
 	for _, s := range report.Series {
 		if name := seriesName(s.Key); name != "" {
 			p.Names = append(p.Names, name)
@@ -163,13 +163,13 @@ func (p *overviewPage) selectSeries(report history.Report) history.Series {
 }
 
 // findSeries returns the series of this name, or that of all requests.
-func findSeries(report history.Report, name string) history.Series {
-	for _, s := range report.Series {
+func findSeries(series []history.Series, name string) history.Series {
+	for _, s := range series {
 		if seriesName(s.Key) == name {
 			return s
 		}
 	}
-	return report.Series[0]
+	return series[0]
 }
 
 // newChartData returns the charts of a series. Those of all requests have a line for each model.
@@ -240,16 +240,16 @@ func addValues(to, values []*float64) {
 	}
 }
 
-func newLatestFigures(report history.Report, name string) latestFigures {
+func newLatestFigures(report history.Report, totals []history.Series, name string) latestFigures {
 	const lastWhole = 0 // of the last two minutes
-	s := findSeries(report, name)
+	s := findSeries(report.Series, name)
 	f := latestFigures{
 		Requests: formatKnown(s.Requests[lastWhole], formatRate), Tokens: formatKnown(s.Tokens[lastWhole], formatRate),
 		P50: formatKnown(s.FirstToken[lastWhole], formatSeconds), P95: formatKnown(s.FirstToken5[lastWhole], formatSeconds),
 		Waiting: formatKnown(lastKnown(report.Waiting), formatRate), Running: formatKnown(lastKnown(report.Running), formatRate),
 	}
-	if s.Total.Requests > 0 {
-		f.Failed = formatShare(s.Total.Failed, s.Total.Requests)
+	if t := findSeries(totals, name).Total; t.Requests > 0 {
+		f.Failed = formatShare(t.Failed, t.Requests)
 	}
 	return f
 }
@@ -284,7 +284,7 @@ func overviewRows(report history.Report) []overviewRow {
 }
 
 func overviewTimes(report history.Report, name string) []overviewTime {
-	s := findSeries(report, name)
+	s := findSeries(report.Series, name)
 	var rows []overviewTime
 	for i := report.Points - 1; i >= 0; i-- {
 		if s.Requests[i] == nil {
