@@ -134,23 +134,25 @@ var providerProblems = []struct {
 	err    error
 	status int
 	text   string
+	logged bool // an administrator can correct it
 }{
-	{sso.ErrState, http.StatusBadRequest, "This sign-in has expired, or was begun in another browser. Try again."},
-	{sso.ErrNoEmail, http.StatusForbidden, "The identity provider does not tell your e-mail address. Ask an administrator."},
-	{sso.ErrNotVerified, http.StatusForbidden, "The identity provider has not verified your e-mail address. Verify it there, and try again."},
-	{identity.ErrNoAccount, http.StatusForbidden, "There is no account for your e-mail address. Ask an administrator for an invitation."},
-	{identity.ErrBadEmail, http.StatusForbidden, "There can be no account for your e-mail address. Ask an administrator."},
-	{identity.ErrAccountPending, http.StatusForbidden, "Your account awaits approval. You will hear from an administrator."},
-	{identity.ErrAccountDisabled, http.StatusForbidden, "Your account is disabled. Ask an administrator why."},
+	{sso.ErrState, http.StatusBadRequest, "This sign-in has expired, or was begun in another browser. Try again.", false},
+	{sso.ErrNoEmail, http.StatusForbidden, "The identity provider does not tell your e-mail address. Ask an administrator.", true},
+	{sso.ErrUnknown, http.StatusForbidden, "The identity provider does not say whether your e-mail address is verified. Ask an administrator.", true},
+	{sso.ErrNotVerified, http.StatusForbidden, "The identity provider has not verified your e-mail address. Verify it there, and try again.", false},
+	{identity.ErrNoAccount, http.StatusForbidden, "There is no account for your e-mail address. Ask an administrator for an invitation.", false},
+	{identity.ErrBadEmail, http.StatusForbidden, "There can be no account for your e-mail address. Ask an administrator.", false},
+	{identity.ErrAccountPending, http.StatusForbidden, "Your account awaits approval. You will hear from an administrator.", false},
+	{identity.ErrAccountDisabled, http.StatusForbidden, "Your account is disabled. Ask an administrator why.", false},
 }
 
-// failedAtProvider shows the sign-in page with what went wrong. Failures that users cannot correct are logged.
+// failedAtProvider shows the sign-in page with what went wrong. Failures that an administrator must correct are logged.
 func (c *Console) failedAtProvider(r *request, err error) error {
 	status, text := http.StatusBadGateway, "The identity provider could not sign you in. Try again, or tell an administrator."
 	known := false
 	for _, p := range providerProblems {
 		if errors.Is(err, p.err) {
-			status, text, known = p.status, p.text, true
+			status, text, known = p.status, p.text, !p.logged
 			break
 		}
 	}

@@ -24,6 +24,7 @@ func providerUsers() map[string]providertest.User {
 		"ada":  {"name": "Ada L", "email": "Ada@lab.example.org", "email_verified": true, "groups": []string{"research"}},
 		"bob":  {"email": "bob@elsewhere.example.com", "email_verified": true},
 		"cleo": {"email": "cleo@elsewhere.example.com", "email_verified": true, "groups": []string{"research", "ops"}},
+		"nell": {"email": "nell@lab.example.org"},
 		"mal":  {"email": "root@lab.example.org", "email_verified": false, "groups": []string{"ops"}},
 	} {
 		token := maps.Clone(claims)
@@ -132,6 +133,13 @@ func TestSignInWithAnIdentityProvider(t *testing.T) {
 		got := s.signInWithProvider(t, s.browser(), "mal")
 		wantStatus(t, "mal", got, http.StatusForbidden)
 		has(t, got.body, "has not verified your e-mail address")
+	})
+	t.Run("addresses about which the provider says nothing are refused, and the log says what helps", func(t *testing.T) {
+		logs.TakeAll()
+		got := s.signInWithProvider(t, s.browser(), "nell")
+		wantStatus(t, "nell", got, http.StatusForbidden)
+		has(t, got.body, "does not say whether your e-mail address is verified")
+		has(t, fmt.Sprint(logs.TakeAll()), "console.oidc.trust_email")
 	})
 	t.Run("groups allow users and make administrators", func(t *testing.T) {
 		grouped := s.provider

@@ -49,7 +49,7 @@ func TestXForwardedForIsTrustedFromTrustedProxiesOnly(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			g, _ := startGateway(t, settings{server: c.server}, mockvllm.Options{})
 			r := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", smallRequest)
-			r.Header.Set("X-Forwarded-For", "198.51.100.9, 203.0.113.7")
+			r.Header.Set("X-Forwarded-For", "198.51.100.9, 203.0.113.7:51234,") // as Azure and some proxies send it
 			r.Header.Set("X-Real-Ip", "198.51.100.10")
 			id := g.do(r).header.Get("X-Request-Id")
 			if got := g.waitForOutput(g.stderr, `"request_id":"`+id+`".*"address":"([^"]*)"`)[1]; got != c.address {

@@ -25,6 +25,7 @@ var (
 	ErrState       = errors.New("the answer belongs to no sign-in of this browser")
 	ErrNoEmail     = errors.New("the provider gives no e-mail address")
 	ErrNotVerified = errors.New("the provider has not verified the e-mail address")
+	ErrUnknown     = errors.New("the provider does not say whether the e-mail address is verified; console.oidc.trust_email accepts such addresses")
 )
 
 // Settings name the provider and what it says about users.
@@ -126,8 +127,8 @@ func (p *Provider) Begin(ctx context.Context) (address string, flow Flow, err er
 	return address, flow, nil
 }
 
-// Finish exchanges the code with which the provider has sent the browser back. The error may be ErrState, ErrNoEmail or
-// ErrNotVerified.
+// Finish exchanges the code with which the provider has sent the browser back. The error may be ErrState, ErrNoEmail,
+// ErrNotVerified or ErrUnknown.
 func (p *Provider) Finish(ctx context.Context, flow Flow, state, code string) (User, error) {
 	if flow.State == "" || subtle.ConstantTimeCompare([]byte(flow.State), []byte(state)) == 0 {
 		return User{}, ErrState
@@ -214,7 +215,7 @@ func (p *Provider) user(id, info claims, infoErr error) (User, error) {
 		return User{}, ErrNotVerified
 	case unknown:
 		if !p.settings.TrustEmail {
-			return User{}, cmp.Or(infoErr, ErrNotVerified)
+			return User{}, cmp.Or(infoErr, ErrUnknown)
 		}
 	}
 	groups, known := id.list(p.settings.GroupsClaim)
