@@ -23,7 +23,7 @@ const module = "basegate"
 var floors = [][]string{
 	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "database/transfer", "http1/client", "http1/server", "storage", "internal/postgrestest", "internal/s3test"},
-	{"identity", "prompts", "admission", "budget", "fleet", "receipt", "internal/databasetest"},
+	{"identity", "prompts", "budget", "fleet", "receipt", "internal/databasetest"},
 	{"report", "budget/cluster", "database/consistency"},
 	{"proxy", "console", "batch"},
 	{"dialect/eternalai", "dialect/lamini"},
@@ -40,7 +40,7 @@ var (
 )
 
 // leaves are small packages that every package may import, and that import nothing of this module.
-var leaves = []string{"database/postgres", "internal/suggest", "internal/timerslack", "internal/wait"}
+var leaves = []string{"admission", "database/postgres", "internal/suggest", "internal/timerslack", "internal/wait"}
 
 // configured are the packages that know the configuration; every other takes a small Settings of its own.
 var configured = []string{"gateway", "cli", "fleet"}

@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
+	"basegate/admission"
 )
 
 // ErrReportsBusy is returned by Report if too many other reports run or wait. A later attempt may succeed.
@@ -37,14 +37,14 @@ type Reader interface {
 // On SQLite its queries see one snapshot of the database, past which the write-ahead log cannot be written back. On
 // PostgreSQL each query sees one of its own, and none is held between them.
 //
-// The reports of one subject, such as an account, run one after the other; an empty subject has no such limit. The error
-// is ErrReportsBusy, ErrReportTooLong, or that of read.
+// Subjects, such as accounts, get connections in turn, and the reports of one run one after the other; an empty subject has
+// no such limit. The error is ErrReportsBusy, ErrReportTooLong, or that of read.
 func (db *DB) Report(ctx context.Context, subject string, wait time.Duration, read func(context.Context, Reader) error) error {
-	release, err := db.reports.acquire(ctx, subject, wait)
+	turn, err := db.reports.acquire(ctx, subject, wait)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer turn.Release()
 	ends := time.Now().Add(db.settings.ReportTimeout)
 	ctx, cancel := context.WithDeadlineCause(ctx, ends, ErrReportTooLong)
 	defer cancel()
@@ -67,78 +67,53 @@ func (db *DB) readSnapshot(ctx context.Context, read func(context.Context, Reade
 	return read(ctx, tx)
 }
 
-// reportQueue limits the reports that run at the same time.
+// reportQueue gives the connections of reports to subjects in turn.
 type reportQueue struct {
-	slots *semaphore.Weighted // reportConns of them; in order of arrival
+	*admission.Turns
 
-	mu       sync.Mutex
-	subjects map[string]*reportSubject // those with reports that run or wait
+	unnamed atomic.Uint64 // places that were asked for without a subject
 }
 
-// reportSubject limits the reports of one subject.
-type reportSubject struct {
-	slot    *semaphore.Weighted
-	reports int // that run or wait; guarded by the queue's lock
-}
-
-func newReportQueue() *reportQueue {
-	return &reportQueue{slots: semaphore.NewWeighted(reportConns), subjects: map[string]*reportSubject{}}
-}
+func newReportQueue() *reportQueue { return &reportQueue{Turns: admission.NewTurns(reportConns, 1)} }
 
 // acquire waits until the subject may run a report. The error is ErrReportsBusy, or the cause of the end of ctx.
-func (q *reportQueue) acquire(ctx context.Context, subject string, wait time.Duration) (release func(), err error) {
+func (q *reportQueue) acquire(ctx context.Context, subject string, wait time.Duration) (*admission.Turn, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	leave, err := q.enter(waiting, subject)
-	if err == nil {
-		if err = q.slots.Acquire(waiting, 1); err != nil {
-			leave()
-		}
+	if subject == "" {
+		subject = q.unlimited()
 	}
+	turn, err := q.Acquire(waiting, subject)
 	switch {
 	case err == nil:
-		return func() { q.slots.Release(1); leave() }, nil
+		return turn, nil
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("wait for other reports: %w", context.Cause(ctx))
 	}
 	return nil, ErrReportsBusy
 }
 
-// enter waits until no other report of the subject runs.
-func (q *reportQueue) enter(ctx context.Context, subject string) (leave func(), err error) {
-	if subject == "" {
-		return func() {}, nil
-	}
-	q.mu.Lock()
-	s := q.subjects[subject]
-	if s == nil {
-		s = &reportSubject{slot: semaphore.NewWeighted(1)}
-		q.subjects[subject] = s
-	}
-	s.reports++
-	q.mu.Unlock()
-	err = s.slot.Acquire(ctx, 1)
-	leave = func() {
-		if err == nil {
-			s.slot.Release(1)
-		}
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if s.reports--; s.reports == 0 {
-			delete(q.subjects, subject)
-		}
-	}
-	if err != nil {
-		leave()
-		return nil, err
-	}
-	return leave, nil
-}
+// unlimited returns a subject of its own.
+func (q *reportQueue) unlimited() string { return fmt.Sprintf("unnamed %d", q.unnamed.Add(1)) }
 
 // pause waits until no report runs, and keeps further ones waiting until resume.
 func (q *reportQueue) pause(ctx context.Context) (resume func(), err error) {
-	if err := q.slots.Acquire(ctx, reportConns); err != nil {
-		return nil, err
+	var held []*admission.Turn
+	resume = func() {
+		for _, turn := range held {
+			turn.Release()
+		}
 	}
-	return func() { q.slots.Release(reportConns) }, nil
+	for range reportConns {
+		turn, err := q.Acquire(ctx, q.unlimited())
+		if err != nil {
+			resume()
+			return nil, err //nolint:wrapcheck // the end of ctx
+		}
+		held = append(held, turn)
+	}
+	return resume, nil
 }
+
+// Reports returns the places of reports, for metrics.
+func (db *DB) Reports() *admission.Turns { return db.reports.Turns }
