@@ -80,13 +80,15 @@ func (c *Console) requestAccessPage(r *request) error {
 	return c.render(r, "request-access", "Request access", accessForm{})
 }
 
-func (c *Console) requestAccess(r *request) error {
+// allowAccessRequest returns a problem if no requests for access are taken, or too many have been sent.
+func (c *Console) allowAccessRequest(r *request) error {
 	if !c.settings.Load().AccessRequests {
 		return errAccessRequestsOff
 	}
-	if err := c.allowAnonymousForm(r); err != nil {
-		return err
-	}
+	return c.allowAnonymousForm(r)
+}
+
+func (c *Console) requestAccess(r *request) error {
 	form := accessForm{Email: r.field("email"), Name: r.field("name"), Purpose: r.field("purpose")}
 	err := c.accounts.RequestAccess(r.ctx(), identity.AccessRequest{
 		Email: form.Email, Name: form.Name, Purpose: form.Purpose, Network: ratelimit.Network(c.clientAddress(r)),

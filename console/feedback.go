@@ -70,12 +70,15 @@ func (c *Console) showFeedback(r *request, status int, form feedbackForm) (err e
 	return c.renderStatus(r, status, "feedback", "Feedback", form)
 }
 
-func (c *Console) sendFeedback(r *request) error {
-	if !r.signedIn() {
-		if err := c.allowAnonymousForm(r); err != nil {
-			return err
-		}
+// allowFeedback returns a problem if too many clients of the network that are not signed in have sent forms.
+func (c *Console) allowFeedback(r *request) error {
+	if r.signedIn() {
+		return nil
 	}
+	return c.allowAnonymousForm(r)
+}
+
+func (c *Console) sendFeedback(r *request) error {
 	f := feedback{
 		Time: c.clock(), AccountID: r.account.ID, Email: r.account.Email,
 		Page: localPath(r.field("page")), RequestID: r.field("request_id"), Message: r.field("message"),

@@ -46,6 +46,15 @@ type promptInput struct {
 	Document json.RawMessage `json:"document"`
 }
 
+// allowSave returns a problem if the account has saved too much lately. A body of unknown length counts as the largest.
+func (c *Console) allowSave(r *request) error {
+	size := r.Request().ContentLength
+	if size < 0 {
+		size = maxPrompt
+	}
+	return r.promptProblem(c.prompts.AllowSave(r.account.ID, size))
+}
+
 // readDraft reads the prompt that the workbench has sent, and the version that it is based on.
 func (r *request) readDraft() (draft prompts.Draft, version int64, err error) {
 	var p promptInput

@@ -101,28 +101,6 @@ func TestSaveBeyondTheQuotaIsRefusedWithAReason(t *testing.T) {
 	b.savePrompt("second", document)
 }
 
-func TestSavesTooOftenAreRefusedWithATime(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes several seconds; make test-all runs it")
-	}
-	s := newSite(t)
-	s.prompts.Reload(prompts.Settings{MaxBytesPerAccount: 1 << 40})
-	s.account("ada@example.org", false)
-	b := s.signIn("ada@example.org")
-	body := `{"name":"n","model":"llama-8b","document":{"text":"` + strings.Repeat("x", 4<<20-1000) + `"}}`
-	var got response
-	for range 30 {
-		if got = b.sendJSON(http.MethodPost, "/console/api/prompts", body); got.status != http.StatusCreated {
-			break
-		}
-	}
-	wantStatus(t, "many large saves", got, http.StatusTooManyRequests)
-	has(t, got.body, "Too much has been saved")
-	if got.header.Get("Retry-After") == "" {
-		t.Error("the response has no Retry-After")
-	}
-}
-
 func TestSharedPromptIsReadByColleaguesUntilItsLinkIsRevoked(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)

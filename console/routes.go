@@ -112,6 +112,14 @@ var routes = []route{
 	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},
 }
 
+// rates are the limits of how often a request may be sent, which are asked before its body is read.
+var rates = map[string]func(*Console, *request) error{
+	"POST /request-access":         (*Console).allowAccessRequest,
+	"POST /feedback":               (*Console).allowFeedback,
+	"POST /console/api/prompts":    (*Console).allowSave,
+	"PUT /console/api/prompts/:id": (*Console).allowSave,
+}
+
 // Mount registers the console on e: its static files, its routes, and the page for unknown paths. That page is the
 // response to every other path and method below the first segments of the console's paths.
 func (c *Console) Mount(e *echo.Echo) {
@@ -147,6 +155,9 @@ func (c *Console) middleware(r route) []echo.MiddlewareFunc {
 		requireWholeSegments,
 		requireAccess(r.access),
 	}
+	if ask := rates[r.method+" "+r.path]; ask != nil {
+		all = append(all, c.limitRate(ask))
+	}
 	if r.maxBody != noLimit { // a form would be held in memory
 		all = append(all, parseForm)
 	}
@@ -168,10 +179,22 @@ func limitBody(limit int64) echo.MiddlewareFunc {
 	}
 }
 
+// limitRate returns middleware that refuses a request of which there are too many.
+func (c *Console) limitRate(ask func(*Console, *request) error) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(ec echo.Context) error {
+			if err := ask(c, requestOf(ec)); err != nil {
+				return err
+			}
+			return next(ec)
+		}
+	}
+}
+
 // parseForm is middleware that refuses a form that cannot be read to its end, whose fields would otherwise be empty.
 func parseForm(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
-		if ec.Request().Method == http.MethodPost {
+		if ec.Request().Method == http.MethodPost && !requestOf(ec).isAPI() { // scripts send JSON
 			if err := ec.Request().ParseForm(); err != nil {
 				return unreadable(err)
 			}

@@ -21,6 +21,8 @@ const (
 	maxSaveTime = time.Hour
 	// cleanInterval is the time between searches for what is left over.
 	cleanInterval = time.Minute
+	// cleaner has the turns of the cleaner.
+	cleaner = ""
 )
 
 // content is the stored form of a document: its bytes followed by those of its searchable text.
@@ -40,31 +42,30 @@ func newContent(d Draft) content {
 
 func (c content) size() int64 { return int64(len(c.data)) }
 
-// write makes a small write: the transaction is shared with writes of other packages, but not with another one of this
-// store.
-func (s *Store) write(ctx context.Context, apply func(context.Context, database.Tx) error) error {
-	select {
-	case s.turn <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("wait to write: %w", context.Cause(ctx))
+// write makes a small write of an account: the transaction is shared with writes of other packages, but not with another
+// one of this store. Accounts write in turn.
+func (s *Store) write(ctx context.Context, account string, apply func(context.Context, database.Tx) error) error {
+	turn, err := s.writes.Acquire(ctx, account)
+	if err != nil {
+		return fmt.Errorf("wait to write: %w", err)
 	}
-	defer func() { <-s.turn }()
+	defer turn.Release()
 	applyCtx := context.WithoutCancel(ctx) // apply may run after ctx has ended
 	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(applyCtx, tx) })
 }
 
 // writeContent stores the chunks of a content, each in a separate transaction, and calls publish in that of the last.
 // Until then the content counts as left over, so that it is deleted if the save is interrupted.
-func (s *Store) writeContent(ctx context.Context, c content, publish func(context.Context, database.Tx) error) (err error) {
+func (s *Store) writeContent(ctx context.Context, account string, c content, publish func(context.Context, database.Tx) error) (err error) {
 	chunks := slices.Collect(slices.Chunk(c.data, chunkBytes))
 	last := len(chunks) - 1
 	defer func() {
 		if err != nil && last > 0 {
-			s.remove(ctx, c.id)
+			s.remove(ctx, account, c.id)
 		}
 	}()
 	for n, chunk := range chunks[:last] {
-		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
 			if n == 0 {
 				if err := insertLeftover(ctx, tx, c.id, now().Add(maxSaveTime)); err != nil {
 					return err
@@ -76,7 +77,7 @@ func (s *Store) writeContent(ctx context.Context, c content, publish func(contex
 			return err
 		}
 	}
-	return s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+	return s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
 		if last > 0 {
 			if err := deleteLeftover(ctx, tx, c.id); err != nil {
 				return err
@@ -98,16 +99,16 @@ func discard(ctx context.Context, tx database.Tx, old stored) error {
 }
 
 // removeDiscarded deletes what discard has left of a content.
-func (s *Store) removeDiscarded(ctx context.Context, old stored) {
+func (s *Store) removeDiscarded(ctx context.Context, account string, old stored) {
 	if old.bytes > chunkBytes {
-		s.remove(ctx, old.contentID)
+		s.remove(ctx, account, old.contentID)
 	}
 }
 
 // remove deletes a content that is left over, one chunk in a transaction. If that fails, the cleaner tries again. It
 // continues if ctx ends, since a user who deletes a prompt and closes the browser wants it gone.
-func (s *Store) remove(ctx context.Context, contentID string) {
-	if err := s.removeChunks(context.WithoutCancel(ctx), contentID); err != nil {
+func (s *Store) remove(ctx context.Context, account, contentID string) {
+	if err := s.removeChunks(context.WithoutCancel(ctx), account, contentID); err != nil {
 		s.logFailedRemoval(err)
 	}
 }
@@ -118,9 +119,9 @@ func (s *Store) logFailedRemoval(err error) {
 
 // removeChunks deletes a content that is left over. It does nothing if the content has been published, even by a write
 // that was queued when its caller gave up.
-func (s *Store) removeChunks(ctx context.Context, contentID string) error {
+func (s *Store) removeChunks(ctx context.Context, account, contentID string) error {
 	for removed := false; !removed; {
-		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
 			found, err := deleteLeftoverChunk(ctx, tx, contentID)
 			if err != nil || found {
 				return err
@@ -161,7 +162,7 @@ func (s *Store) removeLeftovers(ctx context.Context) error {
 		return err
 	}
 	for _, id := range ids {
-		if err := s.removeChunks(ctx, id); err != nil {
+		if err := s.removeChunks(ctx, cleaner, id); err != nil {
 			return err
 		}
 	}

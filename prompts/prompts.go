@@ -19,11 +19,12 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/admission"
 	"basegate/database"
 	"basegate/internal/ratelimit"
 )
 
-// Errors of operations on prompts. Save operations may also return a *QuotaError or a *RateError.
+// Errors of operations on prompts. Save operations may also return a *QuotaError.
 var (
 	ErrNotFound = errors.New("there is no such prompt")
 	ErrConflict = errors.New("the prompt was changed since that version")
@@ -33,7 +34,7 @@ var (
 // MaxPrompts limits the prompts of an account.
 const MaxPrompts = 1000
 
-// Limits of the rate of an account, in bytes. A save costs what it stores, and at least minCost.
+// Limits of the rate of an account, in bytes. A save costs what is sent, and at least minCost.
 const (
 	ratePerSecond = 1 << 20
 	rateBurst     = 32 << 20
@@ -74,7 +75,7 @@ type Store struct {
 	log      *zap.Logger
 	settings atomic.Pointer[Settings]
 	rate     *ratelimit.Limiter // by account
-	turn     chan struct{}      // capacity 1: holds a value while a write of this store is queued or runs
+	writes   *admission.Turns   // one place: held while a write of this store is queued or runs
 
 	stop context.CancelFunc // ends the cleaner; nil before Start
 	done chan struct{}      // closed when the cleaner has exited
@@ -83,7 +84,7 @@ type Store struct {
 // New returns a Store. It works before Start, except that nothing deletes what interrupted saves have left.
 func New(db *database.DB, log *zap.Logger, s Settings) *Store {
 	store := &Store{
-		db: db, log: log, turn: make(chan struct{}, 1),
+		db: db, log: log, writes: admission.NewTurns(1, 1),
 		rate: ratelimit.New(ratelimit.Settings{
 			Interval: time.Second / ratePerSecond, Burst: rateBurst, MaxKeys: maxRateKeys,
 		}),
@@ -95,6 +96,9 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Store {
 // Reload replaces the settings. Prompts that exceed a lower quota stay; they can be deleted, and replaced by smaller
 // ones.
 func (s *Store) Reload(settings Settings) { s.settings.Store(&settings) }
+
+// Writes returns the place of the store's writes, for metrics.
+func (s *Store) Writes() *admission.Turns { return s.writes }
 
 // MaxBytesPerAccount returns the quota of an account.
 func (s *Store) MaxBytesPerAccount() int64 { return s.settings.Load().MaxBytesPerAccount }

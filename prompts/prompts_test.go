@@ -270,28 +270,16 @@ func TestNumberOfPromptsIsLimited(t *testing.T) {
 }
 
 func TestSavesOfAnAccountAreLimitedByTheirSize(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes several seconds; make test-all runs it")
-	}
 	f := newFixture(t)
-	f.Reload(prompts.Settings{MaxBytesPerAccount: 1 << 40})
-	large := document("word", 4<<20)
-	var limited *prompts.RateError
-	for saved := 0; ; saved++ {
-		_, err := f.Create(t.Context(), ada, draft("n", large))
-		if errors.As(err, &limited) {
-			break
-		}
-		must(t, err)
-		if saved > 100 {
-			t.Fatal("100 saves of 4 MiB were not limited")
-		}
+	const size = 4 << 20
+	for range prompts.RateBurst / size {
+		must(t, f.AllowSave(ada, size))
 	}
-	if limited.RetryIn <= 0 {
-		t.Errorf("got a wait of %v, want more than 0", limited.RetryIn)
+	limited, ok := errors.AsType[*prompts.RateError](f.AllowSave(ada, size))
+	if !ok || limited.RetryIn <= 0 {
+		t.Errorf("after %d bytes: got %v, want a *RateError with the time of the next save", prompts.RateBurst, limited)
 	}
-	_, err := f.Create(t.Context(), eve, draft("n", large))
-	must(t, err) // another account has its own rate
+	must(t, f.AllowSave(eve, size)) // another account has its own rate
 }
 
 // A deleted text is neither in the database file nor in its write-ahead log once that has been written back.

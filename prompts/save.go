@@ -10,7 +10,16 @@ import (
 	"basegate/database"
 )
 
-// Create stores a new prompt of an account. The error may be ErrTooMany, a *QuotaError or a *RateError.
+// AllowSave returns a *RateError if an account has saved too much lately. It is asked before a save whose body has so many
+// bytes is read.
+func (s *Store) AllowSave(account string, bytes int64) error {
+	if retryIn := s.rate.Take(account, int(min(max(bytes, minCost), rateBurst))); retryIn > 0 {
+		return &RateError{RetryIn: retryIn}
+	}
+	return nil
+}
+
+// Create stores a new prompt of an account, whose caller has asked AllowSave. The error may be ErrTooMany or a *QuotaError.
 func (s *Store) Create(ctx context.Context, account string, d Draft) (Prompt, error) {
 	c := newContent(d)
 	p := Prompt{
@@ -39,7 +48,7 @@ func (s *Store) Create(ctx context.Context, account string, d Draft) (Prompt, er
 }
 
 // Update replaces a prompt, unless it was changed since the version that the draft is based on, and returns the new
-// version. The error may be ErrNotFound, ErrConflict, a *QuotaError or a *RateError.
+// version. The caller has asked AllowSave. The error may be ErrNotFound, ErrConflict or a *QuotaError.
 func (s *Store) Update(ctx context.Context, account, id string, version int64, d Draft) (int64, error) {
 	c := newContent(d)
 	p := Prompt{ID: id, Name: d.Name, Model: d.Model, Version: version + 1, Updated: now(), Bytes: c.size()}
@@ -69,7 +78,7 @@ func (s *Store) Update(ctx context.Context, account, id string, version int64, d
 	if err := s.save(ctx, account, c, check, publish); err != nil {
 		return 0, fmt.Errorf("save prompt: %w", err)
 	}
-	s.removeDiscarded(ctx, old)
+	s.removeDiscarded(ctx, account, old)
 	return p.Version, nil
 }
 
@@ -77,7 +86,7 @@ func (s *Store) Update(ctx context.Context, account, id string, version int64, d
 // again. The error may be ErrNotFound.
 func (s *Store) Delete(ctx context.Context, account, id string) error {
 	var old stored
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) (err error) {
 		if old, err = selectStored(ctx, tx, account, id); err != nil {
 			return err
 		}
@@ -89,7 +98,7 @@ func (s *Store) Delete(ctx context.Context, account, id string) error {
 	if err != nil {
 		return fmt.Errorf("delete prompt: %w", err)
 	}
-	s.removeDiscarded(ctx, old)
+	s.removeDiscarded(ctx, account, old)
 	return nil
 }
 
@@ -113,10 +122,7 @@ func (s *Store) save(
 	if err := check(ctx, s.db.Read()); err != nil {
 		return err
 	}
-	if retryIn := s.rate.Take(account, max(int(c.size()), minCost)); retryIn > 0 {
-		return &RateError{RetryIn: retryIn}
-	}
-	return s.writeContent(ctx, c, publish)
+	return s.writeContent(ctx, account, c, publish)
 }
 
 // now returns the current time at the database's resolution of a microsecond.
@@ -131,7 +137,7 @@ var (
 // until Unshare or Delete. The error may be ErrNotFound.
 func (s *Store) Share(ctx context.Context, account, id string) (string, error) {
 	var share string
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) (err error) {
 		if share, err = selectShare(ctx, tx, account, id); err != nil || share != "" {
 			return err
 		}
@@ -146,7 +152,7 @@ func (s *Store) Share(ctx context.Context, account, id string) (string, error) {
 
 // Unshare revokes the link of a prompt; a later one has another id. The error may be ErrNotFound.
 func (s *Store) Unshare(ctx context.Context, account, id string) error {
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
 		return updateShare(ctx, tx, account, id, "")
 	})
 	if err != nil {

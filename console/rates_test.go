@@ -1,0 +1,69 @@
+package console_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+// unreadBody fails the test if it is sent.
+type unreadBody struct {
+	t    *testing.T
+	name string
+}
+
+func (b unreadBody) Read([]byte) (int, error) {
+	b.t.Errorf("%s: the body of a refused request was read", b.name)
+	return 0, io.ErrUnexpectedEOF
+}
+
+// Bodies of 3 MB that were refused made others wait: 4 ms became 90.
+func TestRateIsAskedBeforeTheBodyIsRead(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	ada, anonymous := s.signIn("ada@example.org"), s.browser()
+	const save = "/console/api/prompts"
+	for range 8 { // they count, although they are refused
+		wantStatus(t, "a save of no prompt", ada.sendJSON(http.MethodPost, save, `"`+strings.Repeat("x", 4<<20-2)+`"`), http.StatusUnprocessableEntity)
+	}
+	for range 10 {
+		anonymous.post("/feedback", "message", "hello")
+	}
+	for _, c := range []struct {
+		method, path, contentType string
+		browser                   *browser
+	}{
+		{http.MethodPost, save, "application/json", ada},
+		{http.MethodPost, save, "application/x-www-form-urlencoded", ada},
+		{http.MethodPut, save + "/pr_1", "application/json", ada},
+		{http.MethodPost, "/feedback", "application/x-www-form-urlencoded", anonymous},
+		{http.MethodPost, "/request-access", "application/x-www-form-urlencoded", anonymous},
+	} {
+		name := fmt.Sprintf("%s %s of %s", c.method, c.path, c.contentType)
+		req, err := http.NewRequestWithContext(t.Context(), c.method, s.url+c.path, unreadBody{t, name})
+		must(t, err)
+		req.ContentLength = 60 << 10
+		for name, value := range map[string]string{"Sec-Fetch-Site": "same-origin", "Content-Type": c.contentType, "Expect": "100-continue"} {
+			req.Header.Set(name, value)
+		}
+		if c.browser == ada {
+			req.ContentLength = 31 << 20 // more than half a minute of the rate
+		}
+		site, err := url.Parse(s.url)
+		must(t, err)
+		for _, cookie := range c.browser.client.Jar.Cookies(site) {
+			req.AddCookie(cookie)
+		}
+		transport := &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: time.Minute}
+		resp, err := transport.RoundTrip(req)
+		must(t, err)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("%s: got %d, Retry-After %q; want 429 with a time", name, resp.StatusCode, resp.Header.Get("Retry-After"))
+		}
+	}
+}
