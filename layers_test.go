@@ -21,7 +21,7 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
+	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "database/transfer", "http1/client", "http1/server", "storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "prompts", "budget", "fleet", "receipt", "internal/databasetest"},
 	{"report", "budget/cluster", "database/consistency"},

@@ -144,12 +144,11 @@ var errChecked = errors.New("the file has too many errors")
 // StoreChecked stores an input file, and validates it as it arrives, as the key sends its lines. It returns the number of
 // its lines, or the errors of a file that is not stored because of them. An error of reading is returned as it is.
 func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_ *FileDetails, lines int, errs []LineError, err error) {
-	select {
-	case s.uploads <- struct{}{}:
-		defer func() { <-s.uploads }()
-	default:
-		return nil, 0, nil, apierr.Overload(apierr.NoMemory, "too many files are uploaded at the moment", uploadRetry, errManyUploads)
+	turn, err := s.acquireUpload(ctx, u.Account)
+	if err != nil {
+		return nil, 0, nil, err
 	}
+	defer turn.Release()
 	check, err := s.completer.Checker(ctx, u.Account, u.Key)
 	if err != nil {
 		return nil, 0, nil, apierr.InvalidField("key", "the key cannot be used: it is paused, revoked or expired")

@@ -21,6 +21,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/admission"
 	"basegate/budget"
 	"basegate/database"
 	"basegate/storage"
@@ -126,7 +127,7 @@ type Service struct {
 	drained chan struct{} // closed when no new line is sent to a backend
 
 	validations chan struct{} // held while a file is validated
-	uploads     chan struct{} // held while a file is uploaded
+	uploads     *admission.Turns
 	changed     chan struct{} // wakes the dispatcher
 	created     chan struct{} // wakes the poller
 	deleted     chan struct{} // wakes the sweeper
@@ -135,15 +136,18 @@ type Service struct {
 	stop        context.CancelCauseFunc
 }
 
-// maxUploads limits the files that are uploaded at a time; each holds a buffer.
-const maxUploads = 16
+const (
+	uploadPlaces      = 32 // files that are uploaded at a time; each holds a buffer
+	uploadsPerAccount = 8
+	uploadWait        = 30 * time.Second // for a place
+)
 
 // New returns a Service. It runs nothing before Start.
 func New(db *database.DB, store storage.Store, completer Completer, s Settings, log *zap.Logger) *Service {
 	service := &Service{
 		db: db, store: store, completer: completer, log: log, metrics: newMetrics(), clock: time.Now,
 		uploading: map[string]int64{}, jobs: map[int64]*job{},
-		validations: make(chan struct{}, 1), uploads: make(chan struct{}, maxUploads),
+		validations: make(chan struct{}, 1), uploads: admission.NewTurns(uploadPlaces, uploadsPerAccount),
 		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1), drained: make(chan struct{}),
 	}
 	service.Reload(s)

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/admission"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/form"
@@ -52,12 +53,11 @@ type upload struct {
 
 // uploadFile serves POST /v1/files.
 func (s *Service) uploadFile(c *Call) (err error) {
-	select {
-	case s.uploads <- struct{}{}:
-		defer func() { <-s.uploads }()
-	default:
-		return apierr.Overload(apierr.NoMemory, "too many files are uploaded at the moment", uploadRetry, errManyUploads)
+	turn, err := s.acquireUpload(c.Request.Context(), c.Account)
+	if err != nil {
+		return err
 	}
+	defer turn.Release()
 	u := &upload{service: s, call: c, seen: map[string]bool{}}
 	u.file = File{
 		ID: newID("file-"), Account: c.Account, Key: c.Key, Purpose: Input, Name: "upload.jsonl",
@@ -359,4 +359,15 @@ func (s *Service) discard(ctx context.Context, object string) {
 	wake(s.deleted)
 }
 
-var errManyUploads = errors.New("too many uploads at a time")
+// acquireUpload waits for a place for an upload, before any of it is read.
+func (s *Service) acquireUpload(ctx context.Context, account string) (*admission.Turn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, uploadWait, errManyUploads)
+	defer cancel()
+	turn, err := s.uploads.Acquire(ctx, account)
+	if errors.Is(err, errManyUploads) {
+		return nil, apierr.Overload(apierr.NoMemory, "too many files are uploaded at the moment", uploadRetry, err)
+	}
+	return turn, err //nolint:wrapcheck // the end of ctx
+}
+
+var errManyUploads = errors.New("no upload has ended in time")

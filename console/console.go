@@ -86,7 +86,6 @@ type Console struct {
 	completer   Completer
 	batches     BatchService
 	gateways    func(context.Context) ([]cluster.Gateway, error)
-	uploads     downloads
 	rates       batchRates
 	tokenTexts  tokenTexts
 	past        pastActivity
@@ -107,7 +106,7 @@ func New(s Settings, d Deps) *Console {
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
 		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
-		batches: d.Batches, gateways: d.Gateways, uploads: downloads{running: map[string]int{}},
+		batches: d.Batches, gateways: d.Gateways,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),

@@ -175,14 +175,9 @@ func (c *Console) uploadFileByScript(r *request) error {
 // receiveFile reads the form of an upload as it arrives: the fields, and then the file. Its body has no limit but those of
 // files.
 func (c *Console) receiveFile(r *request) (f StoredFile, wrong []LineProblem, err error) {
-	body := newUploadBody(r)
-	defer func() { body.end(err != nil || len(wrong) > 0) }()
-	finish, ok := c.uploads.start(r.account.ID)
-	if !ok {
-		return StoredFile{}, nil, errManyUploads
-	}
-	defer finish()
-	fieldsOf, err := form.NewReader(r.Request().Header.Get("Content-Type"), body)
+	r.body.Unlimited = true
+	defer func() { r.endUpload(err != nil || len(wrong) > 0) }()
+	fieldsOf, err := form.NewReader(r.Request().Header.Get("Content-Type"), r.Request().Body)
 	if err != nil {
 		return StoredFile{}, nil, errUnreadable
 	}
@@ -230,9 +225,6 @@ func (c *Console) storeFile(r *request, name string, content io.Reader, fields m
 }
 
 const (
-	// In every uploadPatience, minUpload bytes of an upload must arrive.
-	uploadPatience = 20 * time.Second
-	minUpload      = 64 << 10
 	// maxUploadDiscard limits how much of a refused upload is read, in bytes: a browser that is still sending could miss the
 	// response.
 	maxUploadDiscard = 64 << 20
@@ -240,43 +232,17 @@ const (
 	answerPatience   = time.Minute // for the response after an upload
 )
 
-// uploadBody is the body of an upload, which may take long as long as it makes progress.
-type uploadBody struct {
-	io.ReadCloser
-	control  *http.ResponseController
-	received int // bytes since the deadline was set
-}
-
-func newUploadBody(r *request) *uploadBody {
-	b := &uploadBody{ReadCloser: r.Request().Body, control: http.NewResponseController(r.Response())}
-	b.extend(uploadPatience)
-	return b
-}
-
-func (b *uploadBody) extend(d time.Duration) {
-	b.control.SetReadDeadline(time.Now().Add(d)) //nolint:errcheck // net/http's connections support deadlines
-}
-
-// Read implements io.Reader.
-func (b *uploadBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if b.received += n; b.received >= minUpload {
-		b.received = 0
-		b.extend(uploadPatience)
-	}
-	return n, err
-}
-
-// end prepares the response. It discards the rest of a refused upload; then the read deadline stays set, because net/http
-// reads on before it sends the response.
-func (b *uploadBody) end(refused bool) {
+// endUpload prepares the response to an upload. It discards the rest of a refused one; then the read deadline stays set,
+// because net/http reads on before it sends the response.
+func (r *request) endUpload(refused bool) {
+	control := http.NewResponseController(r.Response())
 	if refused {
-		b.extend(discardPatience)
-		io.CopyN(io.Discard, b.ReadCloser, maxUploadDiscard) //nolint:errcheck // best effort
+		control.SetReadDeadline(time.Now().Add(discardPatience)) //nolint:errcheck // net/http's connections support deadlines
+		io.CopyN(io.Discard, r.body.arriving, maxUploadDiscard)  //nolint:errcheck // best effort
 	} else {
-		b.control.SetReadDeadline(time.Time{}) //nolint:errcheck // as in extend
+		r.body.End()
 	}
-	b.control.SetWriteDeadline(time.Now().Add(answerPatience)) //nolint:errcheck // as in extend
+	control.SetWriteDeadline(time.Now().Add(answerPatience)) //nolint:errcheck // as above
 }
 
 // filePage is the data of a file's page.

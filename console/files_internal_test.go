@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	apierr "basegate/errors"
+	"basegate/internal/bodyrate"
 )
 
 // anyBatches has the limits that messages mention.
@@ -23,7 +24,7 @@ func (anyBatches) Limits() BatchLimits { return BatchLimits{} }
 // What the storage or the database fails with is also what a slow or broken upload fails with.
 func TestFailureOfTheStorageIsNotTheUploads(t *testing.T) {
 	c := &Console{log: zap.NewNop(), batches: anyBatches{}}
-	r := &request{Context: echo.New().NewContext(httptest.NewRequest(http.MethodPost, "/files", nil), httptest.NewRecorder()), body: &requestBody{}}
+	r := &request{Context: echo.New().NewContext(httptest.NewRequest(http.MethodPost, "/files", nil), httptest.NewRecorder()), body: &requestBody{Reader: new(bodyrate.Reader)}}
 	for _, cause := range []error{os.ErrDeadlineExceeded, io.ErrUnexpectedEOF} {
 		if err := c.batchProblem(r, fmt.Errorf("store: %w", apierr.Storage(cause))); !errors.Is(err, errNoStorage) {
 			t.Errorf("%v of the storage: got %v, want %v", cause, err, errNoStorage)

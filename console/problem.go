@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/internal/bodyrate"
 )
 
 // problem is an error with the texts that a user sees. Its Error method returns the text without the title.
@@ -58,6 +60,10 @@ var (
 	errUnreadable = &problem{
 		status: http.StatusBadRequest, title: "Unreadable request",
 		text: "The request arrived incomplete or malformed. Nothing was changed.",
+	}
+	errSlow = &problem{
+		status: http.StatusBadRequest, title: "Slow request",
+		text: "The request arrived too slowly. Nothing was changed. Try again.",
 	}
 	errNoDatabase = &problem{
 		status: http.StatusServiceUnavailable, title: "The database is not responding",
@@ -107,6 +113,9 @@ func unreadable(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return tooLarge
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errSlow
+	}
 	return errUnreadable
 }
 
@@ -114,7 +123,8 @@ func unreadable(err error) error {
 // handlers below it return: with a page, or with JSON to a script.
 func (c *Console) renderError(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
-		r := &request{Context: ec, body: &requestBody{ReadCloser: ec.Request().Body}}
+		body := ec.Request().Body
+		r := &request{Context: ec, body: &requestBody{bodyrate.New(ec.Response(), body), body}}
 		ec.Request().Body = r.body
 		err := next(r)
 		switch {
@@ -226,5 +236,5 @@ func (r *request) discardBody() {
 	if http.NewResponseController(r.Response()).SetReadDeadline(time.Now().Add(5*time.Second)) != nil {
 		return
 	}
-	io.CopyN(io.Discard, r.Request().Body, 1<<20) //nolint:errcheck // best effort
+	io.CopyN(io.Discard, r.body.arriving, 1<<20) //nolint:errcheck // best effort
 }

@@ -7,12 +7,14 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"basegate/http1/strict"
 	"basegate/identity"
+	"basegate/internal/bodyrate"
 )
 
 // request is a request to the console and its response: echo's context, which the middleware passes on, with the
@@ -24,25 +26,28 @@ type request struct {
 	account identity.Account // zero if nobody is signed in
 }
 
-// requestBody is the body of a request. It remembers why it could not be read.
+// requestBody is the body of a request, which may not arrive too slowly.
 type requestBody struct {
-	io.ReadCloser
+	*bodyrate.Reader
 
-	failed error
+	arriving io.ReadCloser // without the limit
 }
+
+// Close implements io.Closer.
+func (b *requestBody) Close() error { return b.arriving.Close() }
 
 // Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		b.failed = err
+	n, err := b.Reader.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.End()
 	}
 	return n, err //nolint:wrapcheck // net/http's own
 }
 
 // disconnected reports whether the client has disconnected, while it was sending or since.
 func (r *request) disconnected() bool {
-	return strict.Disconnected(r.body.failed) || errors.Is(context.Cause(r.ctx()), context.Canceled)
+	return strict.Disconnected(r.body.Failed) || errors.Is(context.Cause(r.ctx()), context.Canceled)
 }
 
 // handler is the handler of a route. Middleware renders the error that it returns.
@@ -102,7 +107,7 @@ func (r *request) readJSON(into any) error {
 
 // invalidJSON converts an error of the decoder to a problem. An error of the body stays as unreadable returns it.
 func invalidJSON(err error) error {
-	if errors.Is(err, strict.ErrChunks) || errors.As(err, new(*http.MaxBytesError)) {
+	if errors.Is(err, strict.ErrChunks) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, new(*http.MaxBytesError)) {
 		return unreadable(err)
 	}
 	_, syntax := errors.AsType[*json.SyntaxError](err)

@@ -12,6 +12,7 @@ import (
 	"basegate/admission"
 	apierr "basegate/errors"
 	"basegate/http1/strict"
+	"basegate/internal/bodyrate"
 )
 
 const (
@@ -32,7 +33,7 @@ func (x *exchange) readBody() ([]byte, error) {
 		return nil, apierr.BodyTooLarge(limit)
 	}
 	u := newUpload(x)
-	defer u.end()
+	defer u.End()
 	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory, pooled: true}
 	source, err := x.decompressed(u)
 	if err != nil {
@@ -77,79 +78,24 @@ func (x *exchange) decompressed(u *upload) (io.Reader, error) {
 	}
 }
 
-const (
-	// uploadTimeout is how long a client may take to send its body.
-	uploadTimeout = 2 * time.Minute
-	// After the first uploadWindow, minUpload bytes must arrive in every further one: an upload holds memory.
-	uploadWindow = 10 * time.Second
-	minUpload    = 64 << 10
-	// deadlineStep is how far the read deadline must move to be set again.
-	deadlineStep = time.Second
-)
+// upload is the body of a request that arrives.
+type upload struct{ *bodyrate.Reader }
 
-// upload is the body of a request that arrives. It limits how slowly it may come, and remembers the error of the first
-// failed read: after a body has broken off, net/http reports a regular end for further reads.
-type upload struct {
-	body      io.Reader
-	control   *http.ResponseController
-	began     time.Time
-	deadline  time.Time
-	received  int   // bytes since the deadline was last extended
-	unlimited bool  // it may take longer than uploadTimeout
-	failed    error // nil while reads succeed
-}
-
-func newUpload(x *exchange) *upload {
-	u := &upload{body: x.r.Body, control: http.NewResponseController(x.w), began: time.Now()}
-	u.setDeadline(u.began.Add(2 * uploadWindow))
-	return u
-}
-
-// end removes the read deadline.
-func (u *upload) end() { u.control.SetReadDeadline(time.Time{}) } //nolint:errcheck // a connection without deadlines has none to remove
-
-// Read implements io.Reader.
-func (u *upload) Read(p []byte) (int, error) {
-	n, err := u.body.Read(p)
-	if err != nil && err != io.EOF {
-		u.failed = err
-	}
-	if u.received += n; u.received >= minUpload {
-		u.received = 0
-		u.extend(time.Now())
-	}
-	return n, err
-}
-
-// extend moves the read deadline after minUpload bytes have arrived.
-func (u *upload) extend(now time.Time) {
-	next := now.Add(uploadWindow)
-	if last := u.began.Add(uploadTimeout); next.After(last) && !u.unlimited {
-		next = last
-	}
-	if next.Sub(u.deadline) >= deadlineStep {
-		u.setDeadline(next)
-	}
-}
-
-func (u *upload) setDeadline(deadline time.Time) {
-	u.deadline = deadline
-	u.control.SetReadDeadline(deadline) //nolint:errcheck // a connection without deadlines has no slow uploads
-}
+func newUpload(x *exchange) *upload { return &upload{bodyrate.New(x.w, x.r.Body)} }
 
 // readErr returns the error for the client: its gzip, its chunks or its length are invalid, it was too slow, or it
 // disconnected while sending.
 func (u *upload) readErr() error {
 	switch {
-	case u.failed == nil:
+	case u.Failed == nil:
 		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
-	case strict.Disconnected(u.failed):
+	case strict.Disconnected(u.Failed):
 		return errClientGone
-	case errors.Is(u.failed, strict.ErrChunks):
+	case errors.Is(u.Failed, strict.ErrChunks):
 		return apierr.MalformedJSON(0, "the body's chunked encoding is malformed")
-	case errors.Is(u.failed, strict.ErrLength):
+	case errors.Is(u.Failed, strict.ErrLength):
 		return apierr.MalformedJSON(0, "the body is shorter than its Content-Length says")
-	case u.unlimited:
+	case u.Unlimited:
 		return apierr.MalformedJSON(0, "the body came too slowly: fewer than 64 KiB of it in ten seconds")
 	default:
 		return apierr.MalformedJSON(0, "the body came too slowly: it did not arrive within two minutes, or fewer than 64 KiB of it in ten seconds")

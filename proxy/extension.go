@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
+
+	"basegate/admission"
 )
 
 // Extension is a route of the API that another package serves, within the frame of every request: authentication, headers,
@@ -47,15 +49,19 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
+	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
+	defer x.memory.Release()
+	if x.r.Body != http.NoBody { // it may wait for its turn
+		if err := x.memory.Grow(admission.WaitingCost); err != nil {
+			return bufferFull(err)
+		}
+	}
 	upload := newUpload(x)
-	upload.unlimited = true
-	defer upload.end()
+	upload.Unlimited = true
+	defer upload.End()
 	body, err := x.decompressed(upload)
 	if err != nil {
 		return err
-	}
-	if body != io.Reader(upload) {
-		defer x.memory.Shrink(gunzipMemory)
 	}
 	x.r.Body = extensionBody{x.r.Body, body, upload}
 	err = extension.Serve(ExtensionCall{
