@@ -1,6 +1,11 @@
 package admission
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 var (
 	keysDesc = prometheus.NewDesc("basegate_admission_keys",
@@ -39,4 +44,44 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	send(waitingDesc, prometheus.GaugeValue, float64(s.Waiting))
 	send(bufferedDesc, prometheus.GaugeValue, float64(s.BufferedBytes))
 	send(refusedDesc, prometheus.CounterValue, float64(s.Refused))
+}
+
+var (
+	turnsLabel = []string{"work"}
+
+	turnsPlacesDesc = prometheus.NewDesc("basegate_turns_places",
+		"Places that accounts get in turn, by the work that needs one.", turnsLabel, nil)
+	turnsRunningDesc = prometheus.NewDesc("basegate_turns_running",
+		"Places that are held.", turnsLabel, nil)
+	turnsWaitingDesc = prometheus.NewDesc("basegate_turns_waiting",
+		"Calls that wait for a place.", turnsLabel, nil)
+	turnsLongestDesc = prometheus.NewDesc("basegate_turns_longest_wait_seconds",
+		"How long the call that waits longest has waited; 0 if none waits.", turnsLabel, nil)
+	turnsRefusedDesc = prometheus.NewDesc("basegate_turns_refused_total",
+		"Calls that gave up waiting for a place.", turnsLabel, nil)
+)
+
+// TurnsCollector exports the Stats of Turns by the name of their work. No label names an account.
+type TurnsCollector map[string]*Turns
+
+// Describe implements prometheus.Collector.
+func (TurnsCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{turnsPlacesDesc, turnsRunningDesc, turnsWaitingDesc, turnsLongestDesc, turnsRefusedDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c TurnsCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, work := range slices.Sorted(maps.Keys(c)) {
+		s := c[work].Stats()
+		send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64) {
+			ch <- prometheus.MustNewConstMetric(d, kind, value, work)
+		}
+		send(turnsPlacesDesc, prometheus.GaugeValue, float64(s.Places))
+		send(turnsRunningDesc, prometheus.GaugeValue, float64(s.Running))
+		send(turnsWaitingDesc, prometheus.GaugeValue, float64(s.Waiting))
+		send(turnsLongestDesc, prometheus.GaugeValue, s.Longest.Seconds())
+		send(turnsRefusedDesc, prometheus.CounterValue, float64(s.Refused))
+	}
 }

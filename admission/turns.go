@@ -1,8 +1,10 @@
 package admission
 
 import (
+	"cmp"
 	"container/list"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -197,4 +199,27 @@ func (t *Turns) Stats() TurnsStats {
 		s.Longest = max(s.Longest, time.Since(first.since))
 	}
 	return s
+}
+
+// AccountTurns are the places of one account.
+type AccountTurns struct {
+	Account          string
+	Running, Waiting int
+	Longest          time.Duration // that one of its calls waits now
+}
+
+// Accounts returns the accounts that hold places or wait, sorted by name.
+func (t *Turns) Accounts() []AccountTurns {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]AccountTurns, 0, len(t.accounts))
+	for name, a := range t.accounts {
+		of := AccountTurns{Account: name, Running: a.held, Waiting: a.waiters.Len()}
+		if first := a.waiters.Front(); first != nil {
+			of.Longest = time.Since(first.Value.(*Turn).since)
+		}
+		all = append(all, of)
+	}
+	slices.SortFunc(all, func(a, b AccountTurns) int { return cmp.Compare(a.Account, b.Account) })
+	return all
 }

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"basegate/admission"
 )
@@ -166,4 +169,51 @@ func TestNoPlaceIsLostWhileWaitersLeave(t *testing.T) {
 	if s := turns.Stats(); s.Running != 0 || s.Waiting != 0 || s.Accounts != 0 {
 		t.Errorf("got %+v, want nothing held", s)
 	}
+}
+
+func TestTurnsSayWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := admission.NewTurns(2, 1)
+		held := take(t, turns, "a")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { turns.Acquire(ctx, "a") })
+		}
+		defer take(t, turns, "b").Release()
+		time.Sleep(3 * time.Second)
+		want := []admission.AccountTurns{{Account: "a", Running: 1, Waiting: 2, Longest: 3 * time.Second}, {Account: "b", Running: 1}}
+		if got := turns.Accounts(); !slices.Equal(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		metrics := func() string {
+			var text strings.Builder
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(admission.TurnsCollector{"uploads": turns})
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				m := f.Metric[0]
+				fmt.Fprintf(&text, "%s %s %g\n", f.GetName(), m.Label[0].GetValue(), m.Gauge.GetValue()+m.Counter.GetValue())
+			}
+			return text.String()
+		}
+		wanted := `basegate_turns_longest_wait_seconds uploads 3
+basegate_turns_places uploads 2
+basegate_turns_refused_total uploads 0
+basegate_turns_running uploads 2
+basegate_turns_waiting uploads 2
+`
+		if got := metrics(); got != wanted {
+			t.Errorf("got metrics\n%swant\n%s", got, wanted)
+		}
+		wg.Wait() // for the minute
+		held.Release()
+		if got := metrics(); !strings.Contains(got, "refused_total uploads 2\n") {
+			t.Errorf("after two refusals, got metrics\n%s", got)
+		}
+	})
 }

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"basegate/admission"
 )
 
 // metrics are the figures of a Service.
@@ -17,6 +19,11 @@ func newMetrics() *metrics {
 		Name: "basegate_batch_lines_total",
 		Help: "Lines of batches that have ended, by model and result (completed, failed).",
 	}, []string{"model", "result"})}
+}
+
+// Turns returns the places for which accounts wait, by the work that needs them.
+func (s *Service) Turns() map[string]*admission.Turns {
+	return map[string]*admission.Turns{"uploads": s.uploads}
 }
 
 // know exports the series of models before their first lines.

@@ -21,6 +21,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/admission"
 	"basegate/budget/cluster"
 	"basegate/database"
 	"basegate/docs"
@@ -44,7 +45,7 @@ type Settings struct {
 	Configuration   []ConfigValue              // of the gateway, for administrators
 }
 
-// Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm, Notices and Gateways.
+// Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm, Notices, Gateways and Turns.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -64,6 +65,7 @@ type Deps struct {
 	Completer Completer
 	Batches   BatchService
 	Gateways  func(ctx context.Context) ([]cluster.Gateway, error) // lists those on the database; nil if there is only this one
+	Turns     map[string]*admission.Turns                          // for which accounts wait, by the work
 }
 
 // Console serves the pages. It is safe for concurrent use.
@@ -86,6 +88,7 @@ type Console struct {
 	completer   Completer
 	batches     BatchService
 	gateways    func(context.Context) ([]cluster.Gateway, error)
+	turns       map[string]*admission.Turns
 	rates       batchRates
 	tokenTexts  tokenTexts
 	past        pastActivity
@@ -106,7 +109,7 @@ func New(s Settings, d Deps) *Console {
 		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
 		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
-		batches: d.Batches, gateways: d.Gateways,
+		batches: d.Batches, gateways: d.Gateways, turns: d.Turns,
 		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),

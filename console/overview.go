@@ -1,12 +1,15 @@
 package console
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
+	"basegate/admission"
 	"basegate/budget/cluster"
 	"basegate/history"
 )
@@ -25,6 +28,51 @@ type overviewPage struct {
 	Times    []overviewTime // the charts as a table, the newest first
 	Events   []timelineEvent
 	Gateways []gatewayRow // none if there is only one
+	Turns    []turnsRow   // accounts that hold places or wait for one
+}
+
+// turnsRow is an account that holds places of some work, or waits for one.
+type turnsRow struct {
+	admission.AccountTurns
+	Work   string
+	Places int    // of all accounts
+	Email  string // empty: the gateway's own work
+	Wait   string // the longest; empty if none waits
+}
+
+// workNames are the names of the work for which accounts wait.
+var workNames = map[string]string{
+	"uploads": "Uploads of files", "validations": "Checks of batches", "reports": "Reports and searches", "prompt_saves": "Saves of prompts",
+}
+
+// maxTurnsShown limits the accounts of one work on the page: those that have waited longest.
+const maxTurnsShown = 20
+
+// turnsRows returns who waits for what.
+func (c *Console) turnsRows(r *request) ([]turnsRow, error) {
+	var rows []turnsRow
+	for _, work := range slices.Sorted(maps.Keys(c.turns)) {
+		accounts := c.turns[work].Accounts()
+		slices.SortStableFunc(accounts, func(a, b admission.AccountTurns) int { return cmp.Compare(b.Longest, a.Longest) })
+		for _, a := range accounts[:min(len(accounts), maxTurnsShown)] {
+			row := turnsRow{AccountTurns: a, Work: cmp.Or(workNames[work], work), Places: c.turns[work].Stats().Places}
+			if a.Waiting > 0 {
+				row.Wait = formatSeconds(a.Longest.Seconds())
+			}
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	known, err := c.readNames(r.ctx(), r.account)
+	if err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		rows[i].Email = known.emails[rows[i].Account]
+	}
+	return rows, nil
 }
 
 // gatewayRow is a row of the table of gateways.
@@ -121,6 +169,9 @@ func (c *Console) overviewPage(r *request) error {
 		return err
 	}
 	if page.Gateways, err = c.gatewayRows(r.ctx()); err != nil {
+		return err
+	}
+	if page.Turns, err = c.turnsRows(r); err != nil {
 		return err
 	}
 	return c.renderStatus(r, http.StatusOK, "admin-overview", "Overview", page)

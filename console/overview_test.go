@@ -8,14 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/tidwall/gjson"
 
+	"basegate/admission"
 	"basegate/budget/cluster"
 	"basegate/console"
 	"basegate/history"
+	"basegate/internal/poll"
 )
 
 // overviewData returns what the page's script draws.
@@ -86,6 +89,35 @@ func TestOverviewListsTheGatewaysOnOneDatabase(t *testing.T) {
 	s.account("root@example.org", true)
 	page := s.signIn("root@example.org").get("/admin/overview").body
 	has(t, page, "gw-1", `<span class="tag good">alive</span>`, "1,234", "v1.2", "gw-&lt;2&gt;", `<span class="tag bad">silent</span>`, "15", "ago")
+}
+
+func TestOverviewShowsWhoWaitsForWhat(t *testing.T) {
+	uploads, reports := admission.NewTurns(1, 1), admission.NewTurns(2, 1)
+	s := newSite(t, func(_ *console.Settings, d *console.Deps) {
+		d.Turns = map[string]*admission.Turns{"uploads": uploads, "reports": reports}
+	})
+	s.account("root@example.org", true)
+	ada, eve := s.account("ada@example.org", false), s.account("eve@example.org", false)
+	b := s.signIn("root@example.org")
+	has(t, b.get("/admin/overview").body, "Who waits for what", "Nobody")
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for _, held := range []struct {
+		turns   *admission.Turns
+		account string
+	}{{uploads, ada.ID}, {reports, "unnamed 7"}} {
+		_, err := held.turns.Acquire(ctx, held.account)
+		must(t, err)
+	}
+	waiting.Go(func() { uploads.Acquire(ctx, eve.ID) })
+	poll.Until(t, "an upload waits", func() bool { return uploads.Stats().Waiting == 1 })
+	page := b.get("/admin/overview").body
+	_, page, _ = strings.Cut(page, `id="overview-turns"`)
+	page, _, _ = strings.Cut(page, "</table>")
+	has(t, page, "Uploads of files", `<a href="/admin/accounts/`+ada.ID+`">ada@example.org</a>`, "eve@example.org", "Reports", "the gateway", `<td class="n">1</td><td class="n nowrap">`)
+	lacks(t, page, "unnamed")
 }
 
 func TestOverviewNamesTheAccountsOfBudgetAlarms(t *testing.T) {

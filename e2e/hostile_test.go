@@ -21,6 +21,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"basegate/internal/poll"
+	"basegate/mockvllm"
 )
 
 // hostileLoad is a gateway with hostile clients, which run until done is closed.
@@ -416,6 +419,33 @@ func isClosed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// Slow uploads of one account held every place, and all uploads of others got 503.
+func TestSlowUploadsOfOneAccountLeavePlacesForOthers(t *testing.T) {
+	const slow = 40
+	g, _ := startGateway(t, settings{}, mockvllm.Options{})
+	other := g.createKeyOf(g.newAccount("eve@example.org"), "eve")
+	g.waitForKey(other)
+	load := &hostileLoad{gateway: g, done: make(chan struct{}), address: strings.TrimPrefix(g.url, "http://")}
+	form := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"slow.jsonl\"\r\n\r\n"
+	head := "POST /v1/files HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer " + g.secret +
+		"\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 100000\r\n\r\n"
+	closed := load.holdConnections(t, slow, 'x', func(int) []byte { return []byte(head + form) })
+	running, waiting := `basegate_turns_running{work="uploads"}`, `basegate_turns_waiting{work="uploads"}`
+	poll.Until(t, "the slow uploads have their places", func() bool { return g.metric(running) == 8 && g.metric(waiting) == slow-8 })
+	for i := range 50 {
+		if got := g.upload(other, "{}\n", "purpose", "batch"); got.status != http.StatusOK {
+			t.Fatalf("upload %d of another account: got %d %s, want 200", i, got.status, got.body)
+		}
+	}
+	poll.Within(t, 5*waitTimeout, "the slow uploads are ended", func() bool { return isClosed(closed) })
+	close(load.done)
+	load.goroutines.Wait()
+	poll.Until(t, "no upload is left", func() bool { return g.metric(running) == 0 && g.metric(waiting) == 0 })
+	if g.metric(`basegate_turns_refused_total{work="uploads"}`) == 0 {
+		t.Error("no slow upload has waited in vain")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -148,9 +149,17 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		return nil, err
 	}
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
+	g.registry.MustRegister(g.turns())
 	g.console = g.newConsole(store, webhooks)
 	g.newServers(ctx)
 	return g, nil
+}
+
+// turns returns the places for which accounts wait, by the work that needs them.
+func (g *Gateway) turns() admission.TurnsCollector {
+	all := admission.TurnsCollector{"reports": g.db.Reports(), "prompt_saves": g.prompts.Writes()}
+	maps.Copy(all, g.batches.Turns())
+	return all
 }
 
 // newConsole creates the console.
@@ -159,7 +168,7 @@ func (g *Gateway) newConsole(store *identity.Store, webhooks http.RoundTripper) 
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts,
 		Transport: webhooks, Mail: g.mailer, Log: g.log.Named("console"), Warm: g.warm, Notices: g.notices,
-		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(),
+		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(), Turns: g.turns(),
 	})
 }
 
