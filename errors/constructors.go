@@ -242,6 +242,7 @@ type Budget struct {
 	ResetsAt time.Time
 
 	PromptBound int64 // tokens that the prompt may have by its bytes, if nothing can count it; 0 if it was counted
+	FreeText    int64 // bytes of text that the tokenizer takes a minute beyond the budget; 0 if the request is no text for it
 }
 
 // windows maps the window of a cap to its adjective in messages.
@@ -253,6 +254,9 @@ func BudgetSpent(b Budget) error {
 	request := "this request"
 	if b.PromptBound > 0 {
 		request = fmt.Sprintf("this request, whose prompt may have %d tokens (%s)", b.PromptBound, ByBytes)
+	}
+	if b.FreeText > 0 {
+		request = fmt.Sprintf("more than the %d MiB of text a minute that the tokenizer takes beyond it", b.FreeText>>20)
 	}
 	return &Error{
 		Code: BudgetExceeded,

@@ -59,6 +59,11 @@ func (s *Server) readRequest(x *exchange, rules bodyRules) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
+	return s.readAuthenticated(x, rules)
+}
+
+// readAuthenticated is readRequest after the authentication.
+func (s *Server) readAuthenticated(x *exchange, rules bodyRules) error {
 	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
 	body, err := x.readBody()
 	if err != nil {

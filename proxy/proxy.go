@@ -22,6 +22,7 @@ import (
 	"basegate/admission"
 	"basegate/fleet"
 	"basegate/identity"
+	"basegate/internal/ratelimit"
 	"basegate/receipt"
 )
 
@@ -59,6 +60,7 @@ type Server struct {
 	receipts  *receipt.Log
 	killers   *killers
 
+	freeText    *ratelimit.Limiter  // by account
 	largeParses *semaphore.Weighted // held while a large body is parsed
 
 	draining atomic.Bool
@@ -96,7 +98,7 @@ type Deps struct {
 func New(s Settings, d Deps) *Server {
 	server := &Server{
 		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, slots: d.Slots, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended, receipts: d.Receipts,
-		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1), killers: newKillers(),
+		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
 	}
 	server.settings.Store(&s)
 	return server

@@ -148,14 +148,25 @@ func (x *exchange) reserveErr(err error) error {
 }
 
 func (x *exchange) budgetExceeded(e *budget.Exceeded) error {
-	b := apierr.Budget{
-		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
-		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
-	}
+	b := apiBudget(e)
 	if x.prompt.final {
 		b.PromptBound = x.prompt.tokens
 	}
 	return apierr.BudgetSpent(b)
+}
+
+// freeTextExceeded returns the error of text for the tokenizer beyond an exhausted budget.
+func freeTextExceeded(e *budget.Exceeded) error {
+	b := apiBudget(e)
+	b.FreeText = freeText
+	return apierr.BudgetSpent(b)
+}
+
+func apiBudget(e *budget.Exceeded) apierr.Budget {
+	return apierr.Budget{
+		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
+		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
+	}
 }
 
 // ledgerRetry is when a client should retry that was refused because the ledger cannot be written.

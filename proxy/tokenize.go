@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"basegate/breaker"
+	"basegate/internal/ratelimit"
 	"basegate/receipt"
 	"basegate/stream"
 	"basegate/validate"
@@ -38,13 +39,44 @@ func (s *Server) tokenize(x *exchange) error { return s.callTokenizer(x, tokeniz
 // detokenize serves POST /v1/detokenize.
 func (s *Server) detokenize(x *exchange) error { return s.callTokenizer(x, detokenizeCall) }
 
-// callTokenizer takes the steps of a completion that do not concern its cost: the tokenizer is free, also for a key whose
-// budget is exhausted. A receipt is not: what is kept for ever needs a budget that lasts.
+// freeText is how much an account may send to the tokenizer while its budget or that of the key is used up, in bytes.
+const freeText = 10 << 20
+
+// freeTextRate is freeText a minute.
+var freeTextRate = ratelimit.Settings{Interval: time.Minute / freeText, Burst: freeText, MaxKeys: 1 << 16}
+
+// allowFreeText refuses text for the tokenizer if the budget is used up, and freeText of the last minute too.
+func (s *Server) allowFreeText(x *exchange, bytes int64) error {
+	exceeded := s.ledger.Exhausted(x.caller.payer)
+	if exceeded == nil || bytes <= 0 {
+		return nil
+	}
+	if bytes <= freeText && s.freeText.Take(x.caller.identity.AccountID, int(bytes)) == 0 {
+		return nil
+	}
+	return freeTextExceeded(exceeded)
+}
+
+// callTokenizer takes the steps of a completion that do not concern its cost: the tokenizer is free, up to freeText a minute
+// for an account whose budget is used up. A receipt is not: what is kept for ever needs a budget that lasts.
 func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 	defer x.memory.Release()
 	defer x.releaseBody()
 	withReceipt := false
-	if err := s.readRequest(x, s.receiptRules(call.rules, &withReceipt)); err != nil {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	announced := max(x.r.ContentLength, 0)
+	if err := s.allowFreeText(x, announced); err != nil {
+		return err
+	}
+	rules := func(x *exchange, body []byte) (*validate.Request, error) {
+		if err := s.allowFreeText(x, int64(len(body))-announced); err != nil { // it was compressed, or came in chunks
+			return nil, err
+		}
+		return call.validate(body, &x.memory)
+	}
+	if err := s.readAuthenticated(x, s.receiptRules(rules, &withReceipt)); err != nil {
 		return err
 	}
 	if withReceipt {
@@ -70,10 +102,6 @@ func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 		return err
 	}
 	return s.sendBody(x, cmp.Or(response.Header.Get("Content-Type"), "application/json"), response.plain.bytes)
-}
-
-func (c *tokenizerCall) rules(x *exchange, body []byte) (*validate.Request, error) {
-	return c.validate(body, &x.memory)
 }
 
 // send is the sender of the call. It receives the whole response.

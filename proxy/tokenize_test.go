@@ -1,6 +1,8 @@
 package proxy_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"fmt"
 	"io"
 	"net/http"
@@ -188,6 +190,52 @@ func TestTokenizeIsFree(t *testing.T) {
 		t.Errorf("with an exhausted budget: got %d %s, headers %v", got.status, got.body, got.header)
 	}
 	h.awaitRows(0)
+}
+
+// Without a limit, a key whose budget was used up kept a backend's tokenizer busy for ever.
+func TestTokenizerTakesLittleTextBeyondTheBudget(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	backend := startTokenizer(t, func(w http.ResponseWriter, _ *http.Request) {
+		calls++
+		io.WriteString(w, `{"count":1,"max_model_len":4096,"tokens":[1]}`)
+	}, nil)
+	h := newHarness(t, func(o *harnessOptions) { o.settings.MaxBodyBytes = 16 << 20 }, backend)
+	body := `{"model":"m","prompt":"` + strings.Repeat("x", 9<<20) + `"}`
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	io.WriteString(w, body)
+	w.Close()
+	send := func(zip bool) response {
+		if !zip {
+			return h.post("/v1/tokenize", body)
+		}
+		r := h.newRequest(t.Context(), http.MethodPost, "/v1/tokenize", zipped.String())
+		r.Header.Set("Content-Encoding", "gzip")
+		return h.do(r)
+	}
+	for range 2 {
+		if got := send(false); got.status != http.StatusOK {
+			t.Fatalf("with a budget: got %d %s, want 200", got.status, got.body)
+		}
+	}
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(0) }))
+	if got := send(false); got.status != http.StatusOK {
+		t.Fatalf("within the allowance: got %d %s, want 200", got.status, got.body)
+	}
+	for _, zip := range []bool{false, true} {
+		got := send(zip)
+		if got.status != http.StatusTooManyRequests || gjson.Get(got.body, "error.code").Str != "budget_exceeded" ||
+			!strings.Contains(gjson.Get(got.body, "error.message").Str, "10 MiB of text a minute") {
+			t.Errorf("beyond the allowance, compressed %t: got %d %s, want 429 budget_exceeded", zip, got.status, got.body)
+		}
+	}
+	if calls != 3 {
+		t.Errorf("the tokenizer was called %d times, want 3", calls)
+	}
+	if got := h.post("/v1/tokenize", `{"model":"m","prompt":"`+strings.Repeat("x", 11<<20)+`"}`); got.status != http.StatusTooManyRequests {
+		t.Errorf("more than the allowance at once: got %d %s, want 429", got.status, got.body)
+	}
 }
 
 // startTokenizer starts a backend whose /tokenize is a handler. The gateway's probe of it is answered as ever.
