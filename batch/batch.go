@@ -48,6 +48,7 @@ type Line struct {
 	Body                          []byte
 	Deadline                      time.Time // of the batch
 	Place                         Place
+	Memory                        admission.Allocation // of the key; holds Body. ServeLine takes it over
 }
 
 // Place is the permission to run one line at a backend, beside its live requests.
@@ -99,6 +100,8 @@ type Completer interface {
 	// ServeLine sends a line to a backend. If the cause of ctx's end is a context.Canceled, the line is charged as a request
 	// whose client has disconnected.
 	ServeLine(ctx context.Context, l Line) Result
+	// Allocate returns what counts the memory of a line of a key. The caller must release it, or pass it to ServeLine.
+	Allocate(key string) admission.Allocation
 	// AcquirePlace returns a place at a backend of the model that runs fewer than perBackend lines, or nil and what a
 	// line would wait for. It starts the model if start is true. The caller must release the place.
 	AcquirePlace(model string, perBackend int, start bool) (Place, Reason)

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/admission"
 	"basegate/budget"
 	"basegate/database"
 	"basegate/internal/databasetest"
@@ -34,6 +35,8 @@ func (*cappedCompleter) AcquirePlace(string, int, bool) (Place, Reason) { return
 func (*cappedCompleter) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
 	return func(string, []byte) (string, error) { return "m", nil }, nil
 }
+
+func (*cappedCompleter) Allocate(string) admission.Allocation { return admission.Allocation{} }
 
 func (c *cappedCompleter) ServeLine(ctx context.Context, l Line) Result {
 	id := newID("req_")

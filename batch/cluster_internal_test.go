@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
+	"basegate/admission"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
@@ -245,6 +246,7 @@ type testCompleter struct {
 	gateway string
 	backend *testBackend
 	serving atomic.Int64
+	memory  *admission.Queue
 
 	mu      sync.Mutex
 	gate    chan struct{} // closed: lines are served; replaced by hold
@@ -253,7 +255,7 @@ type testCompleter struct {
 }
 
 func newTestCompleter(gateway string) *testCompleter {
-	c := &testCompleter{gateway: gateway, backend: &testBackend{}, gate: make(chan struct{})}
+	c := &testCompleter{gateway: gateway, backend: &testBackend{}, gate: make(chan struct{}), memory: admission.New(admission.Settings{MaxBufferedBytes: 1 << 20})}
 	close(c.gate)
 	return c
 }
@@ -276,6 +278,9 @@ func (c *testCompleter) sent() []string {
 
 var lastRequest atomic.Int64
 
+// Allocate implements Completer.
+func (c *testCompleter) Allocate(key string) admission.Allocation { return c.memory.Allocate(key) }
+
 // ServeLine implements Completer.
 func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
 	prompt := gjson.GetBytes(l.Body, "prompt").Str
@@ -293,6 +298,7 @@ func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
 	case <-gate:
 	case <-ctx.Done():
 		if !errors.Is(context.Cause(ctx), errLeaseLost) {
+			l.Memory.Release()
 			return Result{State: Cancelled, Began: true, Release: func() {}}
 		}
 		<-gate // a response that has arrived at the same moment
@@ -300,7 +306,7 @@ func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
 	id := fmt.Sprintf("req_%s_%d", c.gateway, lastRequest.Add(1))
 	return Result{
 		RequestID: id, Status: 200, Body: []byte(`{"usage":{"prompt_tokens":4,"completion_tokens":6}}`), Success: true, InputTokens: 4, OutputTokens: 6,
-		Settlement: &testSettlement{id: id, line: prompt}, Release: func() {},
+		Settlement: &testSettlement{id: id, line: prompt}, Release: l.Memory.Release,
 	}
 }
 

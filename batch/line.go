@@ -31,6 +31,8 @@ type outcome struct {
 	cut     bool // of isResult: the batch has ended while the line ran
 	result  Result
 
+	cached, reasoning int64 // tokens among those charged
+
 	reason     Reason // of isUntried
 	resetsAt   time.Time
 	delay      time.Duration
@@ -65,8 +67,13 @@ func (j *job) runLine(ref lineRef, place Place) outcome {
 	untried := func(reason Reason, delay time.Duration) outcome {
 		return outcome{kind: isUntried, line: ref, reason: reason, delay: delay}
 	}
+	memory := s.completer.Allocate(j.batch.Key)
+	if memory.Grow(ref.length) != nil { // before it is read, since many lines may be long
+		return untried(Capacity, waitDelay)
+	}
 	text, err := j.readLine(j.ctx, ref)
 	if err != nil {
+		memory.Release()
 		if j.ctx.Err() == nil {
 			s.log.Warn("a line of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
 		}
@@ -79,12 +86,12 @@ func (j *job) runLine(ref lineRef, place Place) outcome {
 		return newResult(ref, resultObject{
 			CustomID: gjson.GetBytes(text, "custom_id").Str,
 			Error:    &errorObject{"internal_error", "the line of the file has changed"},
-		}, Result{})
+		}, Result{Release: memory.Release})
 	}
 	settings := s.settings.Load()
 	r := s.completer.ServeLine(j.ctx, Line{
 		Batch: j.batch.ID, Account: j.batch.Account, Key: j.batch.Key, Endpoint: l.url, Body: l.body,
-		Deadline: time.Unix(j.batch.ExpiresAt, 0), Place: place,
+		Deadline: time.Unix(j.batch.ExpiresAt, 0), Place: place, Memory: memory,
 	})
 	switch r.State {
 	case Cancelled:
@@ -136,7 +143,13 @@ func newResult(ref lineRef, o resultObject, r Result) outcome {
 		o.Response, o.Error = nil, &errorObject{"internal_error", "the response could not be encoded"}
 		text, _ = encodeResult(o)
 	}
-	return outcome{kind: isResult, line: ref, text: text, success: r.Success, result: r}
+	usage := gjson.GetBytes(r.Body, "usage")
+	r.Body = nil // text has it
+	return outcome{
+		kind: isResult, line: ref, text: text, success: r.Success, result: r,
+		cached:    min(usage.Get("prompt_tokens_details.cached_tokens").Int(), r.InputTokens),
+		reasoning: min(usage.Get("completion_tokens_details.reasoning_tokens").Int(), r.OutputTokens),
+	}
 }
 
 // encodeResult encodes a result. The body is copied byte for byte, without its end of line: encoding/json would compact

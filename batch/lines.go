@@ -106,19 +106,18 @@ func problem(code, param, format string, args ...any) *invalidLineError {
 // lineParser parses lines. Its decoder is reused.
 type lineParser struct {
 	decoder *jsontext.Decoder
-	source  *bytes.Reader
 }
 
 func newLineParser() *lineParser {
-	source := bytes.NewReader(nil)
-	return &lineParser{jsontext.NewDecoder(source), source}
+	return &lineParser{jsontext.NewDecoder(new(bytes.Buffer))}
 }
 
 // parse parses a line. Its body is validated elsewhere, by the rules of the endpoint, so its bytes are only delimited
 // here: the decoder checks its syntax.
 func (p *lineParser) parse(text []byte) (l line, refused *invalidLineError) {
-	p.source.Reset(text)
-	p.decoder.Reset(p.source, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+	defer p.decoder.Reset(new(bytes.Buffer)) // which lets go of the line
+	p.decoder.Reset(bytes.NewBuffer(text),   // which it reads without a copy
+		jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 	notObject := problem(codeInvalidLine, "", "the line is not one JSON object")
 	if start, err := p.decoder.ReadToken(); err != nil || start.Kind() != '{' {
 		return line{}, notObject

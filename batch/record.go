@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
 	"basegate/budget"
@@ -243,8 +242,16 @@ func discardResults(all []outcome) {
 // write appends the results to their files, and then writes what counts of the files, the charges and the lines in one
 // transaction.
 func (r *recorder) write(ctx context.Context, all []outcome) error {
-	var output, failures []byte
 	var c counts
+	succeeded, failed := 0, 0 // bytes: a slice that grows would take up to twice as many
+	for i := range all {
+		if all[i].success {
+			succeeded += len(all[i].text)
+		} else {
+			failed += len(all[i].text)
+		}
+	}
+	output, failures := make([]byte, 0, succeeded), make([]byte, 0, failed)
 	changes := false
 	for i := range all {
 		o := &all[i]
@@ -259,7 +266,7 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 			c.failed++
 		}
 		if o.kind == isResult {
-			c.charge(&o.result)
+			c.charge(o)
 		}
 	}
 	if !changes {
@@ -308,12 +315,11 @@ func (r *recorder) writeLines(ctx context.Context, tx database.Tx, all []outcome
 }
 
 // charge counts what a line was charged, which the gateway has counted itself if its response does not say it.
-func (c *counts) charge(r *Result) {
-	c.input += r.InputTokens
-	c.output += r.OutputTokens
-	usage := gjson.GetBytes(r.Body, "usage")
-	c.cached += min(usage.Get("prompt_tokens_details.cached_tokens").Int(), r.InputTokens)
-	c.reasoning += min(usage.Get("completion_tokens_details.reasoning_tokens").Int(), r.OutputTokens)
+func (c *counts) charge(o *outcome) {
+	c.input += o.result.InputTokens
+	c.output += o.result.OutputTokens
+	c.cached += o.cached
+	c.reasoning += o.reasoning
 }
 
 // append appends results to the files, and reports whether the error file is a new one.

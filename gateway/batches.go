@@ -30,7 +30,7 @@ var lineStates = map[proxy.LineState]batch.State{
 func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
 	r := c.proxy.ServeLine(ctx, proxy.Line{
 		Batch: l.Batch, Account: l.Account, Key: l.Key, Endpoint: l.Endpoint, Body: l.Body,
-		Deadline: l.Deadline,
+		Deadline: l.Deadline, Memory: l.Memory,
 		Place:    l.Place.(*fleet.Place), //nolint:errcheck,forcetypeassert // AcquirePlace's
 	})
 	return batch.Result{
@@ -38,6 +38,9 @@ func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
 		Began: r.Began, InputTokens: r.Usage.Prompt, OutputTokens: r.Usage.Completion, Settlement: r.Settlement, Release: r.Release, Reason: batch.Reason(r.Reason), ResetsAt: r.ResetsAt,
 	}
 }
+
+// Allocate implements batch.Completer.
+func (c completer) Allocate(key string) admission.Allocation { return c.proxy.Allocate(key) }
 
 // AcquirePlace implements batch.Completer.
 func (c completer) AcquirePlace(model string, perBackend int, start bool) (batch.Place, batch.Reason) {

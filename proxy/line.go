@@ -24,8 +24,9 @@ type Line struct {
 	Account, Key string
 	Endpoint     string // its path
 	Body         []byte
-	Deadline     time.Time    // of the batch
-	Place        *fleet.Place // where it runs, unless its prefix belongs elsewhere; the caller releases it
+	Deadline     time.Time            // of the batch
+	Place        *fleet.Place         // where it runs, unless its prefix belongs elsewhere; the caller releases it
+	Memory       admission.Allocation // of the key; holds Body. ServeLine takes it over
 }
 
 // priority returns the line's priority at a backend that schedules by it: the deadline in seconds since 1970. The
@@ -89,6 +90,9 @@ type lineWaitsError struct {
 // Error implements error.
 func (*lineWaitsError) Error() string { return "the line waits" }
 
+// Allocate returns what counts the memory of a line of a key.
+func (s *Server) Allocate(key string) admission.Allocation { return s.queue.Allocate(key) }
+
 // ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses
 // no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
 // lowered, and the charge of its success is left to the caller. If ctx ends and its cause is a context.Canceled, the line is
@@ -98,16 +102,19 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 		return LineResult{State: LineWaits, Reason: reason, Release: func() {}}
 	}
 	if !s.begin() {
+		l.Memory.Release()
 		return waits(WaitsForCapacity)
 	}
 	defer s.end()
 	w := &lineResponse{header: http.Header{}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.Endpoint, bytes.NewReader(l.Body))
 	if err != nil {
+		l.Memory.Release()
 		return waits(WaitsForCapacity)
 	}
 	r.Header.Set("X-Acs-Workload", "batch")
 	x := s.newExchange(w, r)
+	x.memory = l.Memory
 	x.caller.onBehalfOf = &principal{account: l.Account, key: l.Key}
 	x.caller.line = &line{Line: l}
 	x.delivery.bodyRead = true
@@ -165,12 +172,7 @@ func (s *Server) readLine(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return &lineWaitsError{reason: WaitsForKey}
 	}
-	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
-	body := x.caller.line.Body
-	if x.memory.Grow(int64(len(body))) != nil {
-		return &lineWaitsError{reason: WaitsForCapacity}
-	}
-	if err := s.parse(x, body, s.validateLine); err != nil {
+	if err := s.parse(x, x.caller.line.Body, s.validateLine); err != nil {
 		if errors.Is(err, admission.ErrFull) {
 			return &lineWaitsError{reason: WaitsForCapacity}
 		}
