@@ -259,6 +259,8 @@ func (b *browser) savePrompt(name, document string) string {
 // unauthorizedCompleter refuses every completion.
 type unauthorizedCompleter struct{}
 
+func (unauthorizedCompleter) AllowFreeText(budget.Payer, int64) error { return nil }
+
 func (unauthorizedCompleter) EstimateOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusUnauthorized)
 }

@@ -118,6 +118,8 @@ var rates = map[string]func(*Console, *request) error{
 	"POST /feedback":               (*Console).allowFeedback,
 	"POST /console/api/prompts":    (*Console).allowSave,
 	"PUT /console/api/prompts/:id": (*Console).allowSave,
+	"POST /console/api/tokenize":   (*Console).allowTokenizer,
+	"POST /console/api/detokenize": (*Console).allowTokenizer,
 }
 
 // Mount registers the console on e: its static files, its routes, and the page for unknown paths. That page is the

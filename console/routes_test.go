@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"basegate/budget"
 	"basegate/console"
 )
 
@@ -85,6 +86,8 @@ func (p panicker) ServeOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Re
 func (p panicker) ChatOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Request) {
 	panic(p.value)
 }
+
+func (p panicker) AllowFreeText(budget.Payer, int64) error { panic(p.value) }
 
 func (p panicker) EstimateOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Request) {
 	panic(p.value)

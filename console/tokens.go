@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"basegate/budget"
 	apierr "basegate/errors"
 	"basegate/fleet"
 )
@@ -28,6 +29,16 @@ const (
 	// tokenizerTimeout limits all requests to backends for one request of a script.
 	tokenizerTimeout = 30 * time.Second
 )
+
+// allowTokenizer returns an error if the budget of the account is used up, and what it may send to the tokenizer beyond it. A
+// body of unknown length counts as the largest.
+func (c *Console) allowTokenizer(r *request) error {
+	size := r.Request().ContentLength
+	if size < 0 {
+		size = maxTokenizerBody
+	}
+	return c.completer.AllowFreeText(budget.Payer{Account: r.account.ID, AccountCaps: r.account.Caps}, size)
+}
 
 // tokenize responds with the token ids of a prompt, as a completion would see them: with the special tokens. A fragment
 // continues other tokens, so it has none.

@@ -15,6 +15,8 @@ type Completer interface {
 	ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 	ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
 	EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
+	// AllowFreeText returns an error of the API if a budget of the payer is used up, and what it may send to the tokenizer too.
+	AllowFreeText(payer budget.Payer, bytes int64) error
 }
 
 // noLimit is for bodies that the API limits itself.

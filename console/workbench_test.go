@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
+	"basegate/budget"
 	"basegate/config"
 	"basegate/console"
 	"basegate/fleet"
@@ -35,6 +36,8 @@ func (c *recordingCompleter) ChatOnBehalfOf(account, key string, w http.Response
 	c.calls = append(c.calls, "chat "+account+" "+key+" "+string(body))
 	io.WriteString(w, "chatted")
 }
+
+func (*recordingCompleter) AllowFreeText(budget.Payer, int64) error { return nil }
 
 func (c *recordingCompleter) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"basegate/breaker"
+	"basegate/budget"
 	"basegate/internal/ratelimit"
 	"basegate/receipt"
 	"basegate/stream"
@@ -45,13 +46,14 @@ const freeText = 10 << 20
 // freeTextRate is freeText a minute.
 var freeTextRate = ratelimit.Settings{Interval: time.Minute / freeText, Burst: freeText, MaxKeys: 1 << 16}
 
-// allowFreeText refuses text for the tokenizer if the budget is used up, and freeText of the last minute too.
-func (s *Server) allowFreeText(x *exchange, bytes int64) error {
-	exceeded := s.ledger.Exhausted(x.caller.payer)
+// AllowFreeText refuses text for the tokenizer if a budget of the payer is used up, and freeText of the last minute too. The
+// error is one of the API.
+func (s *Server) AllowFreeText(p budget.Payer, bytes int64) error {
+	exceeded := s.ledger.Exhausted(p)
 	if exceeded == nil || bytes <= 0 {
 		return nil
 	}
-	if bytes <= freeText && s.freeText.Take(x.caller.identity.AccountID, int(bytes)) == 0 {
+	if bytes <= freeText && s.freeText.Take(p.Account, int(bytes)) == 0 {
 		return nil
 	}
 	return freeTextExceeded(exceeded)
@@ -67,11 +69,11 @@ func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 		return err
 	}
 	announced := max(x.r.ContentLength, 0)
-	if err := s.allowFreeText(x, announced); err != nil {
+	if err := s.AllowFreeText(x.caller.payer, announced); err != nil {
 		return err
 	}
 	rules := func(x *exchange, body []byte) (*validate.Request, error) {
-		if err := s.allowFreeText(x, int64(len(body))-announced); err != nil { // it was compressed, or came in chunks
+		if err := s.AllowFreeText(x.caller.payer, int64(len(body))-announced); err != nil { // it was compressed, or came in chunks
 			return nil, err
 		}
 		return call.validate(body, &x.memory)

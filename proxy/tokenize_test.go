@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget"
 	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/quota"
@@ -232,6 +233,12 @@ func TestTokenizerTakesLittleTextBeyondTheBudget(t *testing.T) {
 	}
 	if calls != 3 {
 		t.Errorf("the tokenizer was called %d times, want 3", calls)
+	}
+	account := budget.Payer{Account: "acc_1", AccountCaps: quota.Caps{DayTotal: quota.Limit(0)}} // of the console, without a key
+	for i, allowed := range []bool{true, false} {
+		if err := h.server.AllowFreeText(account, 9<<20); (err == nil) != allowed {
+			t.Errorf("text %d of an account at the console: got %v, want it allowed: %t", i, err, allowed)
+		}
 	}
 	if got := h.post("/v1/tokenize", `{"model":"m","prompt":"`+strings.Repeat("x", 11<<20)+`"}`); got.status != http.StatusTooManyRequests {
 		t.Errorf("more than the allowance at once: got %d %s, want 429", got.status, got.body)
