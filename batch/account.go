@@ -235,14 +235,13 @@ func (s *Service) BatchesOf(ctx context.Context, account, after string, limit in
 	if more = len(all) > limit; more {
 		all = all[:limit]
 	}
-	return s.detailsOf(ctx, all), more, nil
+	return detailsOf(all), more, nil
 }
 
-func (s *Service) detailsOf(ctx context.Context, all []Batch) []Details {
+func detailsOf(all []Batch) []Details {
 	details := make([]Details, len(all))
-	waiting := s.waits(ctx)
 	for i := range all {
-		details[i] = Details{all[i].toObject(nil, waiting(&all[i])), all[i].Account, all[i].Key}
+		details[i] = Details{all[i].toObject(nil), all[i].Account, all[i].Key}
 	}
 	return details
 }
@@ -255,17 +254,8 @@ func listAllBatches(ctx context.Context, q querier, p page) ([]Batch, error) {
 
 // UnfinishedOf returns the batches of an account that have not ended.
 func (s *Service) UnfinishedOf(ctx context.Context, account string) ([]Details, error) {
-	all, err := unfinished(ctx, s.db.Read())
-	if err != nil {
-		return nil, unreadable(err)
-	}
-	var own []Batch
-	for i := range all {
-		if all[i].Account == account {
-			own = append(own, all[i])
-		}
-	}
-	return s.detailsOf(ctx, own), nil
+	all, err := unfinishedOf(ctx, s.db.Read(), account)
+	return detailsOf(all), unreadable(err)
 }
 
 // batchOf returns a batch of an account, or of any if that is empty.
@@ -286,7 +276,7 @@ func (s *Service) BatchOf(ctx context.Context, account, id string) (*Details, er
 	if err != nil {
 		return nil, err
 	}
-	o, err := s.object(ctx, &b, s.waits(ctx))
+	o, err := s.object(ctx, &b)
 	if err != nil {
 		return nil, err
 	}

@@ -31,8 +31,11 @@ import (
 type Settings struct {
 	MaxFileBytes    int64
 	MaxAccountBytes int64         // of all files of an account
+	MaxAccountFiles int           // of an account
 	Keep            time.Duration // how long a file is kept unless its creator chooses otherwise
 	MaxLineBytes    int64
+
+	MaxUnfinished int // batches of an account
 
 	PerBackend  int // batch lines that a backend runs at a time
 	Attempts    int // of a line whose failures may pass
@@ -46,8 +49,8 @@ type Settings struct {
 type Line struct {
 	Batch, Account, Key, Endpoint string
 	Body                          []byte
-	Deadline                      time.Time // of the batch
-	Place                         Place
+	Deadline                      time.Time            // of the batch
+	Place                         Place                // nil: the line only asks what it would wait for
 	Memory                        admission.Allocation // of the key; holds Body. ServeLine takes it over
 }
 
@@ -61,6 +64,8 @@ type Reason string
 const (
 	Nothing  Reason = ""
 	Budget   Reason = "budget"
+	Key      Reason = "key"     // which is paused or expired
+	Account  Reason = "account" // which is disabled or not approved
 	Model    Reason = "model"
 	Capacity Reason = "capacity"
 	Window   Reason = "window" // of a model that only its warm windows start
@@ -72,7 +77,7 @@ type State int
 // The states of a Result.
 const (
 	Ended     State = iota // it has a response
-	Waits                  // it has not been sent to a backend, and may be later
+	Waits                  // it has not been sent to a backend, and may be later; for the Model if it has no Place
 	Cancelled              // its context ended
 )
 
@@ -95,6 +100,14 @@ type Result struct {
 	ResetsAt time.Time // of the exhausted cap; zero if there is none
 }
 
+// Standing tells whether a key may send lines.
+type Standing struct {
+	Reason   Reason    // Budget, Key or Account; Nothing: it may
+	ResetsAt time.Time // of the exhausted cap
+	Revoked  bool      // it will never be used again
+	Caps     int64     // differs after a cap of the key or its account has changed
+}
+
 // Completer serves lines as live requests are served. Its methods are safe for concurrent use.
 type Completer interface {
 	// ServeLine sends a line to a backend. If the cause of ctx's end is a context.Canceled, the line is charged as a request
@@ -105,6 +118,8 @@ type Completer interface {
 	// AcquirePlace returns a place at a backend of the model that runs fewer than perBackend lines, or nil and what a
 	// line would wait for. It starts the model if start is true. The caller must release the place.
 	AcquirePlace(model string, perBackend int, start bool) (Place, Reason)
+	// Standing tells whether a key may send lines at the moment. It does not block.
+	Standing(key string) Standing
 	// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of
 	// their models. The functions' errors are those of the API.
 	Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error)
@@ -129,14 +144,17 @@ type Service struct {
 	drain   sync.Once
 	drained chan struct{} // closed when no new line is sent to a backend
 
-	validations chan struct{} // held while a file is validated
+	validations *admission.Turns // one is held while a slice of a file is validated
+	largeFiles  *admission.Turns // one is held from the first slice of a file that has several to the last
 	uploads     *admission.Turns
-	changed     chan struct{} // wakes the dispatcher
-	created     chan struct{} // wakes the poller
-	deleted     chan struct{} // wakes the sweeper
-	tasks       sync.WaitGroup
-	ctx         context.Context //nolint:containedctx // of the service's goroutines
-	stop        context.CancelCauseFunc
+	backlog     atomic.Pointer[backlog]
+
+	changed chan struct{} // wakes the dispatcher
+	created chan struct{} // wakes the poller
+	deleted chan struct{} // wakes the sweeper
+	tasks   sync.WaitGroup
+	ctx     context.Context //nolint:containedctx // of the service's goroutines
+	stop    context.CancelCauseFunc
 }
 
 const (
@@ -150,7 +168,8 @@ func New(db *database.DB, store storage.Store, completer Completer, s Settings, 
 	service := &Service{
 		db: db, store: store, completer: completer, log: log, metrics: newMetrics(), clock: time.Now,
 		uploading: map[string]int64{}, jobs: map[int64]*job{},
-		validations: make(chan struct{}, 1), uploads: admission.NewTurns(uploadPlaces, uploadsPerAccount),
+		validations: admission.NewTurns(1, 1), largeFiles: admission.NewTurns(maxLargeValidations, 2),
+		uploads: admission.NewTurns(uploadPlaces, uploadsPerAccount),
 		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1), drained: make(chan struct{}),
 	}
 	service.Reload(s)

@@ -32,6 +32,13 @@ func (freePlace) Release() {}
 
 func (*cappedCompleter) AcquirePlace(string, int, bool) (Place, Reason) { return freePlace{}, Nothing }
 
+func (c *cappedCompleter) Standing(string) Standing {
+	if e := c.ledger.Exhausted(c.payer); e != nil {
+		return Standing{Reason: Budget, ResetsAt: e.ResetsAt}
+	}
+	return Standing{}
+}
+
 func (*cappedCompleter) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
 	return func(string, []byte) (string, error) { return "m", nil }, nil
 }
@@ -84,7 +91,7 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 		defer store.Close()
 		completer := &cappedCompleter{ledger, budget.Payer{Key: "k", Account: "a", KeyCaps: quota.Caps{DayTotal: quota.Limit(35)}}}
 		s := New(db, store, completer, Settings{
-			MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxLineBytes: 1 << 10, Keep: time.Hour, PerBackend: 2, Attempts: 1,
+			MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxAccountFiles: 10, MaxLineBytes: 1 << 10, Keep: time.Hour, MaxUnfinished: 10, PerBackend: 2, Attempts: 1,
 		}, zap.NewNop())
 		must(s.Start(t.Context()))
 		defer s.Close()
@@ -102,12 +109,11 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 			t.Errorf("before midnight: %s with %d lines, want in_progress with the 3 that fit", d.Status, d.Counts.Completed)
 		}
 		s.mu.Lock()
-		var waiting *Waiting
-		for _, j := range s.jobs {
-			waiting = j.waitingFor()
+		if n := len(s.jobs); n != 0 {
+			t.Errorf("%d batches are in memory before midnight, want none", n)
 		}
 		s.mu.Unlock()
-		if w := waiting; w == nil || w.Reason != Budget || w.ResetsAt == nil || *w.ResetsAt != midnight.Unix() {
+		if w := d.WaitingFor; w == nil || w.Reason != Budget || w.ResetsAt == nil || *w.ResetsAt != midnight.Unix() {
 			t.Errorf("before midnight it waits for %+v, want the budget until %d", w, midnight.Unix())
 		}
 

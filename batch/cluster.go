@@ -39,15 +39,8 @@ type cluster struct {
 	clockOffset atomic.Int64 // of the database's clock to this machine's, in nanoseconds
 	sweeper     atomic.Pointer[lease]
 
-	// The poller owns these.
-	registered holder              // the epoch in which this gateway has asked for batches
-	shown      map[int64]shownWait // what the leases say of the jobs
-}
-
-// shownWait is what a lease says that its batch waits for.
-type shownWait struct {
-	reason   Reason
-	resetsAt int64 // seconds since 1970; 0: it is not known
+	// The poller owns it.
+	registered holder // the epoch in which this gateway has asked for batches
 }
 
 // now returns the database's time.
@@ -93,9 +86,8 @@ func (s *Service) writeLeased(ctx context.Context, seq int64, l lease, apply fun
 	})
 }
 
-// leases returns this gateway's leases on batches that have not ended. It takes batches that no gateway has, unless the
-// gateway drains.
-func (s *Service) leases(ctx context.Context, unfinished []Batch) (map[int64]lease, error) {
+// leases returns this gateway's leases on batches. It takes batches that are due and no gateway has, unless the gateway drains.
+func (s *Service) leases(ctx context.Context, w *work) (map[int64]lease, error) {
 	c := s.cluster
 	me := c.holder()
 	if me == (holder{}) {
@@ -110,13 +102,13 @@ func (s *Service) leases(ctx context.Context, unfinished []Batch) (map[int64]lea
 	c.clockOffset.Store(int64(time.UnixMicro(now).Sub(began.Add(time.Since(began) / 2))))
 	_, swept := held[sweeperSeq]
 	free := !swept
-	for i := range unfinished {
-		_, leased := held[unfinished[i].seq]
+	for i := range w.batches {
+		_, leased := held[w.batches[i].seq]
 		free = free || !leased
 	}
 	if (free || c.registered != me) && !s.isDraining() {
 		err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
-			held, err = takeLeases(ctx, tx, me)
+			held, err = takeLeases(ctx, tx, me, w.share)
 			return err
 		})
 		switch {
@@ -136,9 +128,8 @@ func (s *Service) leases(ctx context.Context, unfinished []Batch) (map[int64]lea
 	return held, nil
 }
 
-// takeLeases takes this gateway's share of the batches that no gateway has, those with the earliest deadlines first, and
-// returns all leases.
-func takeLeases(ctx context.Context, tx database.Tx, me holder) (map[int64]lease, error) {
+// takeLeases takes this gateway's part of the batches that are due and no gateway has, and returns all leases.
+func takeLeases(ctx context.Context, tx database.Tx, me holder, share int) (map[int64]lease, error) {
 	if err := checkHolder(ctx, tx, me); err != nil {
 		return nil, err
 	}
@@ -154,15 +145,16 @@ func takeLeases(ctx context.Context, tx database.Tx, me holder) (map[int64]lease
 			return nil, err
 		}
 	}
-	all, err := unfinished(ctx, tx)
+	w, err := findWork(ctx, tx, share)
 	if err != nil {
 		return nil, err
 	}
+	all := w.batches
 	runners, err := countRunners(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	own, share := 0, (len(all)+runners-1)/max(runners, 1)
+	own, part := 0, (len(all)+runners-1)/max(runners, 1)
 	for i := range all {
 		if held[all[i].seq].holder == me {
 			own++
@@ -170,7 +162,7 @@ func takeLeases(ctx context.Context, tx database.Tx, me holder) (map[int64]lease
 	}
 	for i := range all {
 		seq := all[i].seq
-		if _, leased := held[seq]; leased || own >= share {
+		if _, leased := held[seq]; leased || own >= part {
 			continue
 		}
 		if held[seq], err = takeLease(ctx, tx, seq, me); err != nil {
@@ -237,66 +229,5 @@ func (s *Service) releaseAll() {
 	})
 	if err != nil {
 		s.log.Warn("the leases of batches could not be released; they end with the gateway's epoch", zap.Error(err))
-	}
-}
-
-// showWaits writes what the jobs wait for into their leases, for the other gateways to show.
-func (s *Service) showWaits(ctx context.Context) {
-	c := s.cluster
-	waits, changed := map[int64]shownWait{}, map[*job]shownWait{}
-	s.mu.Lock()
-	for seq, j := range s.jobs {
-		w := shownWait{}
-		if waiting := j.waitingFor(); waiting != nil {
-			w.reason = waiting.Reason
-			if waiting.ResetsAt != nil {
-				w.resetsAt = *waiting.ResetsAt
-			}
-		}
-		if waits[seq] = w; w != c.shown[seq] {
-			changed[j] = w
-		}
-	}
-	s.mu.Unlock()
-	if len(changed) > 0 {
-		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-			for j, w := range changed {
-				if err := setWait(ctx, tx, j.batch.seq, j.lease, w); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return // at the next poll
-		}
-	}
-	c.shown = waits
-}
-
-// waits returns a function that tells what batches wait for, in this gateway or in others.
-func (s *Service) waits(ctx context.Context) func(*Batch) *Waiting {
-	var shown map[int64]shownWait
-	return func(b *Batch) *Waiting {
-		if b.Status != InProgress {
-			return nil
-		}
-		s.mu.Lock()
-		j := s.jobs[b.seq]
-		s.mu.Unlock()
-		if j != nil {
-			return j.waitingFor()
-		}
-		if s.cluster == nil {
-			return nil
-		}
-		if shown == nil {
-			shown, _ = shownWaits(ctx, s.db.Read()) // what a batch waits for is not worth an error
-		}
-		w := shown[b.seq]
-		if w.reason == Nothing {
-			return nil
-		}
-		return &Waiting{w.reason, orNull(w.resetsAt)}
 	}
 }

@@ -34,7 +34,8 @@ func must(tb testing.TB, err error) {
 }
 
 var testSettings = Settings{
-	MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxLineBytes: 1 << 10, Keep: time.Hour, PerBackend: 8, Attempts: 3, Models: []string{"m"},
+	MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxAccountFiles: 1000, MaxLineBytes: 1 << 10, Keep: time.Hour, MaxUnfinished: 100, PerBackend: 8, Attempts: 3,
+	Models: []string{"m"},
 }
 
 // testCluster is a database and a storage that gateways share.
@@ -252,6 +253,10 @@ type testCompleter struct {
 	gate    chan struct{} // closed: lines are served; replaced by hold
 	first   int           // lines that do not wait for it
 	prompts []string
+
+	standings map[string]Standing // of keys; the others may send lines
+	cold      bool                // the model does not run
+	boots     int
 }
 
 func newTestCompleter(gateway string) *testCompleter {
@@ -283,6 +288,9 @@ func (c *testCompleter) Allocate(key string) admission.Allocation { return c.mem
 
 // ServeLine implements Completer.
 func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
+	if l.Place == nil {
+		return Result{State: Waits, Reason: Model, Release: func() {}}
+	}
 	prompt := gjson.GetBytes(l.Body, "prompt").Str
 	c.mu.Lock()
 	c.prompts = append(c.prompts, prompt)
@@ -311,11 +319,37 @@ func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
 }
 
 // AcquirePlace implements Completer.
-func (c *testCompleter) AcquirePlace(_ string, perBackend int, _ bool) (Place, Reason) {
+func (c *testCompleter) AcquirePlace(_ string, perBackend int, start bool) (Place, Reason) {
+	c.mu.Lock()
+	cold := c.cold
+	if cold && start {
+		c.boots++
+	}
+	c.mu.Unlock()
+	if cold {
+		return nil, Model
+	}
 	if c.backend.take(int64(perBackend)) {
 		return c.backend, Nothing
 	}
 	return nil, Capacity
+}
+
+// Standing implements Completer.
+func (c *testCompleter) Standing(key string) Standing {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.standings[key]
+}
+
+// set sets what a key may do.
+func (c *testCompleter) set(key string, st Standing) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.standings == nil {
+		c.standings = map[string]Standing{}
+	}
+	c.standings[key] = st
 }
 
 // Checker implements Completer.

@@ -47,7 +47,7 @@ func checkLease(ctx context.Context, tx database.Tx, seq int64, l lease) error {
 func heldLeases(ctx context.Context, q querier) (held map[int64]lease, now int64, err error) {
 	rows, err := q.QueryContext(ctx, `SELECT n.now, l.batch, l.gateway, l.epoch, l.fence
 		FROM (SELECT `+postgres.Now+` AS now) n LEFT JOIN
-		(batch_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive) ON true`)
+		(batch_leases l JOIN gateway g ON l.gateway <> 0 AND g.id = l.gateway AND g.epoch = l.epoch AND g.alive) ON true`)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -96,32 +96,6 @@ func releaseHolder(ctx context.Context, tx database.Execer, h holder) error {
 func deleteLease(ctx context.Context, tx database.Execer, seq int64) error {
 	_, err := tx.ExecContext(ctx, `DELETE FROM batch_leases WHERE batch = $1`, seq)
 	return err
-}
-
-func setWait(ctx context.Context, tx database.Execer, seq int64, l lease, w shownWait) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batch_leases SET reason = $5, resets_at = $6
-		WHERE batch = $1 AND gateway = $2 AND epoch = $3 AND fence = $4`, seq, l.gateway, l.epoch, l.fence, string(w.reason), w.resetsAt)
-	return err
-}
-
-// shownWaits returns what the batches of all gateways wait for.
-func shownWaits(ctx context.Context, q querier) (map[int64]shownWait, error) {
-	rows, err := q.QueryContext(ctx, `SELECT l.batch, l.reason, l.resets_at FROM batch_leases l
-		JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive WHERE l.reason <> ''`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	waits := map[int64]shownWait{}
-	for rows.Next() {
-		var seq int64
-		var w shownWait
-		if err := rows.Scan(&seq, &w.reason, &w.resetsAt); err != nil {
-			return nil, err
-		}
-		waits[seq] = w
-	}
-	return waits, rows.Err()
 }
 
 // addRunner counts a gateway among those that take batches.

@@ -84,7 +84,7 @@ func (s *Service) create(ctx context.Context, account string, b Batch, from orig
 		if err := s.checkInput(ctx, tx, &b); err != nil {
 			return err
 		}
-		if err := insertBatch(ctx, tx, &b); err != nil {
+		if err := s.addBatch(ctx, tx, &b); err != nil {
 			return err
 		}
 		created = b
@@ -95,6 +95,19 @@ func (s *Service) create(ctx context.Context, account string, b Batch, from orig
 	}
 	wake(s.created)
 	return created, nil
+}
+
+// addBatch inserts a batch, unless its account has as many unfinished ones as it may. Writes follow each other, so no other batch
+// is added meanwhile.
+func (s *Service) addBatch(ctx context.Context, tx database.Tx, b *Batch) error {
+	n, err := countUnfinished(ctx, tx, b.Account)
+	if err != nil {
+		return err
+	}
+	if limit := s.settings.Load().MaxUnfinished; n >= limit {
+		return apierr.UnfinishedBatches(limit)
+	}
+	return insertBatch(ctx, tx, b)
 }
 
 // checkInput returns an error unless the input file of a new batch is one of its account's.

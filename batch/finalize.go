@@ -51,7 +51,7 @@ func (r *recorder) endLines(ctx context.Context, lines []lineRef, why ending) ([
 			}
 			e := errorObject{why.code, why.unstarted}
 			if ref.attempts > 0 {
-				e.Message += " again"
+				e.Message = why.again
 			}
 			all[i] = newResult(ref, resultObject{CustomID: l.customID, Error: &e}, Result{})
 			return nil
@@ -100,8 +100,8 @@ type finalFile struct {
 }
 
 // write makes a file final, in the transaction that ends its batch.
-func (f *finalFile) write(ctx context.Context, tx database.Tx, shared bool) error {
-	if err := setFileFinal(ctx, tx, f.ID, f.object, f.digest); err != nil || !shared || f.Bytes == 0 {
+func (f *finalFile) write(ctx context.Context, tx database.Tx, shared bool, expires int64) error {
+	if err := setFileFinal(ctx, tx, f.ID, f.object, f.digest, expires); err != nil || !shared || f.Bytes == 0 {
 		return err
 	}
 	if f.object != f.own.object { // a copy
@@ -121,7 +121,7 @@ func (r *recorder) setStatus(ctx context.Context, to Status, finals []finalFile,
 			return err
 		}
 		for i := range finals {
-			if err := finals[i].write(ctx, tx, s.cluster != nil); err != nil {
+			if err := finals[i].write(ctx, tx, s.cluster != nil, s.now()+s.keepOf(&r.batch)); err != nil {
 				return err
 			}
 		}

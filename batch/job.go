@@ -17,27 +17,39 @@ var (
 	errStopping  = errors.New("the gateway is stopping")
 	errExpired   = fmt.Errorf("the batch has expired: %w", context.Canceled)
 	errCancelled = fmt.Errorf("the batch was cancelled: %w", context.Canceled)
+	errRevoked   = fmt.Errorf("the key was revoked: %w", context.Canceled)
 )
 
-// ending is what the error file says of the lines of a batch that ends before them.
-type ending struct{ code, unstarted, cut string }
+// ending is what the error file says of the lines of a batch that ends before them: of those that never ran, of those that were to
+// run again, and of those that ran.
+type ending struct{ code, unstarted, again, cut string }
 
 var endings = map[error]ending{
-	errExpired:   {"batch_expired", "the batch expired before this line ran", "the line was ended while it ran, when the batch expired"},
-	errCancelled: {"batch_cancelled", "the batch was cancelled before this line ran", "the line was cancelled while it ran"},
+	errExpired: {
+		"batch_expired", "the batch expired before this line ran", "the batch expired before this line ran again",
+		"the line was ended while it ran, when the batch expired",
+	},
+	errCancelled: {
+		"batch_cancelled", "the batch was cancelled before this line ran", "the batch was cancelled before this line ran again",
+		"the line was cancelled while it ran",
+	},
+	errRevoked: {"batch_cancelled", keyRevoked, keyRevoked, "the line was cancelled while it ran, since the key was revoked"},
 }
+
+const keyRevoked = "the key was revoked"
 
 const (
 	readAhead     = 256  // lines of a model that a job has read
 	maxDelayed    = 256  // lines of a model that wait for another attempt
 	maxUnrecorded = 1024 // lines of a job that run, or whose results are not on disk
+	maxOutcomes   = 16   // that wait for the recorder of a job; further ones wait in the goroutines of their lines
 
 	// A batch whose budget is used up tries so many lines, which may be small enough, and pauses.
 	budgetTries = 64
 	budgetPause = 500 * time.Millisecond
 
 	waitDelay    = 200 * time.Millisecond // before a line that found no place is tried again
-	keyDelay     = time.Second            // before one is whose key may not be used
+	modelDelay   = time.Second            // before one is whose model does not run
 	storageDelay = 5 * time.Second        // before one is that could not be read
 	retryBase    = time.Second            // doubles with each attempt
 	retryMost    = time.Minute
@@ -59,12 +71,16 @@ type job struct {
 	sources    []*source  // one for each model
 	unrecorded int        // lines that run, or whose outcomes the recorder has not handled
 	closed     bool       // no line is started any more
-	reason     Reason     // why the last line could not be started
-	resetsAt   time.Time
+
+	waiting              // why the last line could not be started
+	asks       int       // lines among unrecorded that run without a place
+	waitsSince time.Time // when no line has run since
+	waitCaps   int64     // Standing.Caps as of then
+	blocked    bool      // the key may send no line at all
 }
 
 func (s *Service) newJob(b *Batch, l lease, input *File) *job {
-	j := &job{service: s, lease: l, batch: *b, input: *input, outcomes: make(chan outcome, maxUnrecorded)}
+	j := &job{service: s, lease: l, batch: *b, input: *input, outcomes: make(chan outcome, maxOutcomes), waitsSince: time.Now()}
 	j.ctx, j.cancel = context.WithCancelCause(s.ctx)
 	j.left.Store(b.remaining())
 	for i, model := range b.Models {
@@ -73,18 +89,19 @@ func (s *Service) newJob(b *Batch, l lease, input *File) *job {
 	return j
 }
 
-// waitingFor returns what the batch waits for; nil if a line runs, or nothing is known.
-func (j *job) waitingFor() *Waiting {
+// waitingFor returns what the batch waits for; nothing if a line runs.
+func (j *job) waitingFor() waiting {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.unrecorded > 0 || j.reason == Nothing {
-		return nil
+	if j.unrecorded > j.asks {
+		return waiting{}
 	}
-	w := &Waiting{Reason: j.reason}
-	if !j.resetsAt.IsZero() {
-		w.ResetsAt = orNull(j.resetsAt.Unix())
-	}
-	return w
+	return j.waiting
+}
+
+// waits notes why no line can be started. The caller holds the job's lock.
+func (j *job) waits(reason Reason, resetsAt time.Time) {
+	j.waiting = waitOf(&Standing{Reason: reason, ResetsAt: resetsAt})
 }
 
 // source are the lines of one model of a job.
@@ -94,10 +111,16 @@ type source struct {
 
 	read     []lineRef          // ahead
 	after    int64              // the position behind which lines are read
-	held     map[int64]struct{} // positions of lines that run or are delayed
+	held     map[int64]struct{} // positions of lines that run, are delayed or chosen
+	chosen   lineRef            // the next line, if its length is not 0: there was no place for it
+	running  int
 	delayed  []delayedLine
-	refused  int       // lines in succession that the budget has refused
-	skipped  bool      // lines before after are left in the table
+	refused  int  // lines in succession that the budget has refused
+	skipped  bool // lines before after are left in the table
+	fitted   bool // the budget has not refused each line since after was 0
+	unfit    bool // it has refused each line that is left
+	asking   bool // a line asks whether the model is to be started
+	askAfter time.Time
 	pausedTo time.Time // no line is taken before
 }
 
@@ -111,6 +134,10 @@ type delayedLine struct {
 func (s *source) next(j *job, now time.Time) (l lineRef, found bool, err error) {
 	if now.Before(s.pausedTo) {
 		return lineRef{}, false, nil
+	}
+	if s.chosen.length > 0 {
+		l, s.chosen = s.chosen, lineRef{}
+		return l, true, nil
 	}
 	for i, d := range s.delayed {
 		if !now.Before(d.notBefore) {
@@ -136,8 +163,12 @@ func (s *source) next(j *job, now time.Time) (l lineRef, found bool, err error) 
 			s.after = s.read[len(s.read)-1].position
 			continue
 		}
+		if s.running > 0 {
+			return lineRef{}, false, nil
+		}
+		s.unfit = !s.fitted && len(s.delayed) == 0
 		if s.skipped && s.after > 0 { // from the beginning again
-			s.after, s.skipped, s.pausedTo = 0, false, now.Add(budgetPause)
+			s.after, s.skipped, s.fitted, s.pausedTo = 0, false, false, now.Add(budgetPause)
 		}
 		return lineRef{}, false, nil
 	}
@@ -157,52 +188,98 @@ func (s *source) refuse(l lineRef) {
 	}
 }
 
-// start starts one line of the job if there is one and its model has room, and reports whether it did. full are models
-// that had no room in this round.
-func (j *job) start(full map[string]Reason) bool {
-	settings := j.service.settings.Load()
+// round is what the jobs of one round of the dispatcher need not ask again.
+type round struct {
+	*Service
+	full      map[string]Reason // models without room
+	standings map[string]Standing
+}
+
+func newRound(s *Service) *round { return &round{s, map[string]Reason{}, map[string]Standing{}} }
+
+// standing tells whether a key may send lines.
+func (r *round) standing(key string) Standing {
+	st, known := r.standings[key]
+	if !known {
+		st = r.completer.Standing(key)
+		r.standings[key] = st
+	}
+	return st
+}
+
+// start starts one line of the job if its key may send lines, there is one, and its model has room, and reports whether it did. A
+// line whose model does not run is started without a place, to ask whether the model is to be started for it.
+func (j *job) start(r *round) bool {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.unrecorded >= maxUnrecorded || j.closed || j.ctx.Err() != nil {
 		return false
 	}
+	st := r.standing(j.batch.Key)
+	if st.Revoked {
+		j.cancel(errRevoked)
+		return false
+	}
+	if j.blocked = st.Reason != Nothing; j.blocked {
+		j.waits(st.Reason, st.ResetsAt)
+		j.waitCaps = st.Caps
+		return false
+	}
 	for _, source := range j.sources {
-		reason, known := full[source.model]
-		if known {
-			j.reason, j.resetsAt = reason, time.Time{}
-			continue
+		if j.startOf(source, r, now, st.Caps) {
+			return true
 		}
-		place, reason := j.service.completer.AcquirePlace(source.model, settings.PerBackend, settings.StartModels)
-		if place == nil {
-			if reason == Model && !settings.StartModels {
-				reason = Window
-			}
-			full[source.model] = reason
-			j.reason, j.resetsAt = reason, time.Time{}
-			continue
-		}
-		l, found, err := source.next(j, now)
-		if err != nil {
-			if j.ctx.Err() == nil {
-				j.service.log.Warn("the lines of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
-			}
-			source.pausedTo = now.Add(storageDelay)
-		}
-		if !found {
-			place.Release()
-			continue
-		}
-		j.unrecorded++
-		j.service.metrics.running.Add(1)
-		j.service.tasks.Go(func() {
-			o := j.runLine(l, place)
-			wake(j.service.changed) // its place is free
-			j.outcomes <- o
-		})
-		return true
 	}
 	return false
+}
+
+// startOf starts one line of a source. The caller holds the job's lock.
+func (j *job) startOf(source *source, r *round, now time.Time, caps int64) bool {
+	settings := r.settings.Load()
+	reason, full := r.full[source.model]
+	mayAsk := settings.StartModels && !source.asking && !now.Before(source.askAfter)
+	if full && (reason != Model || !mayAsk) {
+		j.waits(reason, time.Time{})
+		return false
+	}
+	l, found, err := source.next(j, now)
+	if err != nil {
+		if j.ctx.Err() == nil {
+			r.log.Warn("the lines of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
+		}
+		source.pausedTo = now.Add(storageDelay)
+	}
+	if !found {
+		return false
+	}
+	var place Place
+	if !full {
+		place, reason = r.completer.AcquirePlace(source.model, settings.PerBackend, false)
+	}
+	if place == nil {
+		if reason == Model && !settings.StartModels {
+			reason = Window
+		}
+		r.full[source.model] = reason
+		if reason != Model || !mayAsk {
+			source.chosen = l
+			j.waits(reason, time.Time{})
+			return false
+		}
+		source.asking = true
+		j.asks++
+	}
+	j.unrecorded++
+	source.running++
+	j.waitCaps = caps
+	r.metrics.running.Add(1)
+	r.tasks.Go(func() {
+		o := j.runLine(l, place)
+		wake(r.changed) // its place is free
+		j.outcomes <- o
+	})
+	return true
 }
 
 // done counts an outcome as handled. The caller is the recorder.
@@ -212,28 +289,51 @@ func (j *job) done(o *outcome) {
 	j.unrecorded--
 	j.service.metrics.running.Add(-1)
 	source := j.sources[o.line.model]
+	source.running--
+	if o.asked {
+		source.asking = false
+		j.asks--
+	}
 	switch o.kind {
 	case isResult:
 		delete(source.held, o.line.position)
-		source.refused = 0
-		j.reason = Nothing
+		source.refused, source.fitted, source.unfit = 0, true, false
+		j.waiting, j.waitsSince = waiting{}, time.Now()
 	case isRetry:
+		source.fitted, j.waitsSince = true, time.Now()
 		source.putBack(o.line, backoff(o.line.attempts))
 	case isUntried:
-		if o.reason == Budget {
-			j.reason, j.resetsAt = o.reason, o.resetsAt
-			source.refuse(o.line)
-		} else {
-			if o.reason != Nothing {
-				j.reason, j.resetsAt = o.reason, time.Time{}
-			}
-			source.putBack(o.line, o.delay)
-			if o.unreadable {
-				source.pausedTo = time.Now().Add(o.delay)
-			}
-		}
+		j.doneUntried(source, o)
 	}
 	wake(j.service.changed)
+}
+
+// doneUntried handles the outcome of a line that has not run. The caller holds the job's lock.
+func (j *job) doneUntried(source *source, o *outcome) {
+	if o.reason == Budget {
+		before, now := j.waiting, j.service.now()
+		j.waits(Budget, o.resetsAt)
+		if before.reason == Budget && before.resetsAt > now {
+			j.resetsAt = min(before.resetsAt, j.resetsAt)
+		}
+		source.fitted = source.fitted || o.resetsAt.IsZero() // requests in flight are in the way
+		source.refuse(o.line)
+		return
+	}
+	source.fitted = true
+	if o.reason != Nothing {
+		j.waits(o.reason, time.Time{})
+	}
+	now := time.Now()
+	switch {
+	case o.asked && source.chosen.length == 0:
+		source.chosen, source.askAfter = o.line, now.Add(o.delay)
+	default:
+		source.putBack(o.line, o.delay)
+	}
+	if o.unreadable {
+		source.pausedTo = now.Add(o.delay)
+	}
 }
 
 // backoff returns the time before the next attempt at a line: random, up to a bound that doubles.

@@ -36,6 +36,7 @@ type outcome struct {
 	reason     Reason // of isUntried
 	resetsAt   time.Time
 	delay      time.Duration
+	asked      bool // it has run without a place
 	unreadable bool // the storage has failed, so other lines need not be tried
 }
 
@@ -60,9 +61,17 @@ type errorObject struct {
 	Message string `json:"message"`
 }
 
-// runLine runs a line.
+// runLine runs a line. Without a place, it starts the model if nothing else is in the way of the line.
 func (j *job) runLine(ref lineRef, place Place) outcome {
-	defer place.Release()
+	o := j.sendLine(ref, place)
+	o.asked = place == nil
+	return o
+}
+
+func (j *job) sendLine(ref lineRef, place Place) outcome {
+	if place != nil {
+		defer place.Release()
+	}
 	s := j.service
 	untried := func(reason Reason, delay time.Duration) outcome {
 		return outcome{kind: isUntried, line: ref, reason: reason, delay: delay}
@@ -105,10 +114,16 @@ func (j *job) runLine(ref lineRef, place Place) outcome {
 	case Waits:
 		reason, delay := r.Reason, waitDelay
 		switch {
-		case reason == Nothing:
-			delay = keyDelay
-		case reason == Model && !settings.StartModels:
+		case reason != Model:
+		case !settings.StartModels:
 			reason = Window
+		case place == nil:
+			started, now := s.completer.AcquirePlace(j.batch.Models[ref.model], settings.PerBackend, true)
+			if started != nil { // it runs already
+				started.Release()
+				return untried(Nothing, 0)
+			}
+			reason, delay = now, modelDelay
 		}
 		o := untried(reason, delay)
 		o.resetsAt = r.ResetsAt

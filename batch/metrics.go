@@ -1,6 +1,8 @@
 package batch
 
 import (
+	"context"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -65,20 +67,31 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.service.metrics.lines.Collect(ch)
-	remaining, oldest := c.service.backlog()
 	running := c.service.metrics.running.Load()
+	b, oldest := c.service.backlog.Load(), 0.0
+	if b == nil {
+		b = &backlog{}
+	}
+	if b.oldest > 0 {
+		oldest = float64(c.service.now() - b.oldest)
+	}
 	ch <- prometheus.MustNewConstMetric(linesDesc, prometheus.GaugeValue, float64(running), "running")
-	ch <- prometheus.MustNewConstMetric(linesDesc, prometheus.GaugeValue, float64(max(remaining-running, 0)), "waiting")
+	ch <- prometheus.MustNewConstMetric(linesDesc, prometheus.GaugeValue, float64(max(b.lines-running, 0)), "waiting")
 	ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, oldest)
 }
 
-// backlog returns how many lines have no result, and the age of the oldest batch with such lines, in seconds.
-func (s *Service) backlog() (lines int64, oldest float64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, j := range s.jobs {
-		lines += j.left.Load()
-		oldest = max(oldest, float64(s.now()-j.batch.CreatedAt))
+// backlog are the lines without a result, as the sweeper has counted them.
+type backlog struct {
+	lines  int64
+	oldest int64 // when the oldest batch with such lines was created, in seconds since 1970; 0 if there is none
+}
+
+// countBacklog counts the lines without a result.
+func (s *Service) countBacklog(ctx context.Context) error {
+	lines, oldest, err := unfinishedLines(ctx, s.db.Read())
+	if err != nil {
+		return fmt.Errorf("count the lines of batches: %w", err)
 	}
-	return lines, oldest
+	s.backlog.Store(&backlog{lines, oldest})
+	return nil
 }

@@ -38,14 +38,18 @@ type fileObject struct {
 	Object    string  `json:"object"`
 	Bytes     int64   `json:"bytes"`
 	CreatedAt int64   `json:"created_at"`
-	ExpiresAt int64   `json:"expires_at"`
+	ExpiresAt *int64  `json:"expires_at"` // null while the file grows
 	Filename  string  `json:"filename"`
 	Purpose   Purpose `json:"purpose"`
 	Status    string  `json:"status"`
 }
 
 func (f *File) toObject() fileObject {
-	return fileObject{f.ID, "file", f.Bytes, f.CreatedAt, f.ExpiresAt, f.Name, f.Purpose, "processed"}
+	expires := &f.ExpiresAt
+	if f.sha256 == nil {
+		expires = nil
+	}
+	return fileObject{f.ID, "file", f.Bytes, f.CreatedAt, expires, f.Name, f.Purpose, "processed"}
 }
 
 // Status is the status of a batch.
@@ -89,6 +93,10 @@ type Batch struct {
 	outputKeep                       int64  // seconds; 0: the configured time
 	errorsObject                     string // in the storage; empty if there is none
 
+	wait       waiting
+	parkedAt   int64 // 0: a gateway may have it in memory
+	parkedCaps int64 // Standing.Caps when its lines were refused
+
 	CreatedAt, ExpiresAt                                         int64
 	InProgressAt, FinalizingAt, CompletedAt, FailedAt, ExpiredAt int64
 	CancellingAt, CancelledAt                                    int64
@@ -98,6 +106,14 @@ type Batch struct {
 
 // remaining returns how many lines have no result yet.
 func (b *Batch) remaining() int64 { return b.Total - b.Done - b.Failures }
+
+// waitsFor returns what the batch waits for; nil if it does not wait.
+func (b *Batch) waitsFor() *Waiting {
+	if b.wait.reason == Nothing || b.Status != InProgress && b.Status != Validating {
+		return nil
+	}
+	return &Waiting{b.wait.reason, orNull(b.wait.resetsAt)}
+}
 
 // cancelled reports whether the batch was cancelled, whether or not it has ended.
 func (b *Batch) cancelled() bool { return b.Status == Cancelling || b.Status == StatusCancelled }
@@ -110,7 +126,13 @@ type LineError struct {
 	Line    *int64  `json:"line"` // from 1; null if the error is the whole file's
 }
 
-// Waiting is what a batch waits for.
+// waiting is what a batch waits for, as its row says it.
+type waiting struct {
+	reason   Reason
+	resetsAt int64 // seconds since 1970; 0: it is not known
+}
+
+// Waiting is what a batch waits for, as the API shows it.
 type Waiting struct {
 	Reason   Reason `json:"reason"`
 	ResetsAt *int64 `json:"resets_at"`
@@ -177,14 +199,14 @@ func (r rawJSON) MarshalJSON() ([]byte, error) {
 	return r, nil
 }
 
-func (b *Batch) toObject(errs []LineError, waiting *Waiting) batchObject {
+func (b *Batch) toObject(errs []LineError) batchObject {
 	o := batchObject{
 		ID: b.ID, Object: "batch", Endpoint: b.Endpoint, InputFile: b.InputFile, Window: b.Window, Status: b.Status,
 		OutputFile: orNull(b.OutputFile), ErrorFile: orNull(b.ErrorFile),
 		CreatedAt: b.CreatedAt, InProgressAt: orNull(b.InProgressAt), ExpiresAt: b.ExpiresAt, FinalizingAt: orNull(b.FinalizingAt),
 		CompletedAt: orNull(b.CompletedAt), FailedAt: orNull(b.FailedAt), ExpiredAt: orNull(b.ExpiredAt),
 		CancellingAt: orNull(b.CancellingAt), CancelledAt: orNull(b.CancelledAt),
-		Counts: requestCounts{b.Total, b.Done, b.Failures}, Metadata: b.Metadata, WaitingFor: waiting,
+		Counts: requestCounts{b.Total, b.Done, b.Failures}, Metadata: b.Metadata, WaitingFor: b.waitsFor(),
 	}
 	if len(b.Models) == 1 {
 		o.Model = &b.Models[0]

@@ -49,13 +49,16 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 	}
 	b.InputFile = f.ID
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		if err := s.checkQuota(ctx, tx, &f); err != nil {
+			return err
+		}
 		if err := keepFile(ctx, tx, &f); err != nil {
 			return err
 		}
-		return insertBatch(ctx, tx, &b)
+		return s.addBatch(ctx, tx, &b)
 	})
 	if err != nil {
-		return Batch{}, err
+		return Batch{}, explained(err)
 	}
 	return b, nil
 }
@@ -95,11 +98,7 @@ func (s *Service) Batches(ctx context.Context, limit int) ([]Details, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read batches: %w", err)
 	}
-	details := make([]Details, 0, len(all))
-	for i := range all {
-		details = append(details, Details{all[i].toObject(nil, nil), all[i].Account, all[i].Key})
-	}
-	return details, nil
+	return detailsOf(all), nil
 }
 
 // Batch returns a batch. The error is ErrNoBatch if there is none.
@@ -115,7 +114,7 @@ func (s *Service) Batch(ctx context.Context, id string) (*Details, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Details{b.toObject(errs, nil), b.Account, b.Key}, nil
+	return &Details{b.toObject(errs), b.Account, b.Key}, nil
 }
 
 // ErrEnded is returned by Cancel for a batch that has ended.
@@ -151,8 +150,13 @@ type FileDetails struct {
 	Key     string `json:"key_id"`
 }
 
-// Expires returns when the file is deleted.
-func (f *FileDetails) Expires() time.Time { return time.Unix(f.ExpiresAt, 0) }
+// Expires returns when the file is deleted; zero for the results of a batch that has not ended.
+func (f *FileDetails) Expires() time.Time {
+	if f.ExpiresAt == nil {
+		return time.Time{}
+	}
+	return time.Unix(*f.ExpiresAt, 0)
+}
 
 // Files returns the latest files of all accounts, up to a limit.
 func (s *Service) Files(ctx context.Context, limit int) ([]FileDetails, error) {

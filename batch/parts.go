@@ -71,7 +71,7 @@ func (r *recorder) addFirstPart(ctx context.Context, f *File) error {
 		} else if err := setObjectState(ctx, tx, f.object, objectDeleted); err != nil {
 			return err
 		}
-		return setFileFinal(ctx, tx, f.ID, "", nil)
+		return setFileObject(ctx, tx, f.ID, "")
 	})
 	if err != nil {
 		return fmt.Errorf("divide a file of results into parts: %w", err)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"basegate/database"
@@ -160,6 +161,11 @@ func expiredFiles(ctx context.Context, q querier, now int64) ([]File, error) {
 		`SELECT `+fileColumns+` FROM files WHERE expires_at <= $1 AND NOT EXISTS (`+userOfFile+`) LIMIT 100`, now)
 }
 
+func countFiles(ctx context.Context, q querier, account string) (n int, err error) {
+	err = q.QueryRowContext(ctx, `SELECT count(*) FROM files WHERE account_id = $1`, account).Scan(&n)
+	return n, err
+}
+
 func storedBytes(ctx context.Context, q querier, account string) (bytes int64, err error) {
 	err = q.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM files WHERE account_id = $1`, account).Scan(&bytes)
 	return bytes, err
@@ -186,14 +192,22 @@ func setFileBytes(ctx context.Context, tx database.Execer, id string, from, to i
 	return nil
 }
 
-func setFileFinal(ctx context.Context, tx database.Execer, id, object string, sha256 []byte) error {
-	_, err := tx.ExecContext(ctx, `UPDATE files SET sha256 = $2, object = $3 WHERE id = $1`, id, sha256, object)
+// setFileFinal makes a file of results final. It is kept from then on.
+func setFileFinal(ctx context.Context, tx database.Execer, id, object string, sha256 []byte, expires int64) error {
+	_, err := tx.ExecContext(ctx, `UPDATE files SET sha256 = $2, object = $3, expires_at = $4 WHERE id = $1`, id, sha256, object, expires)
+	return err
+}
+
+// setFileObject moves a file to another object.
+func setFileObject(ctx context.Context, tx database.Execer, id, object string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE files SET object = $2 WHERE id = $1`, id, object)
 	return err
 }
 
 const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, input_file_id, output_file_id, error_file_id,
 	output_keep, status, errors, metadata, models, created_at, expires_at, in_progress_at, finalizing_at, completed_at, failed_at,
-	expired_at, cancelling_at, cancelled_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens`
+	expired_at, cancelling_at, cancelled_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens,
+	waits_for, resets_at, parked_at, parked_caps`
 
 func scanBatch(scan func(...any) error) (b Batch, err error) {
 	var errs, metadata sql.NullString
@@ -203,7 +217,7 @@ func scanBatch(scan func(...any) error) (b Batch, err error) {
 	err = scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &output, &failures,
 		&keep, &b.Status, &errs, &metadata, &models, &b.CreatedAt, &b.ExpiresAt, &inProgress, &finalizing, &completed, &failed,
 		&expired, &cancelling, &cancelled, &b.Total, &b.Done, &b.Failures, &b.InputTokens, &b.CachedTokens, &b.OutputTokens,
-		&b.ReasoningTokens)
+		&b.ReasoningTokens, &b.wait.reason, &b.wait.resetsAt, &b.parkedAt, &b.parkedCaps)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -260,11 +274,111 @@ func listBatches(ctx context.Context, q querier, p page) ([]Batch, error) {
 		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1`+text, args...)
 }
 
-// unfinished returns the batches that have not ended, those with the earliest deadline first.
-func unfinished(ctx context.Context, q querier) ([]Batch, error) {
+// isUnfinished is the condition of the indexes on batches that have not ended.
+const isUnfinished = `status IN ('validating', 'in_progress', 'finalizing', 'cancelling')`
+
+// unfinishedOf returns the batches of an account that have not ended.
+func unfinishedOf(ctx context.Context, q querier, account string) ([]Batch, error) {
 	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling')
-			ORDER BY expires_at, seq`)
+		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND `+isUnfinished, account)
+}
+
+func countUnfinished(ctx context.Context, q querier, account string) (n int, err error) {
+	err = q.QueryRowContext(ctx, `SELECT count(*) FROM batches WHERE account_id = $1 AND `+isUnfinished, account).Scan(&n)
+	return n, err
+}
+
+// unfinishedLines returns how many lines have no result, and when the oldest batch that has such lines was created; 0 if there
+// is none.
+func unfinishedLines(ctx context.Context, q querier) (lines, oldest int64, err error) {
+	err = q.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(total - completed - failed), 0) AS BIGINT),
+		coalesce(min(CASE WHEN total > completed + failed THEN created_at END), 0) FROM batches WHERE `+isUnfinished).Scan(&lines, &oldest)
+	return lines, oldest, err
+}
+
+// dueBatches returns batches with a status that are not parked: up to most of each account, those with the earliest deadlines
+// first. It skips the others of an account in the index.
+func dueBatches(ctx context.Context, q querier, status Status, most int) (due []Batch, err error) {
+	page := 2 * most
+	last, n := "", 0 // the account of the last batch, and how many it has in due
+	for {
+		rows, err := collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+			`SELECT `+batchColumns+` FROM batches WHERE status = $1 AND account_id > $2 AND `+isUnfinished+` AND parked_at = 0
+				ORDER BY account_id, expires_at, seq LIMIT $3`, string(status), last, page)
+		if err != nil {
+			return nil, err
+		}
+		for i := range rows {
+			if rows[i].Account != last {
+				last, n = rows[i].Account, 0
+			}
+			if n++; n <= most {
+				due = append(due, rows[i])
+			}
+		}
+		if len(rows) < page {
+			return due, nil
+		}
+		if n < most { // the page has ended within the account
+			due = due[:len(due)-n]
+			last = due[len(due)-1].Account
+		}
+	}
+}
+
+// cancelling returns which of some batches are to be cancelled.
+func cancelling(ctx context.Context, q querier, seqs []int64) ([]int64, error) {
+	if len(seqs) == 0 {
+		return nil, nil
+	}
+	list := make([]string, len(seqs))
+	for i, seq := range seqs {
+		list[i] = strconv.FormatInt(seq, 10)
+	}
+	return collect(ctx, q, func(r *sql.Rows) (seq int64, err error) { return seq, r.Scan(&seq) },
+		`SELECT seq FROM batches WHERE status = 'cancelling' AND seq IN (`+strings.Join(list, ", ")+`)`)
+}
+
+// isParked is the condition of the index on parked batches.
+const isParked = isUnfinished + ` AND parked_at > 0`
+
+// firstParked returns the parked batch with the earliest deadline of the next key with one, in the order of accounts and keys,
+// behind a key. The error is sql.ErrNoRows if there is none.
+func firstParked(ctx context.Context, q querier, account, key string) (Batch, error) {
+	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE (account_id, key_id) > ($1, $2) AND `+isParked+`
+		ORDER BY account_id, key_id, expires_at, seq LIMIT 1`, account, key).Scan)
+}
+
+// parkedOf returns parked batches of a key, those with the earliest deadlines first.
+func parkedOf(ctx context.Context, q querier, account, key string, limit int) ([]Batch, error) {
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND key_id = $2 AND `+isParked+` ORDER BY expires_at, seq LIMIT $3`,
+		account, key, limit)
+}
+
+// park parks a batch, unless it has got another status.
+func park(ctx context.Context, tx database.Execer, b *Batch, w waiting, caps, now int64) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = $3, waits_for = $4, resets_at = $5, parked_caps = $6
+		WHERE seq = $1 AND status = $2`, b.seq, string(b.Status), now, string(w.reason), w.resetsAt, caps)
+	return err
+}
+
+func unpark(ctx context.Context, tx database.Execer, seq int64) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = 0 WHERE seq = $1`, seq)
+	return err
+}
+
+// setWait writes what a batch waits for.
+func setWait(ctx context.Context, tx database.Execer, seq int64, w waiting) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET waits_for = $2, resets_at = $3 WHERE seq = $1`, seq, string(w.reason), w.resetsAt)
+	return err
+}
+
+// setParkedWait writes what all parked batches of a key wait for.
+func setParkedWait(ctx context.Context, tx database.Execer, account, key string, w waiting) error {
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET waits_for = $3, resets_at = $4 WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
+		AND (waits_for <> $3 OR resets_at <> $4)`, account, key, string(w.reason), w.resetsAt)
+	return err
 }
 
 // timeColumns are the columns with the times at which a batch has got a status.
@@ -279,7 +393,7 @@ func setStatus(ctx context.Context, tx database.Execer, seq int64, to Status, no
 	for i, s := range from {
 		was[i] = "'" + string(s) + "'"
 	}
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(`UPDATE batches SET status = $2, %s = $3 WHERE seq = $1 AND status IN (%s)`,
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(`UPDATE batches SET status = $2, %s = $3, parked_at = 0 WHERE seq = $1 AND status IN (%s)`,
 		timeColumns[to], strings.Join(was, ", ")), seq, string(to), now)
 	if err != nil {
 		return false, err

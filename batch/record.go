@@ -32,11 +32,14 @@ type recorder struct {
 // run records the outcomes of a job's lines until all have ended, its deadline passes, or it is cancelled, and ends the
 // batch.
 func (j *job) run() {
-	defer j.cancel(nil)
+	defer j.drain()
 	s := j.service
 	r := &recorder{job: j, batch: j.batch}
 	for {
 		err := r.record(s.ctx)
+		if errors.Is(err, errParked) {
+			err = r.park(s.ctx)
+		}
 		switch {
 		case err == nil || s.ctx.Err() != nil:
 			return
@@ -51,8 +54,20 @@ func (j *job) run() {
 	}
 }
 
+// drain ends the lines that run, whose results do not count any more.
+func (j *job) drain() {
+	j.cancel(nil)
+	j.mu.Lock()
+	j.closed = true
+	j.mu.Unlock()
+	for !j.idle() {
+		j.end([]outcome{<-j.outcomes}, false)
+	}
+}
+
 // record does what is left to do of a batch.
 func (r *recorder) record(ctx context.Context) error {
+	s := r.service
 	if err := r.open(ctx); err != nil {
 		return err
 	}
@@ -62,15 +77,29 @@ func (r *recorder) record(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	if r.closed { // the gateway drains
+	cause := context.Cause(r.ctx)
+	switch {
+	case errors.Is(cause, errParked):
+		return errParked
+	case r.closed: // the gateway drains
 		return errLeaseLost
 	}
 	end := Completed
-	switch cause := context.Cause(r.ctx); {
+	switch {
 	case errors.Is(cause, errLeaseLost):
 		return errLeaseLost
+	case errors.Is(cause, errRevoked):
+		end = StatusCancelled
+		if err := r.endRest(ctx, endings[errRevoked]); err != nil {
+			return err
+		}
 	case r.batch.Status == Cancelling, errors.Is(cause, errCancelled):
 		end = StatusCancelled
+		if r.batch.InProgressAt == 0 { // the lines that were validated do not count
+			if err := s.clear(ctx, r.batch.seq, r.lease); err != nil {
+				return err
+			}
+		}
 		if err := r.endRest(ctx, endings[errCancelled]); err != nil {
 			return err
 		}
@@ -210,6 +239,13 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 
 // end ends what the lines of outcomes hold, which are written or not.
 func (r *recorder) end(all []outcome, written bool) {
+	for _, o := range all {
+		r.cut = r.cut || written && o.kind == isResult && o.cut
+	}
+	r.job.end(all, written)
+}
+
+func (j *job) end(all []outcome, written bool) {
 	for i := range all {
 		o := &all[i]
 		if o.result.Settlement != nil {
@@ -223,10 +259,9 @@ func (r *recorder) end(all []outcome, written bool) {
 			o.result.Release()
 		}
 		if written && o.kind == isResult {
-			r.cut = r.cut || o.cut
-			r.service.metrics.ended(r.sources[o.line.model].model, o.success)
+			j.service.metrics.ended(j.sources[o.line.model].model, o.success)
 		}
-		r.done(o)
+		j.done(o)
 	}
 }
 

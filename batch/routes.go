@@ -223,9 +223,8 @@ func (s *Service) listBatches(c *Call) error {
 		return unreadable(err)
 	}
 	objects := make([]batchObject, 0, min(len(batches), wanted))
-	waiting := s.waits(c.Request.Context())
 	for i := range batches[:min(len(batches), wanted)] {
-		o, err := s.object(c.Request.Context(), &batches[i], waiting)
+		o, err := s.object(c.Request.Context(), &batches[i])
 		if err != nil {
 			return err
 		}
@@ -235,17 +234,17 @@ func (s *Service) listBatches(c *Call) error {
 }
 
 // object returns a batch as the API shows it.
-func (s *Service) object(ctx context.Context, b *Batch, waiting func(*Batch) *Waiting) (batchObject, error) {
+func (s *Service) object(ctx context.Context, b *Batch) (batchObject, error) {
 	errs, err := s.readErrors(ctx, b)
 	if err != nil {
 		return batchObject{}, apierr.Storage(err)
 	}
-	return b.toObject(errs, waiting(b)), nil
+	return b.toObject(errs), nil
 }
 
 // sendBatch sends a batch as the response.
 func (s *Service) sendBatch(c *Call, b *Batch) error {
-	o, err := s.object(c.Request.Context(), b, s.waits(c.Request.Context()))
+	o, err := s.object(c.Request.Context(), b)
 	if err != nil {
 		return err
 	}

@@ -46,10 +46,13 @@ func (s *Service) recover(ctx context.Context) error {
 // poller is the state of poll.
 type poller struct {
 	*Service
-	validating map[int64]bool
+	validating map[int64]context.CancelCauseFunc
 	validated  chan int64
-	failing    bool // the last poll has failed
-	left       bool // the other gateways know that this one takes no batches any more
+	accounts   int                           // with batches in progress that are not parked, at the last poll
+	asked      struct{ account, key string } // the last key with parked batches that was asked
+	shown      map[int64]waiting             // what the rows say of the jobs
+	failing    bool                          // the last poll has failed
+	left       bool                          // the other gateways know that this one takes no batches any more
 }
 
 // poll validates, starts and cancels batches.
@@ -60,7 +63,7 @@ func (s *Service) poll() {
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	p := &poller{Service: s, validating: map[int64]bool{}, validated: make(chan int64, 1)}
+	p := &poller{Service: s, validating: map[int64]context.CancelCauseFunc{}, validated: make(chan int64, 1)}
 	for {
 		err := p.once(s.ctx)
 		if err != nil && s.ctx.Err() == nil && !p.failing {
@@ -71,6 +74,7 @@ func (s *Service) poll() {
 		case <-s.ctx.Done():
 			return
 		case seq := <-p.validated:
+			p.validating[seq](nil)
 			delete(p.validating, seq)
 		case <-s.created:
 		case <-tick.C:
@@ -78,83 +82,167 @@ func (s *Service) poll() {
 	}
 }
 
-// once looks once at the batches that have not ended.
+// work are the batches that a poll has found.
+type work struct {
+	batches []Batch
+	share   int             // batches in progress of an account that are in memory
+	active  map[string]int  // batches in progress of an account that are not parked, up to share
+	crowded map[string]bool // accounts that have more
+}
+
+// statuses are those that a gateway does something about.
+var statuses = []Status{Finalizing, Cancelling, InProgress, Validating}
+
+// findWork returns the batches that are due: some of each account, those with the earliest deadlines first.
+func findWork(ctx context.Context, q querier, share int) (*work, error) {
+	w := &work{share: share, active: map[string]int{}, crowded: map[string]bool{}}
+	for _, status := range statuses {
+		most := maxActiveOwned
+		if status == InProgress {
+			most = share + 1
+		}
+		due, err := dueBatches(ctx, q, status, most)
+		if err != nil {
+			return nil, fmt.Errorf("find batches: %w", err)
+		}
+		for _, b := range due {
+			if status == InProgress {
+				if w.active[b.Account] == share {
+					w.crowded[b.Account] = true
+					continue
+				}
+				w.active[b.Account]++
+			}
+			w.batches = append(w.batches, b)
+		}
+	}
+	return w, nil
+}
+
+// once looks once at the batches that are due.
 func (p *poller) once(ctx context.Context) error {
-	all, err := unfinished(ctx, p.db.Read())
+	share := max(1, min(maxActiveOwned, maxActive/max(1, p.accounts)))
+	w, err := findWork(ctx, p.db.Read(), share)
 	if err != nil {
 		return err
 	}
+	p.accounts = len(w.active)
 	var mine map[int64]lease
 	if p.cluster != nil {
 		if err := p.storageChecked(ctx); err != nil {
 			return err
 		}
-		if mine, err = p.leases(ctx, all); err != nil {
+		if mine, err = p.leases(ctx, w); err != nil {
 			return err
 		}
 		p.endLostJobs(mine)
-		p.showWaits(ctx)
 	}
-	var given []int64
-	for i := range all {
-		b := &all[i]
+	p.showWaits(ctx)
+	if err := p.cancelJobs(ctx); err != nil {
+		return err
+	}
+	var parked []parking
+	for i := range w.batches {
+		b := &w.batches[i]
 		l, leased := mine[b.seq]
+		if p.cluster != nil && !leased || p.leaves() || p.validating[b.seq] != nil || p.hasJob(b.seq) {
+			continue
+		}
+		st := p.completer.Standing(b.Key)
 		switch {
-		case p.cluster != nil && !leased, p.validating[b.seq]:
-		case b.Status == Validating && !p.leaves():
-			p.validating[b.seq] = true
-			p.tasks.Go(func() {
-				p.validateUntilDone(b, l)
-				select {
-				case p.validated <- b.seq:
-				case <-p.ctx.Done():
-				}
-			})
-		case !p.ensureJob(b, l):
-			given = append(given, b.seq)
+		case p.mayPark(b, &st):
+			parked = append(parked, parking{b, l, waitOf(&st), st.Caps})
+		case b.Status == Validating:
+			p.startValidation(b, l)
+		default:
+			p.startJob(b, l, share)
 		}
 	}
-	if p.leaves() && (!p.left || len(given) > 0) {
-		p.left = p.release(ctx, append(given, sweeperSeq))
+	if p.leaves() {
+		p.giveBack(ctx, mine)
+		return nil
 	}
-	return nil
+	if err := p.parkAll(ctx, parked); err != nil {
+		return err
+	}
+	if len(parked) > 0 {
+		wake(p.created) // others of their accounts are due
+	}
+	p.parkJobs(w)
+	return p.unparkDue(ctx, w)
 }
 
-// validateUntilDone validates a batch, again if the gateway cannot.
-func (s *Service) validateUntilDone(b *Batch, l lease) {
+// startValidation validates a batch in a goroutine of its own.
+func (p *poller) startValidation(b *Batch, l lease) {
+	ctx, cancel := context.WithCancelCause(p.ctx)
+	p.validating[b.seq] = cancel
+	p.tasks.Go(func() {
+		p.validateUntilDone(ctx, b, l)
+		select {
+		case p.validated <- b.seq:
+		case <-p.ctx.Done():
+			cancel(nil)
+		}
+	})
+}
+
+// giveBack releases the leases of batches that this gateway, which drains, does nothing for.
+func (p *poller) giveBack(ctx context.Context, mine map[int64]lease) {
+	var given []int64
+	for seq := range mine {
+		if seq != sweeperSeq && p.validating[seq] == nil && !p.hasJob(seq) {
+			given = append(given, seq)
+		}
+	}
+	if !p.left || len(given) > 0 {
+		p.left = p.release(ctx, append(given, sweeperSeq))
+	}
+}
+
+// validateUntilDone validates a batch, again if the gateway cannot. It leaves one to the poller whose key may not be used.
+func (s *Service) validateUntilDone(ctx context.Context, b *Batch, l lease) {
 	for {
-		err := s.validate(s.ctx, b, l)
-		if err == nil || errors.Is(err, errLeaseLost) || s.ctx.Err() != nil {
+		err := s.validate(ctx, b, l)
+		if err == nil || errors.Is(err, errLeaseLost) || ctx.Err() != nil {
+			return
+		}
+		if st := s.completer.Standing(b.Key); s.mayPark(b, &st) {
 			return
 		}
 		s.log.Warn("a batch cannot be validated, and is tried again", zap.String("batch", b.ID), zap.Error(err))
-		if now, err := batchBySeq(s.ctx, s.db.Read(), b.seq); err == nil && now.Status != Validating {
+		if now, err := batchBySeq(ctx, s.db.Read(), b.seq); err == nil && now.Status != Validating {
 			return
 		}
-		if !wait.For(s.ctx, storageDelay) {
+		if !wait.For(ctx, storageDelay) {
 			return
 		}
 	}
 }
 
-// ensureJob starts the job of a batch that has none, unless other gateways are to run it, and ends that of a batch that is
-// to be cancelled. It reports whether the batch has a job.
-func (s *Service) ensureJob(b *Batch, l lease) bool {
+// hasJob reports whether a batch has a job.
+func (s *Service) hasJob(seq int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if j := s.jobs[b.seq]; j != nil {
-		if b.Status == Cancelling {
-			j.cancel(errCancelled)
-		}
-		return true
-	}
-	if s.leaves() {
-		return false
-	}
+	return s.jobs[seq] != nil
+}
+
+// startJob starts the job of a batch, unless its account has enough that run.
+func (s *Service) startJob(b *Batch, l lease, share int) {
 	input, err := findFile(s.ctx, s.db.Read(), b.Account, b.InputFile, 0)
 	if err != nil {
 		s.log.Error("a batch waits, since its input file cannot be looked up", zap.String("batch", b.ID), zap.Error(err))
-		return true
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	running := 0
+	for _, j := range s.jobs {
+		if j.batch.Account == b.Account && j.batch.Status == InProgress {
+			running++
+		}
+	}
+	if b.Status == InProgress && running >= share {
+		return
 	}
 	j := s.newJob(b, l, &input)
 	s.jobs[b.seq] = j
@@ -166,7 +254,33 @@ func (s *Service) ensureJob(b *Batch, l lease) bool {
 		wake(s.created)
 	})
 	wake(s.changed)
-	return true
+}
+
+// cancelJobs ends the jobs and the validations of batches that are to be cancelled.
+func (p *poller) cancelJobs(ctx context.Context) error {
+	var seqs []int64
+	p.mu.Lock()
+	for seq := range p.jobs {
+		seqs = append(seqs, seq)
+	}
+	p.mu.Unlock()
+	for seq := range p.validating {
+		seqs = append(seqs, seq)
+	}
+	cancelled, err := cancelling(ctx, p.db.Read(), seqs)
+	if err != nil {
+		return fmt.Errorf("find cancelled batches: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, seq := range cancelled {
+		if j := p.jobs[seq]; j != nil {
+			j.cancel(errCancelled)
+		} else if cancel := p.validating[seq]; cancel != nil {
+			cancel(errCancelled)
+		}
+	}
+	return nil
 }
 
 // endLostJobs ends the jobs whose leases are not among those of this gateway.
@@ -209,10 +323,10 @@ func (s *Service) startRound(last *string) (started bool) {
 	if at := slices.IndexFunc(names, func(name string) bool { return strings.Compare(name, *last) > 0 }); at > 0 {
 		names = append(names[at:], names[:at]...)
 	}
-	full := map[string]Reason{}
+	r := newRound(s)
 	for _, name := range names {
 		for _, j := range accounts[name] {
-			if j.start(full) {
+			if j.start(r) {
 				started, *last = true, name
 				break
 			}

@@ -327,11 +327,12 @@ func TestExpiredBatchEndsAndExpiredFilesAreDeleted(t *testing.T) {
 	g := startService(t)
 	serve := g.hold(10)
 	defer serve()
-	g.validations <- struct{}{} // the batch does not begin before its time is changed
-	id := g.create(t, 30)
-	_, err := g.cluster.write(t, `UPDATE batches SET expires_at = created_at + 2`)
+	turn, err := g.validations.Acquire(t.Context(), "another") // the batch does not begin before its time is changed
 	must(t, err)
-	<-g.validations
+	id := g.create(t, 30)
+	_, err = g.cluster.write(t, `UPDATE batches SET expires_at = created_at + 2`)
+	must(t, err)
+	turn.Release()
 	d := g.await(t, id, Expired)
 	g.checkResults(t, d, 30)
 	_, err = g.cluster.write(t, `UPDATE files SET expires_at = created_at`)

@@ -20,6 +20,7 @@ func (s *Service) sweep() {
 	for {
 		if l, ok := s.sweeperLease(); !ok {
 			clear(deleted)
+			s.backlog.Store(nil) // another gateway counts it
 		} else if err := s.sweepOnce(s.ctx, l, deleted); err != nil && s.ctx.Err() == nil && !errors.Is(err, errLeaseLost) {
 			s.log.Warn("deleted files cannot be removed from the storage yet", zap.Error(err))
 		}
@@ -46,6 +47,9 @@ func (s *Service) sweeperLease() (lease, bool) {
 
 // sweepOnce deletes what is to be deleted at the moment. deleted says when an object was deleted for the first time.
 func (s *Service) sweepOnce(ctx context.Context, l lease, deleted map[string]time.Time) error {
+	if err := s.countBacklog(ctx); err != nil {
+		return err
+	}
 	if err := s.deleteExpired(ctx, l); err != nil {
 		return fmt.Errorf("delete expired files: %w", err)
 	}

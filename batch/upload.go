@@ -342,9 +342,16 @@ func (s *Service) keepFile(c *Call, u *upload) (_ File, created bool, err error)
 	return u.file, true, nil
 }
 
-// checkQuota returns an error if the files of the account are too large together with a new one. Other gateways may have
-// stored some meanwhile.
+// checkQuota returns an error if the files of the account are too many or too large together with a new one. Other gateways may
+// have stored some meanwhile.
 func (s *Service) checkQuota(ctx context.Context, tx database.Tx, f *File) error {
+	n, err := countFiles(ctx, tx, f.Account)
+	if err != nil {
+		return err
+	}
+	if limit := s.settings.Load().MaxAccountFiles; n >= limit {
+		return apierr.TooManyFiles(limit)
+	}
 	stored, err := storedBytes(ctx, tx, f.Account)
 	if limit := s.settings.Load().MaxAccountBytes; err == nil && stored+f.Bytes > limit {
 		return apierr.StorageQuota(limit, stored)

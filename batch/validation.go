@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -32,6 +33,9 @@ type validation struct {
 	models []string
 	ids    map[[16]byte]int64 // hashes of the custom_ids, and their lines
 	errors []LineError
+
+	yield   func() error // lets others have their turn; may be nil
+	yielded int64        // the offset in the file at the last turn
 }
 
 func newValidation(endpoint string, maxLine int64, check func(string, []byte) (string, error)) *validation {
@@ -63,6 +67,12 @@ func (v *validation) read(ctx context.Context, file io.Reader) error {
 		}
 		if err := v.line(parser, text, offset, scanner.number); err != nil {
 			return err
+		}
+		if v.yield != nil && offset-v.yielded >= validationSlice {
+			v.yielded = offset
+			if err := v.yield(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -111,16 +121,35 @@ func (v *validation) add(number int64, p *invalidLineError) {
 	v.errors = append(v.errors, e)
 }
 
+const (
+	validationSlice     = 1 << 20 // bytes of a file that are validated in one turn of its account
+	maxLargeValidations = 8       // of files with several slices, whose lines are in memory from the first one on
+)
+
 // linesPerWrite bounds how long a write of lines delays the settlements of others.
 const linesPerWrite = 2000
 
-// validate validates the file of a new batch, and then starts or fails it. An error means that it must be tried again.
+// validate validates the file of a new batch in turns between accounts, and then starts or fails it. An error means that it must
+// be tried again, unless ctx has ended.
 func (s *Service) validate(ctx context.Context, b *Batch, l lease) error {
-	select {
-	case s.validations <- struct{}{}:
-		defer func() { <-s.validations }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	input, err := findFile(ctx, s.db.Read(), b.Account, b.InputFile, s.now())
+	if err != nil {
+		return fmt.Errorf("find the file of a batch: %w", err)
+	}
+	if input.Bytes > validationSlice {
+		turn, err := s.largeFiles.Acquire(ctx, b.Account)
+		if err != nil {
+			return err //nolint:wrapcheck // the cause of the context's end
+		}
+		defer turn.Release()
+	}
+	turn, err := s.validations.Acquire(ctx, b.Account)
+	if err != nil {
+		return err //nolint:wrapcheck // the cause of the context's end
+	}
+	defer turn.Release()
+	if s.completer.Standing(b.Key).Revoked {
+		return s.failBatch(ctx, b, l, []LineError{{Code: endings[errRevoked].code, Message: keyRevoked}})
 	}
 	if err := s.clear(ctx, b.seq, l); err != nil { // what a crash has left of an earlier validation
 		return err
@@ -130,10 +159,7 @@ func (s *Service) validate(ctx context.Context, b *Batch, l lease) error {
 		return fmt.Errorf("validate a batch: %w", err)
 	}
 	v := newValidation(b.Endpoint, s.settings.Load().MaxLineBytes, check)
-	input, err := findFile(ctx, s.db.Read(), b.Account, b.InputFile, s.now())
-	if err != nil {
-		return fmt.Errorf("find the file of a batch: %w", err)
-	}
+	v.yield = func() error { return turn.Yield(ctx) }
 	file, err := s.openFile(ctx, &input)
 	if err != nil {
 		return fmt.Errorf("open the file of a batch: %w", err)
@@ -208,18 +234,20 @@ func (s *Service) startBatch(ctx context.Context, b *Batch, l lease, v *validati
 		if err != nil {
 			return fmt.Errorf("write the lines of a batch: %w", err)
 		}
+		if err := v.yield(); err != nil {
+			return err
+		}
 	}
 	output := s.newOutput(b, "output")
 	started := false
 	err := s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) (err error) {
+		if started, err = setStatus(ctx, tx, b.seq, InProgress, s.now(), Validating); err != nil || !started { // it is cancelled
+			return err
+		}
 		if err := setValidated(ctx, tx, b.seq, len(v.lines), v.models, output.ID); err != nil {
 			return err
 		}
-		if err := insertOutput(ctx, tx, &output); err != nil {
-			return err
-		}
-		started, err = setStatus(ctx, tx, b.seq, InProgress, s.now(), Validating)
-		return err
+		return insertOutput(ctx, tx, &output)
 	})
 	if err != nil {
 		return fmt.Errorf("start a batch: %w", err)
@@ -230,19 +258,19 @@ func (s *Service) startBatch(ctx context.Context, b *Batch, l lease, v *validati
 
 // newOutput returns a file of results.
 func (s *Service) newOutput(b *Batch, kind string) File {
-	keep := b.outputKeep
-	if keep == 0 {
-		keep = int64(s.settings.Load().Keep.Seconds())
-	}
-	now := s.now()
 	f := File{
 		ID: newID("file-"), Account: b.Account, Key: b.Key, Purpose: Output, Name: b.ID + "_" + kind + ".jsonl",
-		CreatedAt: now, ExpiresAt: now + keep,
+		CreatedAt: s.now(), ExpiresAt: b.ExpiresAt + s.keepOf(b), // until the batch ends
 	}
 	if s.cluster == nil { // else it has parts
 		f.object = newObjectName()
 	}
 	return f
+}
+
+// keepOf returns how long the results of a batch are kept, in seconds from its end.
+func (s *Service) keepOf(b *Batch) int64 {
+	return cmp.Or(b.outputKeep, int64(s.settings.Load().Keep.Seconds()))
 }
 
 func insertOutput(ctx context.Context, tx database.Tx, f *File) error {

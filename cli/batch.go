@@ -97,15 +97,24 @@ func newBatchCreate() *cobra.Command {
 const maxListed = 1000
 
 func newBatchList() *cobra.Command {
-	columns := []string{"ID", "STATUS", "LINES", "FAILED", "TOKENS", "KEY", "CREATED", "EXPIRES"}
+	columns := []string{"ID", "STATUS", "LINES", "FAILED", "TOKENS", "KEY", "CREATED", "EXPIRES", "WAITS FOR"}
 	return newList("List the batches of all accounts, the newest first", columns, (*batch.Service).Batches,
 		func(b *batch.Details, prefixes map[string]string) []string {
 			ended, total := b.Progress()
 			return []string{
 				b.ID, string(b.Status), fmt.Sprintf("%d of %d", ended, total), fmt.Sprint(b.Counts.Failed),
 				fmt.Sprint(b.Usage.TotalTokens), dash(prefixes[b.Key]), formatTime(time.Unix(b.CreatedAt, 0)), formatTime(time.Unix(b.ExpiresAt, 0)),
+				dash(waitsFor(b)),
 			}
 		})
+}
+
+// waitsFor returns the reason why no line of a batch can start; empty if there is none.
+func waitsFor(b *batch.Details) string {
+	if b.WaitingFor == nil {
+		return ""
+	}
+	return string(b.WaitingFor.Reason)
 }
 
 // newList returns the command that prints batches or files. row returns the columns of one; prefixes are what lists show of
@@ -243,7 +252,11 @@ func waitForBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id 
 			return nil, err
 		}
 		ended, total := b.Progress()
-		fmt.Fprintf(progress, "\r%s %s %d of %d", progressBar(ended, total), b.Status, ended, total)
+		state := string(b.Status)
+		if reason := waitsFor(b); reason != "" {
+			state += ", waits for " + reason
+		}
+		fmt.Fprintf(progress, "\r%s %s %d of %d\x1b[K", progressBar(ended, total), state, ended, total)
 		if b.Ended() {
 			return b, nil
 		}

@@ -32,9 +32,17 @@ func newFileList() *cobra.Command {
 		func(f *batch.FileDetails, prefixes map[string]string) []string {
 			return []string{
 				f.ID, string(f.Purpose), fmt.Sprint(f.Bytes), f.Filename, dash(prefixes[f.Key]),
-				formatTime(time.Unix(f.CreatedAt, 0)), formatTime(f.Expires()),
+				formatTime(time.Unix(f.CreatedAt, 0)), formatExpiry(f.Expires()),
 			}
 		})
+}
+
+// formatExpiry returns when a file is deleted; "-" while its batch runs.
+func formatExpiry(t time.Time) string {
+	if t.IsZero() {
+		return dash("")
+	}
+	return formatTime(t)
 }
 
 func newFileDownload() *cobra.Command {

@@ -79,11 +79,13 @@ type Database struct {
 	KeepRequests time.Duration // of PostgreSQL: how long rows of requests are kept, by whole months; 0: for ever
 }
 
-// Limits holds the default limits of an API key, and those of a request.
+// Limits holds the default limits of an API key, and those of a request and an account.
 type Limits struct {
 	ConcurrencyPerKey   int           // concurrent requests
 	KeyLifetime         time.Duration // after which a new key expires unless its creator chooses otherwise; 0: never
 	SequencesPerRequest int           // completions that one request may ask for: prompts × max(n, best_of)
+
+	UnfinishedBatchesPerAccount int
 }
 
 // Files holds where files are kept, and their limits. Sizes are in bytes.
@@ -92,6 +94,7 @@ type Files struct {
 	Shared             bool     // the folder of URL is the same for all gateways
 	MaxBytes           int64    // of one file
 	MaxBytesPerAccount int64
+	MaxPerAccount      int           // files, those of results included
 	Keep               time.Duration // how long a file is kept unless its creator chooses otherwise
 }
 
@@ -225,8 +228,8 @@ func Default() *Config {
 			FastPath:          true,
 		},
 		Database: Database{Path: "basegate.db", Migrate: true},
-		Limits:   Limits{ConcurrencyPerKey: 8, SequencesPerRequest: 1024},
-		Files:    Files{MaxBytes: 6 << 30, MaxBytesPerAccount: 100 << 30, Keep: 30 * 24 * time.Hour},
+		Limits:   Limits{ConcurrencyPerKey: 8, SequencesPerRequest: 1024, UnfinishedBatchesPerAccount: 100},
+		Files:    Files{MaxBytes: 6 << 30, MaxBytesPerAccount: 100 << 30, MaxPerAccount: 10_000, Keep: 30 * 24 * time.Hour},
 		Batches:  Batches{PerBackend: 64, Attempts: 10, StartModels: true},
 		Upstream: Upstream{
 			ConnectTimeout:   5 * time.Second,

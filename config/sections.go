@@ -28,6 +28,7 @@ func (c *Config) fields() []field {
 				key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)),
 				key("key_lifetime", duration(&c.Limits.KeyLifetime, 0)),
 				key("sequences_per_request", integer(&c.Limits.SequencesPerRequest, 1, math.MaxInt32)),
+				key("unfinished_batches_per_account", integer(&c.Limits.UnfinishedBatchesPerAccount, 1, math.MaxInt32)),
 			)
 		}),
 		key("files", func(v value) {
@@ -36,6 +37,7 @@ func (c *Config) fields() []field {
 				key("shared", boolean(&c.Files.Shared)),
 				key("max_bytes", size(&c.Files.MaxBytes)),
 				key("max_bytes_per_account", size(&c.Files.MaxBytesPerAccount)),
+				key("max_per_account", integer(&c.Files.MaxPerAccount, 1, math.MaxInt32)),
 				key("keep", days(&c.Files.Keep, time.Hour)),
 			)
 		}),

@@ -79,6 +79,10 @@ func (b *Batch) Waiting() string {
 		return ""
 	case "budget":
 		return "Waiting for budget: a budget of the key or the account is used up."
+	case "key":
+		return "Waiting for the key, which is paused or expired."
+	case "account":
+		return "Waiting for the account, which is disabled or not approved."
 	case "model":
 		return "Waiting for the model to start."
 	case "capacity":

@@ -414,9 +414,14 @@ func (c *Console) apiProblem(r *request, e *apierr.Error) error {
 		return errNoStorage
 	case apierr.RequestTooLarge:
 		return tooMuch("The file is larger than " + formatBytes(limits.MaxFileBytes) + ". Split it. Nothing was stored.")
+	case apierr.TooManyBatches:
+		return &problem{
+			status: e.Status(), title: "Too many batches",
+			text: "This account has as many batches that have not ended as it may. Wait for the end of one or cancel one.",
+		}
 	case apierr.StorageQuotaExceeded:
 		return tooMuch("The file does not fit: the files of an account may take " + formatBytes(limits.MaxAccountBytes) +
-			". Delete some. Nothing was stored.")
+			", and their number is limited. Delete some. Nothing was stored.")
 	case apierr.InvalidRequest:
 		return invalid("This was not accepted. Check " + e.Param + " and try again.").on(e.Param)
 	}

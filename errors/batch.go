@@ -36,6 +36,15 @@ func OtherBody() error {
 	}
 }
 
+// UnfinishedBatches returns the error for a new batch of an account that has as many unfinished ones as it may.
+func UnfinishedBatches(limit int) error {
+	return &Error{
+		Code:    TooManyBatches,
+		Message: fmt.Sprintf("this account has %d batches that have not ended, as many as it may; wait for the end of one or cancel one", limit),
+		Extras:  []Extra{{"limit", limit}},
+	}
+}
+
 // FileTooLarge returns the error for an upload over the limit of one file, in bytes.
 func FileTooLarge(limit int64) error {
 	return &Error{
@@ -51,6 +60,15 @@ func StorageQuota(limit, used int64) error {
 		Code: StorageQuotaExceeded, Param: "file",
 		Message: fmt.Sprintf("the files of this account take %d of %d bytes, so this one does not fit; delete some with DELETE /v1/files/{id}", used, limit),
 		Extras:  []Extra{{"limit_bytes", limit}, {"used_bytes", used}},
+	}
+}
+
+// TooManyFiles returns the error for an upload of an account that has as many files as it may.
+func TooManyFiles(limit int) error {
+	return &Error{
+		Code: StorageQuotaExceeded, Param: "file",
+		Message: fmt.Sprintf("this account has %d files, as many as it may; delete some with DELETE /v1/files/{id}", limit),
+		Extras:  []Extra{{"limit", limit}},
 	}
 }
 

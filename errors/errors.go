@@ -33,6 +33,7 @@ const (
 	StorageQuotaExceeded       Code = "storage_quota_exceeded"
 	UnsupportedEncoding        Code = "unsupported_encoding"
 	BudgetExceeded             Code = "budget_exceeded"
+	TooManyBatches             Code = "too_many_batches"
 	UpstreamUnreachable        Code = "upstream_unreachable"
 	VLLMOutOfMemory            Code = "vllm_oom"
 	VLLMContextLength          Code = "vllm_context_length"
@@ -77,6 +78,7 @@ var table = map[Code]row{
 	StorageQuotaExceeded:       {413, "invalid_request_error", adviceNever},
 	UnsupportedEncoding:        {415, "invalid_request_error", adviceNever},
 	BudgetExceeded:             {429, "insufficient_quota", adviceNever},
+	TooManyBatches:             {429, "invalid_request_error", adviceNever},
 	UpstreamUnreachable:        {502, "upstream_error", adviceNone},
 	VLLMOutOfMemory:            {502, "upstream_error", adviceNever},
 	VLLMContextLength:          {502, "upstream_error", adviceNever},

@@ -88,6 +88,8 @@ func examples() []example {
 		{"OtherBody", apierr.OtherBody()},
 		{"FileTooLarge", apierr.FileTooLarge(6 << 30)},
 		{"StorageQuota", apierr.StorageQuota(100<<30, 99<<30)},
+		{"UnfinishedBatches", apierr.UnfinishedBatches(100)},
+		{"TooManyFiles", apierr.TooManyFiles(10_000)},
 		{"Storage", apierr.Storage(errSecret)},
 		{"RangeOutside", apierr.RangeOutside(360)},
 	}
@@ -164,6 +166,7 @@ var contract = []struct {
 	{"storage_quota_exceeded", 413, "invalid_request_error", "false"},
 	{"unsupported_encoding", 415, "invalid_request_error", "false"},
 	{"budget_exceeded", 429, "insufficient_quota", "false"},
+	{"too_many_batches", 429, "invalid_request_error", "false"},
 	{"upstream_unreachable", 502, "upstream_error", ""},
 	{"vllm_oom", 502, "upstream_error", "false"},
 	{"vllm_context_length", 502, "upstream_error", "false"},
@@ -226,6 +229,8 @@ func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 		"BudgetSpent":                            "scope window meter limit used reserved resets_at",
 		"FileTooLarge":                           "limit_bytes",
 		"StorageQuota":                           "limit_bytes used_bytes",
+		"UnfinishedBatches":                      "limit",
+		"TooManyFiles":                           "limit",
 		"Storage":                                "retry_after_seconds",
 	}
 	for _, x := range examples() {

@@ -28,10 +28,10 @@ var lineStates = map[proxy.LineState]batch.State{
 
 // ServeLine implements batch.Completer.
 func (c completer) ServeLine(ctx context.Context, l batch.Line) batch.Result {
+	place, _ := l.Place.(*fleet.Place) // AcquirePlace's, or nil
 	r := c.proxy.ServeLine(ctx, proxy.Line{
 		Batch: l.Batch, Account: l.Account, Key: l.Key, Endpoint: l.Endpoint, Body: l.Body,
-		Deadline: l.Deadline, Memory: l.Memory,
-		Place:    l.Place.(*fleet.Place), //nolint:errcheck,forcetypeassert // AcquirePlace's
+		Deadline: l.Deadline, Place: place, Memory: l.Memory,
 	})
 	return batch.Result{
 		State: lineStates[r.State], RequestID: r.RequestID, Status: r.Status, Body: r.Body, Success: r.Code == "", Retryable: r.Retryable,
@@ -49,6 +49,12 @@ func (c completer) AcquirePlace(model string, perBackend int, start bool) (batch
 		return nil, batch.Reason(reason)
 	}
 	return place, batch.Nothing
+}
+
+// Standing implements batch.Completer.
+func (c completer) Standing(key string) batch.Standing {
+	s := c.proxy.Standing(key)
+	return batch.Standing{Reason: batch.Reason(s.Reason), ResetsAt: s.ResetsAt, Revoked: s.Revoked, Caps: s.Caps}
 }
 
 // Checker implements batch.Completer.

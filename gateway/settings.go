@@ -91,9 +91,10 @@ func batchSettings(c *config.Config) batch.Settings {
 	}
 	return batch.Settings{
 		Models: models, Chat: chat,
-		MaxFileBytes: c.Files.MaxBytes, MaxAccountBytes: c.Files.MaxBytesPerAccount, Keep: c.Files.Keep,
-		MaxLineBytes: c.Server.MaxBodyBytes,
-		PerBackend:   c.Batches.PerBackend, Attempts: c.Batches.Attempts, StartModels: c.Batches.StartModels,
+		MaxFileBytes: c.Files.MaxBytes, MaxAccountBytes: c.Files.MaxBytesPerAccount, MaxAccountFiles: c.Files.MaxPerAccount, Keep: c.Files.Keep,
+		MaxLineBytes:  c.Server.MaxBodyBytes,
+		MaxUnfinished: c.Limits.UnfinishedBatchesPerAccount,
+		PerBackend:    c.Batches.PerBackend, Attempts: c.Batches.Attempts, StartModels: c.Batches.StartModels,
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"net/http"
 	"net/url"
 	"time"
@@ -25,7 +27,7 @@ type Line struct {
 	Endpoint     string // its path
 	Body         []byte
 	Deadline     time.Time            // of the batch
-	Place        *fleet.Place         // where it runs, unless its prefix belongs elsewhere; the caller releases it
+	Place        *fleet.Place         // where it runs, unless its prefix belongs elsewhere; the caller releases it. nil: the line only asks
 	Memory       admission.Allocation // of the key; holds Body. ServeLine takes it over
 }
 
@@ -46,12 +48,13 @@ const (
 // WaitReason is what a line waits for.
 type WaitReason string
 
-// The reasons of the API's contract, and one that it does not show.
+// The reasons of the API's contract.
 const (
 	WaitsForBudget   WaitReason = "budget"
 	WaitsForModel    WaitReason = "model"
 	WaitsForCapacity WaitReason = "capacity"
-	WaitsForKey      WaitReason = "" // paused, expired or revoked
+	WaitsForKey      WaitReason = "key"     // paused or expired
+	WaitsForAccount  WaitReason = "account" // disabled, or not approved yet
 )
 
 // LineResult is the result of a line.
@@ -96,7 +99,8 @@ func (s *Server) Allocate(key string) admission.Allocation { return s.queue.Allo
 // ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses
 // no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
 // lowered, and the charge of its success is left to the caller. If ctx ends and its cause is a context.Canceled, the line is
-// charged as a request whose client has disconnected.
+// charged as a request whose client has disconnected. A line without a place is judged as far as that needs no backend, and
+// then waits for its model.
 func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	waits := func(reason WaitReason) LineResult {
 		return LineResult{State: LineWaits, Reason: reason, Release: func() {}}
@@ -154,6 +158,9 @@ func (s *Server) line(x *exchange) error {
 	if err := s.refuseKiller(x); err != nil {
 		return err
 	}
+	if x.caller.line.Place == nil {
+		return s.askBudget(x)
+	}
 	if err := x.usePlace(); err != nil {
 		return err
 	}
@@ -170,7 +177,7 @@ func (s *Server) line(x *exchange) error {
 // readLine is readRequest for a line, whose body is in memory.
 func (s *Server) readLine(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
-		return &lineWaitsError{reason: WaitsForKey}
+		return &lineWaitsError{reason: keyReason(err)}
 	}
 	if err := s.parse(x, x.caller.line.Body, s.validateLine); err != nil {
 		if errors.Is(err, admission.ErrFull) {
@@ -220,6 +227,30 @@ func (s *Server) reserveLine(x *exchange) (err error) {
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Time: x.timings.arrived,
 		Batch: x.caller.line.Batch,
 	}, demand, requester{s, x})
+	return s.budgetErr(x, demand, err)
+}
+
+// askBudget returns what a line waits for that has no place: for its budget, if not even the fewest tokens that it can have fit,
+// otherwise for its model.
+func (s *Server) askBudget(x *exchange) error {
+	r := x.request
+	demand := x.demand()
+	demand.MinTokens, demand.PromptTokens = demand.MaxTokens, int64(r.Prompts)
+	if r.Kind == validate.Tokens && r.Truncate == 0 {
+		demand.PromptTokens = r.PromptTokens
+	}
+	estimate, err := s.ledger.Estimate(x.r.Context(), x.caller.payer, demand)
+	if err == nil && estimate.Refused != nil {
+		err = estimate.Refused
+	}
+	if err := s.budgetErr(x, demand, err); err != nil {
+		return err
+	}
+	return &lineWaitsError{reason: WaitsForModel}
+}
+
+// budgetErr returns the error of a line whose demand the ledger has refused with err, if it has.
+func (s *Server) budgetErr(x *exchange, demand budget.Demand, err error) error {
 	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
 	switch {
 	case err == nil:
@@ -229,12 +260,47 @@ func (s *Server) reserveLine(x *exchange) (err error) {
 	case errors.Is(err, database.ErrUnavailable), errors.Is(err, budget.ErrClosed), errors.Is(err, database.ErrClosed), errors.Is(err, admission.ErrFull):
 		return &lineWaitsError{reason: WaitsForCapacity}
 	case errors.Is(err, budget.ErrKeyDisabled):
-		return &lineWaitsError{reason: WaitsForKey}
+		return &lineWaitsError{reason: keyReason(err)}
 	case isExceeded && s.ledger.FitsUnused(x.caller.payer, demand):
 		return &lineWaitsError{WaitsForBudget, exceeded.ResetsAt}
 	default:
 		return x.reserveErr(err)
 	}
+}
+
+// keyReason returns what the lines of a key wait for that may not be used.
+func keyReason(err error) WaitReason {
+	switch {
+	case errors.Is(err, identity.ErrKeysUnreadable):
+		return WaitsForCapacity
+	case errors.Is(err, identity.ErrAccountDisabled), errors.Is(err, identity.ErrAccountPending):
+		return WaitsForAccount
+	}
+	return WaitsForKey
+}
+
+// Standing tells whether a key may send lines at the moment.
+type Standing struct {
+	Reason   WaitReason // WaitsForBudget, WaitsForKey or WaitsForAccount; empty: it may
+	ResetsAt time.Time  // of the exhausted cap
+	Revoked  bool       // the key will never be used again
+	Caps     int64      // differs after a cap of the key or its account has changed
+}
+
+// Standing tells whether a key may send lines at the moment. It does not wait for the database.
+func (s *Server) Standing(key string) Standing {
+	i, err := s.keys.Lookup(key)
+	if err != nil {
+		return Standing{Reason: keyReason(err), Revoked: errors.Is(err, identity.ErrKeyRevoked)}
+	}
+	payer := Payer(&i)
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%v %v", payer.KeyCaps, payer.AccountCaps)
+	standing := Standing{Caps: int64(h.Sum64())} //nolint:gosec // a hash
+	if e := s.ledger.Exhausted(payer); e != nil {
+		standing.Reason, standing.ResetsAt = WaitsForBudget, e.ResetsAt
+	}
+	return standing
 }
 
 // lineResponse keeps the response to a line in memory.

@@ -157,7 +157,7 @@ var tables = []table{
 	define("batches", `*seq:i id:t account_id:t key_id:t endpoint:t completion_window:t input_file_id:t output_file_id:t
 		error_file_id:t output_keep:i status:t errors:t metadata:t models:t created_at:i expires_at:i in_progress_at:i
 		finalizing_at:i completed_at:i failed_at:i expired_at:i cancelling_at:i cancelled_at:i total:i completed:i failed:i
-		input_tokens:i cached_tokens:i output_tokens:i reasoning_tokens:i`).numbered().pages(100),
+		input_tokens:i cached_tokens:i output_tokens:i reasoning_tokens:i waits_for:t resets_at:i parked_at:i parked_caps:i`).numbered().pages(100),
 	define("batch_lines", `*batch:i *model:i *position:i offset:i length:i attempts:i`),
 	define("idempotency", `*key_id:t *token:t digest:x object_id:t expires_at:i`),
 	define("usage_series", `*id:i account_id:t key_id:t model:t endpoint:t workload:t`).numbered(),

@@ -1,0 +1,271 @@
+package batch
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+)
+
+// A batch that waits is parked: it is a row, and nothing in memory. Its key is asked at each poll whether it may send lines,
+// so that a batch whose budget is used up costs next to nothing until it resets. Batches that wait for a backend are parked
+// only to give others of their account a turn.
+
+const (
+	parkAfter   = 2 * time.Second  // that a batch waits for its budget, its key or its account
+	rotateAfter = 10 * time.Second // that a batch waits for a backend while others of its account are not in memory
+
+	maxActive      = 512 // batches of all accounts in memory; but an account has one at least
+	maxActiveOwned = 4   // batches of an account in memory
+
+	maxUnparked   = 64  // batches at a poll
+	maxAskedKeys  = 256 // keys at a poll
+	maxParkedRead = 256 // batches of a key at a poll
+)
+
+// errParked is the cause of the end of a job whose batch waits.
+var errParked = errors.New("the batch waits")
+
+// waitOf returns what a batch waits for whose key may not send lines.
+func waitOf(st *Standing) waiting {
+	w := waiting{reason: st.Reason}
+	if !st.ResetsAt.IsZero() {
+		w.resetsAt = st.ResetsAt.Unix()
+	}
+	return w
+}
+
+// isForBackend reports whether a batch waits for a backend, and not for its payer.
+func (r Reason) isForBackend() bool { return r == Model || r == Capacity || r == Window }
+
+// mayPark reports whether a batch waits whatever the backends do.
+func (s *Service) mayPark(b *Batch, st *Standing) bool {
+	switch {
+	case st.Revoked, b.ExpiresAt <= s.now():
+		return false
+	case b.Status == Validating: // which needs no budget
+		return st.Reason == Key || st.Reason == Account
+	}
+	return b.Status == InProgress && st.Reason != Nothing
+}
+
+// isDue reports whether a parked batch may go on.
+func (s *Service) isDue(b *Batch, st *Standing) bool {
+	now := s.now()
+	switch {
+	case st.Revoked, b.ExpiresAt <= now, b.Status != InProgress && b.Status != Validating:
+		return true
+	case s.mayPark(b, st):
+		return false
+	case b.wait.reason != Budget:
+		return true
+	}
+	// What was left of a budget did not suffice, and only becomes less until the cap resets or is changed. Without a time of
+	// reset, requests in flight were in the way.
+	return b.parkedCaps != st.Caps || b.wait.resetsAt <= now
+}
+
+// parkWaiting ends the job if its batch waits for long, and reports whether it does. crowded says that other batches of the account
+// wait for their turn.
+func (j *job) parkWaiting(now time.Time, crowded bool) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.unrecorded > 0 || j.closed || j.reason == Nothing || j.ctx.Err() != nil {
+		return false
+	}
+	waited := now.Sub(j.waitsSince)
+	switch {
+	case j.reason.isForBackend():
+		j.closed = crowded && waited >= rotateAfter
+	case j.reason == Budget && !j.blocked && !j.isUnfit():
+	default:
+		j.closed = waited >= parkAfter
+	}
+	if j.closed {
+		j.cancel(errParked)
+	}
+	return j.closed
+}
+
+// isUnfit reports whether the budget has refused each line that is left. The caller holds the job's lock.
+func (j *job) isUnfit() bool {
+	for _, s := range j.sources {
+		if !s.unfit {
+			return false
+		}
+	}
+	return true
+}
+
+// park makes the batch of a job wait as a row.
+func (r *recorder) park(ctx context.Context) error {
+	r.mu.Lock()
+	w, caps := r.waiting, r.waitCaps
+	r.mu.Unlock()
+	return r.service.parkAll(ctx, []parking{{&r.batch, r.lease, w, caps}})
+}
+
+// parking is a batch that is to be parked.
+type parking struct {
+	batch *Batch
+	lease lease
+	wait  waiting
+	caps  int64
+}
+
+// parkAll parks batches.
+func (s *Service) parkAll(ctx context.Context, all []parking) error {
+	if len(all) == 0 {
+		return nil
+	}
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		for i := range all {
+			p := &all[i]
+			if s.cluster != nil {
+				if err := checkLease(ctx, tx, p.batch.seq, p.lease); err != nil {
+					return err
+				}
+				if err := releaseLease(ctx, tx, p.batch.seq, p.lease.holder); err != nil {
+					return err
+				}
+			}
+			if err := park(ctx, tx, p.batch, p.wait, p.caps, s.now()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("park batches: %w", err)
+	}
+	return nil
+}
+
+// parkJobs parks the batches of jobs that wait, at most one of an account for the turn of others.
+func (p *poller) parkJobs(w *work) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, rotated := time.Now(), map[string]bool{}
+	for _, j := range p.jobs {
+		account := j.batch.Account
+		if j.parkWaiting(now, w.crowded[account] && !rotated[account]) {
+			rotated[account] = true
+		}
+	}
+}
+
+// unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on: those with the
+// earliest deadlines of each key, as many as their accounts may have in memory. In a cluster, the gateway does it that deletes
+// what has expired.
+func (p *poller) unparkDue(ctx context.Context, w *work) error {
+	l, ok := p.sweeperLease()
+	if !ok || p.isDraining() {
+		return nil
+	}
+	var due []int64
+	shown := map[int64]waiting{}
+	var keys []parking
+	for range maxAskedKeys {
+		if len(due) >= maxUnparked {
+			break
+		}
+		first, err := firstParked(ctx, p.db.Read(), p.asked.account, p.asked.key)
+		if errors.Is(err, sql.ErrNoRows) {
+			p.asked.account, p.asked.key = "", ""
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("find batches that wait: %w", err)
+		}
+		p.asked.account, p.asked.key = first.Account, first.Key
+		st := p.completer.Standing(first.Key)
+		if !p.isDue(&first, &st) && st.Reason != Nothing {
+			if now := waitOf(&st); first.wait != now {
+				keys = append(keys, parking{batch: &first, wait: now})
+			}
+			continue
+		}
+		all, err := parkedOf(ctx, p.db.Read(), first.Account, first.Key, maxParkedRead)
+		if err != nil {
+			return fmt.Errorf("find batches that wait: %w", err)
+		}
+		for i := range all {
+			b := &all[i]
+			switch {
+			case !p.isDue(b, &st):
+			case b.Status != InProgress && len(due) < maxUnparked, w.active[b.Account] < w.share && len(due) < maxUnparked:
+				due = append(due, b.seq)
+				if b.Status == InProgress {
+					w.active[b.Account]++
+				}
+			case !b.wait.reason.isForBackend():
+				shown[b.seq] = waiting{reason: Capacity} // for its turn
+			}
+		}
+	}
+	if len(due)+len(shown)+len(keys) == 0 {
+		return nil
+	}
+	err := p.writeLeased(ctx, sweeperSeq, l, func(ctx context.Context, tx database.Tx) error {
+		for _, k := range keys {
+			if err := setParkedWait(ctx, tx, k.batch.Account, k.batch.Key, k.wait); err != nil {
+				return err
+			}
+		}
+		for seq, w := range shown {
+			if err := setWait(ctx, tx, seq, w); err != nil {
+				return err
+			}
+		}
+		for _, seq := range due {
+			if err := unpark(ctx, tx, seq); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("go on with batches that have waited: %w", err)
+	}
+	if len(due) > 0 {
+		wake(p.created)
+	}
+	return nil
+}
+
+// showWaits writes what the batches of jobs wait for into their rows, for everybody to show.
+func (p *poller) showWaits(ctx context.Context) {
+	waits, changed := map[int64]waiting{}, map[*job]waiting{}
+	p.mu.Lock()
+	for seq, j := range p.jobs {
+		w := j.waitingFor()
+		before, known := p.shown[seq]
+		if !known {
+			before = j.batch.wait
+		}
+		if waits[seq] = w; w != before {
+			changed[j] = w
+		}
+	}
+	p.mu.Unlock()
+	if len(changed) > 0 {
+		err := p.write(ctx, func(ctx context.Context, tx database.Tx) error {
+			for j, w := range changed {
+				if err := setWait(ctx, tx, j.batch.seq, w); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			p.log.Warn("what batches wait for cannot be written, and is tried again", zap.Error(err))
+			return
+		}
+	}
+	p.shown = waits
+}
