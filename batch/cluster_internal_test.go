@@ -254,9 +254,9 @@ type testCompleter struct {
 	first   int           // lines that do not wait for it
 	prompts []string
 
-	standings map[string]Standing // of keys; the others may send lines
-	cold      bool                // the model does not run
-	boots     int
+	standings map[string]Standing                                          // of keys; the others may send lines
+	cold      bool                                                         // the model does not run
+	check     func(ctx context.Context, account string, body []byte) error // may be nil
 }
 
 func newTestCompleter(gateway string) *testCompleter {
@@ -319,12 +319,9 @@ func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
 }
 
 // AcquirePlace implements Completer.
-func (c *testCompleter) AcquirePlace(_ string, perBackend int, start bool) (Place, Reason) {
+func (c *testCompleter) AcquirePlace(_ string, perBackend int, _ bool) (Place, Reason) {
 	c.mu.Lock()
 	cold := c.cold
-	if cold && start {
-		c.boots++
-	}
 	c.mu.Unlock()
 	if cold {
 		return nil, Model
@@ -342,6 +339,13 @@ func (c *testCompleter) Standing(key string) Standing {
 	return c.standings[key]
 }
 
+// setCold sets whether the model does not run.
+func (c *testCompleter) setCold(cold bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cold = cold
+}
+
 // set sets what a key may do.
 func (c *testCompleter) set(key string, st Standing) {
 	c.mu.Lock()
@@ -353,8 +357,16 @@ func (c *testCompleter) set(key string, st Standing) {
 }
 
 // Checker implements Completer.
-func (c *testCompleter) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
-	return func(string, []byte) (string, error) { return "m", nil }, nil
+func (c *testCompleter) Checker(ctx context.Context, account, _ string) (func(string, []byte) (string, error), error) {
+	c.mu.Lock()
+	check := c.check
+	c.mu.Unlock()
+	return func(_ string, body []byte) (string, error) {
+		if check == nil {
+			return "m", nil
+		}
+		return "m", check(ctx, account, body)
+	}, nil
 }
 
 // testSettlement charges a line in a table of the test.

@@ -1,0 +1,474 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/database"
+	apierr "basegate/errors"
+	"basegate/internal/databasetest"
+	"basegate/internal/poll"
+	"basegate/storage"
+)
+
+// createFor creates a batch of n lines of a key.
+func (g *testGateway) createFor(t *testing.T, account, key string, n int) string {
+	t.Helper()
+	b, err := g.Create(t.Context(), account, key, "lines.jsonl", "24h", strings.NewReader(inputLines(n)))
+	must(t, err)
+	return b.ID
+}
+
+// awaitReason waits until a batch says that it waits for something.
+func (g *testGateway) awaitReason(t *testing.T, id string, reason Reason) (d *Details) {
+	t.Helper()
+	poll.Within(t, time.Minute, "the batch waits for "+string(reason), func() bool {
+		var err error
+		d, err = g.Batch(t.Context(), id)
+		must(t, err)
+		return d.WaitingFor != nil && d.WaitingFor.Reason == reason
+	})
+	return d
+}
+
+func TestWaitingBatchesAreRowsOnly(t *testing.T) {
+	const waiting = 30
+	g := startService(t)
+	resets := time.Now().Add(time.Hour).Truncate(time.Second)
+	g.set("spent", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	for range waiting {
+		g.createFor(t, "b", "spent", 1)
+	}
+	poll.Within(t, time.Minute, "all batches wait, and none is in memory", func() bool {
+		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE waits_for = 'budget' AND parked_at > 0`) == waiting && g.jobCount() == 0
+	})
+	all, err := g.Batches(t.Context(), waiting)
+	must(t, err)
+	for i := range all {
+		if w := all[i].WaitingFor; w == nil || w.Reason != Budget || w.ResetsAt == nil || *w.ResetsAt != resets.Unix() {
+			t.Errorf("the command line says that a batch waits for %+v, want the budget until %d", w, resets.Unix())
+		}
+	}
+	g.await(t, g.create(t, 1), Completed) // of another account
+
+	g.set("spent", Standing{Caps: 2}) // the cap was raised
+	poll.Within(t, time.Minute, "all batches have run", func() bool {
+		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE status = 'completed'`) == waiting+1
+	})
+}
+
+func TestFewBatchesOfAnAccountAreInMemory(t *testing.T) {
+	g := startService(t)
+	settings := testSettings
+	settings.PerBackend = 0
+	g.Reload(settings)
+	for range 12 {
+		g.create(t, 1)
+	}
+	poll.Until(t, "batches wait for a backend", func() bool {
+		if n := g.jobCount(); n > maxActiveOwned {
+			t.Fatalf("%d batches of one account are in memory, want at most %d", n, maxActiveOwned)
+		}
+		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE waits_for = 'capacity'`) == maxActiveOwned
+	})
+	g.Reload(testSettings)
+	poll.Within(t, time.Minute, "all batches have run", func() bool {
+		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE status = 'completed'`) == 12
+	})
+}
+
+func TestBatchSaysThatItWaitsForItsKeyOrAccount(t *testing.T) {
+	g := startService(t)
+	g.set("k", Standing{Reason: Key})
+	id := g.create(t, 3)
+	if d := g.awaitReason(t, id, Key); d.Status != Validating {
+		t.Errorf("the batch of a paused key is %s", d.Status)
+	}
+	g.set("k", Standing{Reason: Account})
+	g.awaitReason(t, id, Account)
+	g.setCold(true)
+	g.set("k", Standing{})
+	poll.Until(t, "the batch is validated", func() bool { d, err := g.Batch(t.Context(), id); must(t, err); return d.Status == InProgress })
+	g.set("k", Standing{Reason: Key})
+	g.awaitReason(t, id, Key)
+	poll.Within(t, time.Minute, "the batch is not in memory", func() bool { return g.jobCount() == 0 })
+	g.setCold(false)
+	g.set("k", Standing{})
+	g.checkResults(t, g.await(t, id, Completed), 3)
+}
+
+func TestRevokedKeyEndsItsBatches(t *testing.T) {
+	g := startService(t)
+	settings := testSettings
+	settings.PerBackend = 2
+	g.Reload(settings)
+	defer g.hold(5)()
+	running, waiting := g.createFor(t, "a", "k", 20), g.createFor(t, "b", "spent", 3)
+	g.set("spent", Standing{Reason: Budget})
+	g.awaitReason(t, waiting, Budget)
+	poll.Until(t, "the first results are recorded", func() bool { return g.cluster.number(t, `SELECT max(completed) FROM batches`) == 5 })
+	for _, key := range []string{"k", "spent"} {
+		g.set(key, Standing{Reason: Key, Revoked: true})
+	}
+	for id, unstarted := range map[string]int{running: 13, waiting: 3} {
+		d := g.await(t, id, StatusCancelled)
+		if d.Counts.Total != d.Counts.Completed+d.Counts.Failed || d.ErrorFile == nil {
+			t.Fatalf("the counts are %+v", d.Counts)
+		}
+		text := g.text(t, *d.ErrorFile)
+		if n := strings.Count(text, `"error":{"code":"batch_cancelled","message":"the key was revoked"}`); n != unstarted {
+			t.Errorf("%d lines say that the key was revoked, want %d:\n%s", n, unstarted, text)
+		}
+	}
+	validating := g.createFor(t, "a", "k", 1)
+	if d := g.await(t, validating, Failed); d.Errors == nil || d.Errors.Data[0].Message != "the key was revoked" {
+		t.Errorf("the errors of a batch that was not validated are %+v", d.Errors)
+	}
+}
+
+// text returns the content of a file.
+func (g *testGateway) text(t *testing.T, id string) string {
+	t.Helper()
+	response, err := g.call(t, "GET", "/v1/files/"+id+"/content", "")
+	if err != nil { // of another account than "a"
+		content, err := g.Content(t.Context(), id)
+		must(t, err)
+		defer content.Close()
+		var text strings.Builder
+		buffer := make([]byte, 1<<16)
+		for err == nil {
+			var n int
+			n, err = content.Read(buffer)
+			text.Write(buffer[:n])
+		}
+		return text.String()
+	}
+	return response.Body.String()
+}
+
+func TestUnfinishedBatchesOfAnAccountAreLimited(t *testing.T) {
+	const limit = 5
+	g := startService(t)
+	settings := testSettings
+	settings.MaxUnfinished = limit
+	g.Reload(settings)
+	serve := g.hold(0)
+	defer serve()
+	body := batchBody(g.upload(t, 1).ID)
+	var created atomic.Int64
+	var creating sync.WaitGroup
+	for range 3 * limit {
+		creating.Go(func() {
+			_, err := g.call(t, "POST", "/v1/batches", body)
+			if err == nil {
+				created.Add(1)
+				return
+			}
+			wantCode(t, "one batch too many", err, apierr.TooManyBatches)
+			if e := apierr.From(err); e.Status() != 429 || len(e.Extras) != 1 || e.Extras[0].Name != "limit" || e.Extras[0].Value != limit {
+				t.Errorf("the error is %d with %v", e.Status(), e.Extras)
+			}
+		})
+	}
+	creating.Wait()
+	if n := created.Load(); n != limit {
+		t.Errorf("%d batches were created, want %d", n, limit)
+	}
+	g.createFor(t, "another", "k2", 1)
+	serve()
+	poll.Within(t, time.Minute, "the batches have ended", func() bool {
+		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE status = 'completed'`) == limit+1
+	})
+	if _, err := g.call(t, "POST", "/v1/batches", body); err != nil {
+		t.Errorf("a batch after the end of the others: %v", err)
+	}
+}
+
+func TestFilesOfAnAccountAreLimited(t *testing.T) {
+	g := startService(t)
+	settings := testSettings
+	settings.MaxAccountFiles = 2
+	g.Reload(settings)
+	first := g.upload(t, 1)
+	g.upload(t, 1)
+	body, kind := formOf(t, inputLines(1))
+	_, err := g.call(t, "POST", "/v1/files", body, "Content-Type", kind)
+	wantCode(t, "one file too many", err, apierr.StorageQuotaExceeded)
+	must(t, g.DeleteOf(t.Context(), "a", first.ID))
+	g.upload(t, 1)
+}
+
+func TestResultsAreKeptFromTheEndOfTheirBatch(t *testing.T) {
+	g := startService(t)
+	serve := g.hold(2)
+	defer serve()
+	settings := testSettings
+	settings.PerBackend = 1
+	g.Reload(settings)
+	id := g.create(t, 5)
+	poll.Until(t, "the first results are recorded", func() bool { return g.cluster.number(t, `SELECT completed FROM batches`) == 2 })
+	d, err := g.Batch(t.Context(), id)
+	must(t, err)
+	var f fileObject
+	if g.get(t, &f, "GET", "/v1/files/"+*d.OutputFile, ""); f.ExpiresAt != nil {
+		t.Errorf("results of a batch that runs expire at %d", *f.ExpiresAt)
+	}
+	_, err = g.cluster.write(t, `UPDATE files SET expires_at = 1 WHERE purpose = 'batch_output'`) // the batch has run longer
+	must(t, err)
+	serve()
+	d = g.await(t, id, Completed)
+	l, _ := g.sweeperLease()
+	must(t, g.sweepOnce(t.Context(), l, map[string]time.Time{}))
+	g.get(t, &f, "GET", "/v1/files/"+*d.OutputFile, "")
+	if f.ExpiresAt == nil || *f.ExpiresAt < *d.CompletedAt+3600-1 || *f.ExpiresAt > *d.CompletedAt+3600+60 {
+		t.Errorf("the results expire at %v, want an hour after %d", f.ExpiresAt, *d.CompletedAt)
+	}
+	g.checkResults(t, d, 5)
+}
+
+// checkedGateway starts a gateway whose checks of lines are the test's.
+func checkedGateway(t *testing.T, check func(ctx context.Context, account string, body []byte) error) *testGateway {
+	t.Helper()
+	g := startService(t)
+	settings := testSettings
+	settings.MaxFileBytes, settings.MaxAccountBytes, settings.MaxLineBytes = 100<<20, 100<<20, 1<<20
+	g.Reload(settings)
+	g.testCompleter.mu.Lock()
+	g.testCompleter.check = check
+	g.testCompleter.mu.Unlock()
+	return g
+}
+
+// largeLines returns n lines of 64 KiB.
+func largeLines(n int) string {
+	var file strings.Builder
+	for i := range n {
+		fmt.Fprintf(&file, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"prompt":"%s"}}`+"\n", i, strings.Repeat("x", 64<<10))
+	}
+	return file.String()
+}
+
+func TestValidationsTakeTurnsBetweenAccounts(t *testing.T) {
+	const lines = 100
+	var g *testGateway
+	other := make(chan struct{}) // closed when the other account's line is checked
+	var checked atomic.Int64
+	var before atomic.Bool
+	g = checkedGateway(t, func(_ context.Context, account string, _ []byte) error {
+		if account != "a" {
+			close(other)
+			return nil
+		}
+		switch checked.Add(1) {
+		case 1:
+			g.createFor(t, "b", "k2", 1)
+			poll.Until(t, "the other validation waits for its turn", func() bool { return g.validations.Stats().Waiting > 0 })
+		case lines:
+			select {
+			case <-other:
+				before.Store(true)
+			default:
+			}
+		}
+		return nil
+	})
+	b, err := g.Create(t.Context(), "a", "k", "lines.jsonl", "24h", strings.NewReader(largeLines(lines)))
+	must(t, err)
+	g.await(t, b.ID, Completed)
+	if !before.Load() {
+		t.Error("the file of one line was validated after the large one of another account")
+	}
+}
+
+func TestCancelledValidationStops(t *testing.T) {
+	began := make(chan struct{})
+	g := checkedGateway(t, func(ctx context.Context, _ string, body []byte) error {
+		if strings.Contains(string(body), "line 10\"") {
+			close(began)
+			<-ctx.Done()
+		}
+		return nil
+	})
+	id := g.create(t, 30)
+	<-began
+	g.get(t, new(any), "POST", "/v1/batches/"+id+"/cancel", "")
+	d := g.await(t, id, StatusCancelled)
+	if d.Counts.Total != 0 || d.Counts.Failed != 0 || d.ErrorFile != nil {
+		t.Errorf("a batch that was cancelled while it was validated has the counts %+v", d.Counts)
+	}
+	if n := g.cluster.number(t, `SELECT count(*) FROM batch_lines`); n != 0 {
+		t.Errorf("%d lines are left", n)
+	}
+}
+
+// frugalCompleter has a model that does not run, and a budget that suffices for no line.
+type frugalCompleter struct {
+	mu       sync.Mutex
+	standing Standing
+	fits     bool
+	boots    int
+}
+
+var errNeverSent = errors.New("a line has a place though its model does not run")
+
+func (c *frugalCompleter) AcquirePlace(_ string, _ int, start bool) (Place, Reason) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if start {
+		c.boots++
+	}
+	return nil, Model
+}
+
+func (c *frugalCompleter) Standing(string) Standing {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.standing
+}
+
+func (*frugalCompleter) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
+	return func(string, []byte) (string, error) { return "m", nil }, nil
+}
+
+func (c *frugalCompleter) ServeLine(_ context.Context, l Line) Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case l.Place != nil:
+		panic(errNeverSent)
+	case c.fits:
+		return Result{State: Waits, Reason: Model, Release: func() {}}
+	}
+	return Result{State: Waits, Reason: Budget, ResetsAt: time.Now().Add(24 * time.Hour), Release: func() {}}
+}
+
+// A batch that cannot run starts no model, however long it waits; one that can does.
+func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
+	databasetest.SkipPostgres(t, "its clock does not follow that of the test")
+	for _, c := range []struct {
+		name     string
+		standing Standing
+		reason   Reason
+	}{
+		{"lines over the rest of the budget", Standing{}, Budget},
+		{"spent budget", Standing{Reason: Budget}, Budget},
+		{"paused key", Standing{Reason: Key}, Key},
+		{"disabled account", Standing{Reason: Account}, Account},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
+				must(t, err)
+				defer db.Close()
+				store, err := storage.OpenDisk(filepath.Join(dir, "files"))
+				must(t, err)
+				defer store.Close()
+				settings := testSettings
+				settings.StartModels = true
+				completer := &frugalCompleter{}
+				s := New(db, store, completer, settings, zap.NewNop())
+				must(t, s.Start(t.Context()))
+				defer s.Close()
+				b, err := s.Create(t.Context(), "a", "k", "lines.jsonl", "24h", strings.NewReader(inputLines(5)))
+				must(t, err)
+				completer.mu.Lock()
+				completer.standing = c.standing
+				completer.mu.Unlock()
+				time.Sleep(time.Hour)
+				completer.mu.Lock()
+				if completer.boots != 0 {
+					t.Errorf("the model was started %d times", completer.boots)
+				}
+				completer.standing, completer.fits = Standing{Caps: 1}, true
+				completer.mu.Unlock()
+				d, err := s.Batch(t.Context(), b.ID)
+				must(t, err)
+				if d.WaitingFor == nil || d.WaitingFor.Reason != c.reason || s.jobCount() != 0 {
+					t.Errorf("the batch waits for %+v with %d jobs, want %s and none", d.WaitingFor, s.jobCount(), c.reason)
+				}
+				time.Sleep(10 * time.Second)
+				completer.mu.Lock()
+				if completer.boots == 0 {
+					t.Error("the model was not started for a line that fits")
+				}
+				completer.mu.Unlock()
+				d, err = s.Batch(t.Context(), b.ID)
+				must(t, err)
+				if d.WaitingFor == nil || d.WaitingFor.Reason != Model {
+					t.Errorf("the batch waits for %+v, want the model", d.WaitingFor)
+				}
+			})
+		})
+	}
+}
+
+// twoModels has one model without room, and one with.
+type twoModels struct{ frugalCompleter }
+
+func (*twoModels) AcquirePlace(model string, _ int, _ bool) (Place, Reason) {
+	if model == "full" {
+		return nil, Capacity
+	}
+	return freePlace{}, Nothing
+}
+
+func (*twoModels) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
+	return func(_ string, body []byte) (string, error) {
+		if strings.Contains(string(body), "full") {
+			return "full", nil
+		}
+		return "free", nil
+	}, nil
+}
+
+func (*twoModels) ServeLine(context.Context, Line) Result {
+	return Result{RequestID: "r", Status: 200, Body: []byte(`{}`), Success: true, Release: func() {}}
+}
+
+// Batches that wait for one model do not keep those for another model out of memory for ever.
+func TestBatchesThatWaitForABackendTakeTurns(t *testing.T) {
+	databasetest.SkipPostgres(t, "its clock does not follow that of the test")
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
+		must(t, err)
+		defer db.Close()
+		store, err := storage.OpenDisk(filepath.Join(dir, "files"))
+		must(t, err)
+		defer store.Close()
+		s := New(db, store, &twoModels{}, testSettings, zap.NewNop())
+		must(t, s.Start(t.Context()))
+		defer s.Close()
+		create := func(prompt, window string) string {
+			line := fmt.Sprintf(`{"custom_id":"1","method":"POST","url":"/v1/completions","body":{"prompt":%q}}`, prompt)
+			b, err := s.Create(t.Context(), "a", "k", "lines.jsonl", window, strings.NewReader(line))
+			must(t, err)
+			return b.ID
+		}
+		for range 2 * maxActiveOwned {
+			create("full", "12h")
+		}
+		time.Sleep(5 * time.Second)
+		last := create("free", "24h")
+		time.Sleep(time.Minute)
+		d, err := s.Batch(t.Context(), last)
+		must(t, err)
+		if d.Status != Completed {
+			t.Errorf("the batch for the model with room is %s", d.Status)
+		}
+		if n := s.jobCount(); n != maxActiveOwned {
+			t.Errorf("%d batches that wait for the other model are in memory, want %d", n, maxActiveOwned)
+		}
+	})
+}
