@@ -174,8 +174,11 @@ func (s *Service) validate(ctx context.Context, b *Batch, l lease) error {
 	return s.startBatch(ctx, b, l, v)
 }
 
-// clear deletes the lines of a batch.
+// clear deletes the lines of a batch, if it has any.
 func (s *Service) clear(ctx context.Context, seq int64, l lease) error {
+	if lines, err := restOfLines(ctx, s.db.Read(), seq, 1); err == nil && len(lines) == 0 {
+		return nil
+	}
 	for more := true; more; {
 		err := s.writeLeased(ctx, seq, l, func(ctx context.Context, tx database.Tx) (err error) {
 			more, err = clearLines(ctx, tx, seq, linesPerWrite)
