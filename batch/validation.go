@@ -227,12 +227,16 @@ func (s *Service) failBatch(ctx context.Context, b *Batch, l lease, errs []LineE
 // startBatch writes the lines in the order in which they will run, and makes the output file.
 func (s *Service) startBatch(ctx context.Context, b *Batch, l lease, v *validation) error {
 	sortByPrefix(v.lines)
-	refs := make([]lineRef, 0, linesPerWrite)
-	for rest := v.lines; len(rest) > 0; rest = rest[min(linesPerWrite, len(rest)):] {
+	refs := make([]lineRef, 0, min(linesPerWrite, len(v.lines)))
+	rest := v.lines
+	next := func() {
 		refs = refs[:0]
 		for _, line := range rest[:min(linesPerWrite, len(rest))] {
 			refs = append(refs, line.lineRef)
 		}
+		rest = rest[len(refs):]
+	}
+	for next(); len(rest) > 0; next() {
 		err := s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) error { return insertLines(ctx, tx, b.seq, refs) })
 		if err != nil {
 			return fmt.Errorf("write the lines of a batch: %w", err)
@@ -245,6 +249,9 @@ func (s *Service) startBatch(ctx context.Context, b *Batch, l lease, v *validati
 	started := false
 	err := s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) (err error) {
 		if started, err = setStatus(ctx, tx, b.seq, InProgress, s.now(), Validating); err != nil || !started { // it is cancelled
+			return err
+		}
+		if err := insertLines(ctx, tx, b.seq, refs); err != nil {
 			return err
 		}
 		if err := setValidated(ctx, tx, b.seq, len(v.lines), v.models, output.ID); err != nil {
