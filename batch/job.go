@@ -49,7 +49,7 @@ const (
 	budgetPause = 500 * time.Millisecond
 
 	waitDelay    = 200 * time.Millisecond // before a line that found no place is tried again
-	modelDelay   = time.Second            // before one is whose model does not run
+	modelDelay   = 5 * time.Second        // before one is whose model does not run
 	storageDelay = 5 * time.Second        // before one is that could not be read
 	retryBase    = time.Second            // doubles with each attempt
 	retryMost    = time.Minute

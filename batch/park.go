@@ -70,26 +70,35 @@ func (s *Service) isDue(b *Batch, st *Standing) bool {
 	return b.parkedCaps != st.Caps || b.wait.resetsAt <= now
 }
 
-// parkWaiting ends the job if its batch waits for long, and reports whether it does. crowded says that other batches of the account
-// wait for their turn.
-func (j *job) parkWaiting(now time.Time, crowded bool) bool {
+// parkWaiting ends the job if its batch waits for long for something else than a backend, and reports for how long it has waited
+// for one; 0 if it has not.
+func (j *job) parkWaiting(now time.Time) (forBackend time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.unrecorded > 0 || j.closed || j.reason == Nothing || j.ctx.Err() != nil {
-		return false
+		return 0
 	}
 	waited := now.Sub(j.waitsSince)
 	switch {
 	case j.reason.isForBackend():
-		j.closed = crowded && waited >= rotateAfter
+		return waited
 	case j.reason == Budget && !j.blocked && !j.isUnfit():
-	default:
-		j.closed = waited >= parkAfter
-	}
-	if j.closed {
+	case waited >= parkAfter:
+		j.closed = true
 		j.cancel(errParked)
 	}
-	return j.closed
+	return 0
+}
+
+// parkForTurn ends the job for the turn of another batch of its account, unless a line runs.
+func (j *job) parkForTurn() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.unrecorded > 0 || j.closed {
+		return
+	}
+	j.closed = true
+	j.cancel(errParked)
 }
 
 // isUnfit reports whether the budget has refused each line that is left. The caller holds the job's lock.
@@ -146,17 +155,33 @@ func (s *Service) parkAll(ctx context.Context, all []parking) error {
 	return nil
 }
 
-// parkJobs parks the batches of jobs that wait, at most one of an account for the turn of others.
-func (p *poller) parkJobs(w *work) {
+// parkJobs parks the batches of jobs that wait: one of an account at a time if others of it wait for their turn.
+func (p *poller) parkJobs(ctx context.Context, w *work) error {
+	now, longest, jobs := time.Now(), map[string]time.Duration{}, map[string]*job{}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	now, rotated := time.Now(), map[string]bool{}
 	for _, j := range p.jobs {
 		account := j.batch.Account
-		if j.parkWaiting(now, w.crowded[account] && !rotated[account]) {
-			rotated[account] = true
+		if waited := j.parkWaiting(now); waited >= rotateAfter && waited > longest[account] {
+			longest[account], jobs[account] = waited, j
 		}
 	}
+	p.mu.Unlock()
+	for account, j := range jobs {
+		if w.active[account] < w.share {
+			continue
+		}
+		if !w.crowded[account] {
+			others, err := parkedForBackend(ctx, p.db.Read(), account)
+			if err != nil {
+				return fmt.Errorf("find batches that wait: %w", err)
+			}
+			if !others {
+				continue
+			}
+		}
+		j.parkForTurn()
+	}
+	return nil
 }
 
 // unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on: those with the

@@ -356,6 +356,13 @@ func parkedOf(ctx context.Context, q querier, account, key string, limit int) ([
 		account, key, limit)
 }
 
+// parkedForBackend reports whether an account has a parked batch that waits for a backend.
+func parkedForBackend(ctx context.Context, q querier, account string) (found bool, err error) {
+	err = q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM batches WHERE account_id = $1 AND `+isParked+`
+		AND waits_for IN ('model', 'capacity', 'window'))`, account).Scan(&found)
+	return found, err
+}
+
 // park parks a batch, unless it has got another status.
 func park(ctx context.Context, tx database.Execer, b *Batch, w waiting, caps, now int64) error {
 	_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = $3, waits_for = $4, resets_at = $5, parked_caps = $6

@@ -168,7 +168,9 @@ func (p *poller) once(ctx context.Context) error {
 	if len(parked) > 0 {
 		wake(p.created) // others of their accounts are due
 	}
-	p.parkJobs(w)
+	if err := p.parkJobs(ctx, w); err != nil {
+		return err
+	}
 	return p.unparkDue(ctx, w)
 }
 

@@ -414,10 +414,15 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 }
 
 // twoModels has one model without room, and one with.
-type twoModels struct{ frugalCompleter }
+type twoModels struct {
+	frugalCompleter
+	free bool // the first has room too
+}
 
-func (*twoModels) AcquirePlace(model string, _ int, _ bool) (Place, Reason) {
-	if model == "full" {
+func (m *twoModels) AcquirePlace(model string, _ int, _ bool) (Place, Reason) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if model == "full" && !m.free {
 		return nil, Capacity
 	}
 	return freePlace{}, Nothing
@@ -447,7 +452,8 @@ func TestBatchesThatWaitForABackendTakeTurns(t *testing.T) {
 		store, err := storage.OpenDisk(filepath.Join(dir, "files"))
 		must(t, err)
 		defer store.Close()
-		s := New(db, store, &twoModels{}, testSettings, zap.NewNop())
+		models := &twoModels{}
+		s := New(db, store, models, testSettings, zap.NewNop())
 		must(t, s.Start(t.Context()))
 		defer s.Close()
 		create := func(prompt, window string) string {
@@ -467,8 +473,12 @@ func TestBatchesThatWaitForABackendTakeTurns(t *testing.T) {
 		if d.Status != Completed {
 			t.Errorf("the batch for the model with room is %s", d.Status)
 		}
-		if n := s.jobCount(); n != maxActiveOwned {
-			t.Errorf("%d batches that wait for the other model are in memory, want %d", n, maxActiveOwned)
+		models.mu.Lock()
+		models.free = true // also batches have room that are parked
+		models.mu.Unlock()
+		time.Sleep(time.Minute)
+		if n, err := countUnfinished(t.Context(), db.Read(), "a"); err != nil || n != 0 {
+			t.Errorf("%d batches have not ended though both models have room, %v", n, err)
 		}
 	})
 }

@@ -185,6 +185,9 @@ func (s *Server) readLine(x *exchange) error {
 		}
 		return err
 	}
+	if _, known := s.fleet.Model(x.request.Model); !known && x.caller.line.Place == nil {
+		return &lineWaitsError{reason: WaitsForModel} // until it is configured again
+	}
 	var err error
 	if x.model, err = s.findModel(x, x.request.Model); err != nil {
 		return err
