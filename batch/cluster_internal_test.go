@@ -289,6 +289,7 @@ func (c *testCompleter) Allocate(key string) admission.Allocation { return c.mem
 // ServeLine implements Completer.
 func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
 	if l.Place == nil {
+		l.Memory.Release()
 		return Result{State: Waits, Reason: Model, Release: func() {}}
 	}
 	prompt := gjson.GetBytes(l.Body, "prompt").Str

@@ -339,14 +339,19 @@ func cancelling(ctx context.Context, q querier, seqs []int64) ([]int64, error) {
 		`SELECT seq FROM batches WHERE status = 'cancelling' AND seq IN (`+strings.Join(list, ", ")+`)`)
 }
 
-// isParked is the condition of the index on parked batches.
-const isParked = isUnfinished + ` AND parked_at > 0`
+// isParked is the condition of the index on parked batches. A batch that gets another status is not parked.
+const isParked = `parked_at > 0`
 
 // firstParked returns the parked batch with the earliest deadline of the next key with one, in the order of accounts and keys,
 // behind a key. The error is sql.ErrNoRows if there is none.
 func firstParked(ctx context.Context, q querier, account, key string) (Batch, error) {
-	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE (account_id, key_id) > ($1, $2) AND `+isParked+`
-		ORDER BY account_id, key_id, expires_at, seq LIMIT 1`, account, key).Scan)
+	b, err := scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND key_id > $2 AND `+isParked+`
+		ORDER BY key_id, expires_at, seq LIMIT 1`, account, key).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		b, err = scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE account_id > $1 AND `+isParked+`
+			ORDER BY account_id, key_id, expires_at, seq LIMIT 1`, account).Scan)
+	}
+	return b, err
 }
 
 // parkedOf returns parked batches of a key, those with the earliest deadlines first.

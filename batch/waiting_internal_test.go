@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/admission"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/databasetest"
@@ -335,6 +336,8 @@ func (c *frugalCompleter) Standing(string) Standing {
 	defer c.mu.Unlock()
 	return c.standing
 }
+
+func (*frugalCompleter) Allocate(string) admission.Allocation { return admission.Allocation{} }
 
 func (*frugalCompleter) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
 	return func(string, []byte) (string, error) { return "m", nil }, nil

@@ -8,7 +8,6 @@ ALTER TABLE batches ADD COLUMN parked_caps INTEGER NOT NULL DEFAULT 0;    -- a h
 
 CREATE INDEX batches_due ON batches (status, account_id, expires_at, seq)
     WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling') AND parked_at = 0;
-CREATE INDEX batches_parked ON batches (account_id, key_id, expires_at, seq)
-    WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling') AND parked_at > 0;
+CREATE INDEX batches_parked ON batches (account_id, key_id, expires_at, seq) WHERE parked_at > 0;
 CREATE INDEX batches_unfinished_of ON batches (account_id)
     WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling');

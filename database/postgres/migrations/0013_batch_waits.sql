@@ -14,8 +14,7 @@ DROP INDEX CONCURRENTLY IF EXISTS batches_due; -- an attempt that failed leaves 
 CREATE INDEX CONCURRENTLY batches_due ON batches (status, account_id, expires_at, seq)
     WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling') AND parked_at = 0;
 DROP INDEX CONCURRENTLY IF EXISTS batches_parked;
-CREATE INDEX CONCURRENTLY batches_parked ON batches (account_id, key_id, expires_at, seq)
-    WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling') AND parked_at > 0;
+CREATE INDEX CONCURRENTLY batches_parked ON batches (account_id, key_id, expires_at, seq) WHERE parked_at > 0;
 DROP INDEX CONCURRENTLY IF EXISTS batches_unfinished_of;
 CREATE INDEX CONCURRENTLY batches_unfinished_of ON batches (account_id)
     WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling');
