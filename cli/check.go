@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"basegate/config"
+	"basegate/database"
 	"basegate/fleet"
 	"basegate/gateway"
 )
@@ -55,7 +58,6 @@ func newCheck() *cobra.Command {
 			findings = append(findings, checkTLS(cfg.Server.TLS, time.Now())...)
 			findings = append(findings, checkPermissions(cmd.Flag("config").Value.String(), cfg)...)
 			findings = append(findings, checkDatabase(cmd.Context(), cfg)...)
-			findings = append(findings, checkReceipts(cmd.Context(), cfg)...)
 			findings = append(findings, checkBucket(cmd.Context(), cfg)...)
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
 				for _, m := range f.Models() {
@@ -108,22 +110,69 @@ func modelIDs(cfg *config.Config) []string {
 	return ids
 }
 
+// checkDatabase checks the database and, if they are enabled, the receipts in it. It opens the database as a gateway does,
+// but changes nothing in it: a gateway of an earlier version may serve from it.
 func checkDatabase(ctx context.Context, cfg *config.Config) []finding {
-	if cfg.Database.Postgres() {
-		return checkPostgres(ctx, &cfg.Database)
+	const part = "database"
+	settings := gateway.DatabaseSettings(&cfg.Database)
+	settings.ReadOnly, settings.LockWait = true, commandLockWait
+	opening, cancel := context.WithTimeout(ctx, serverTimeout)
+	defer cancel()
+	db, err := database.Open(opening, settings, zap.NewNop())
+	if errors.Is(err, fs.ErrNotExist) && !cfg.Database.Postgres() {
+		if err = database.CheckAccess(cfg.Database.Path); err == nil {
+			return []finding{{part, checkOK, databaseText(&cfg.Database)}, {part, checkOK, "the file does not exist: the first start makes it"}}
+		}
 	}
-	db, err := openDatabase(ctx, cfg.Database)
 	if err != nil {
-		return []finding{{"database", checkFailed, err.Error()}}
+		return []finding{{part, checkFailed, databaseText(&cfg.Database) + ": " + err.Error()}}
 	}
-	if err := errors.Join(db.Ping(ctx), db.Close()); err != nil {
-		return []finding{{"database", checkFailed, err.Error()}}
+	check := checkFile
+	if cfg.Database.Postgres() {
+		check = checkPostgres
 	}
-	detail := cfg.Database.Location()
-	if cfg.Database.Flush > 0 {
-		detail += fmt.Sprintf(", flushed every %v: a power failure may lose the charges of as long", cfg.Database.Flush)
+	findings, current := check(ctx, &cfg.Database, db)
+	switch {
+	case !cfg.Receipts.Enabled:
+	case current:
+		findings = append(findings, checkReceipts(ctx, cfg, db)...)
+	default:
+		findings = append(findings, finding{"receipts", checkOK, "the log can be checked when the schema is migrated"})
 	}
-	return []finding{{"database", checkOK, detail}}
+	if err := db.Close(); err != nil {
+		findings = append(findings, finding{part, checkFailed, err.Error()})
+	}
+	return findings
+}
+
+// databaseText describes where the database is.
+func databaseText(c *config.Database) string {
+	text := c.Location()
+	if c.Flush > 0 {
+		text += fmt.Sprintf(", flushed every %v: a power failure may lose the charges of as long", c.Flush)
+	}
+	return text
+}
+
+// checkFile checks a SQLite database, and reports whether its schema is current.
+func checkFile(ctx context.Context, c *config.Database, db *database.DB) (findings []finding, current bool) {
+	const part = "database"
+	schema, err := db.Schema(ctx)
+	if err == nil {
+		err = database.CheckAccess(c.Path)
+	}
+	if err != nil {
+		return []finding{{part, checkFailed, databaseText(c) + ": " + err.Error()}}, false
+	}
+	findings = []finding{{part, checkOK, databaseText(c)}}
+	switch {
+	case schema.Version == 0:
+		findings = append(findings, finding{part, checkWarning, "the database is empty: the first start makes the schema, with " + count(int64(schema.Pending), "migration")})
+	case schema.Pending > 0:
+		findings = append(findings, finding{part, checkWarning, fmt.Sprintf("the schema has version %d: the next start migrates it to %d, with %s",
+			schema.Version, schema.Known, count(int64(schema.Pending), "migration"))})
+	}
+	return findings, schema.Pending == 0
 }
 
 // bucketTimeout limits the check of the bucket, which retries what may pass.

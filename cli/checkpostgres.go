@@ -5,21 +5,23 @@ import (
 	"time"
 
 	"basegate/config"
-	"basegate/database/postgres"
+	"basegate/database"
 	"basegate/gateway"
 )
 
 // serverTimeout limits the check of a PostgreSQL server, of which a single query may take statement_timeout.
 const serverTimeout = 30 * time.Second
 
-// checkPostgres checks the server of database.url. It does not migrate.
-func checkPostgres(ctx context.Context, c *config.Database) []finding {
+// checkPostgres checks the server of database.url, and reports whether the schema in it is current.
+func checkPostgres(ctx context.Context, c *config.Database, db *database.DB) (findings []finding, current bool) {
 	const part = "database"
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
-	checked, err := postgres.Check(ctx, postgres.Settings{URL: c.URL.Reveal()}, gateway.DatabaseConnections(), c.Migrate)
-	var findings []finding
-	failed := err != nil
+	checked, err := db.Postgres().Check(ctx, gateway.DatabaseConnections(), c.Migrate)
+	if err != nil {
+		return []finding{{part, checkFailed, c.Location() + ": " + err.Error()}}, false
+	}
+	failed := false
 	for _, f := range checked.Findings {
 		result := checkWarning
 		if f.Failure {
@@ -27,11 +29,8 @@ func checkPostgres(ctx context.Context, c *config.Database) []finding {
 		}
 		findings = append(findings, finding{part, result, f.Text})
 	}
-	if err != nil {
-		return append(findings, finding{part, checkFailed, c.Location() + ": " + err.Error()})
-	}
 	if !failed {
 		findings = append([]finding{{part, checkOK, checked.Server}}, findings...)
 	}
-	return findings
+	return findings, checked.Current
 }

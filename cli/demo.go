@@ -109,7 +109,7 @@ func demo(cmd *cobra.Command, o demoOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
 	}
-	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals)
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, false)
 }
 
 // startMocks starts a mock vLLM for each model, slow enough to watch a stream.

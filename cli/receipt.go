@@ -325,17 +325,10 @@ func beginReceiptLog(cmd *cobra.Command) error {
 	})
 }
 
-// checkReceipts checks the receipt log if it is enabled.
-func checkReceipts(ctx context.Context, cfg *config.Config) []finding {
-	if !cfg.Receipts.Enabled {
-		return nil
-	}
+// checkReceipts checks the receipt log.
+func checkReceipts(ctx context.Context, cfg *config.Config, db *database.DB) []finding {
 	const part = "receipts"
 	s := gateway.ReceiptSettings(cfg)
-	db, err := openDatabase(ctx, cfg.Database)
-	if err != nil {
-		return nil // as the row of the database says
-	}
 	findings := []finding{}
 	switch found, err := receipt.Check(ctx, s, db, false); {
 	case errors.Is(err, receipt.ErrNoLog):
@@ -350,9 +343,6 @@ func checkReceipts(ctx context.Context, cfg *config.Config) []finding {
 	}
 	if cfg.Receipts.Publish == "" {
 		findings = append(findings, finding{part, checkWarning, "receipts.publish is empty: nobody notices if the log is rewritten, unless somebody keeps its tree heads"})
-	}
-	if err := db.Close(); err != nil {
-		findings = append(findings, finding{part, checkFailed, err.Error()})
 	}
 	return findings
 }

@@ -44,8 +44,17 @@ func newServe() *cobra.Command {
 func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log *zap.Logger, writer *logwriter.Writer) error {
 	ballast := make([]byte, ballastSize)
 	defer runtime.KeepAlive(ballast)
-	g, err := gateway.New(cmd.Context(), cfg, versionText(), log, writer)
-	if err != nil {
+	ctx, cancel := context.WithCancelCause(cmd.Context()) // New may wait for the database
+	defer cancel(nil)
+	stopWatching := cancelBySignal(cancel, signals)
+	g, err := gateway.New(ctx, cfg, versionText(), log, writer)
+	reload := stopWatching()
+	stopped := ctx.Err() != nil
+	switch {
+	case err != nil && stopped:
+		log.Info("stopped before the start was complete", zap.NamedError("unfinished", err))
+		return nil
+	case err != nil:
 		return err
 	}
 	for _, w := range cfg.Warnings {
@@ -57,7 +66,39 @@ func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log
 	if err := g.Start(cmd.Context()); err != nil {
 		return err
 	}
-	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals)
+	if stopped { // the signal came when New was about to return
+		return stop(cmd.Context(), g, cfg.Server.DrainTimeout, signals)
+	}
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, reload)
+}
+
+var errStopped = errors.New("a signal has stopped the start")
+
+// cancelBySignal calls cancel at the first signal but SIGHUP, until the function that it returns is called, which reports
+// whether there was a SIGHUP.
+func cancelBySignal(cancel context.CancelCauseFunc, signals <-chan os.Signal) (stop func() (reload bool)) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	reload := false
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case s := <-signals:
+				if s != syscall.SIGHUP {
+					cancel(errStopped)
+					return
+				}
+				reload = true
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() bool {
+		close(end)
+		<-ended
+		return reload
+	}
 }
 
 // ballastSize is the size of a GC ballast, in bytes: an allocation that is never touched, and so takes no memory, but
@@ -77,10 +118,18 @@ func catchSignals() (signals <-chan os.Signal, stop func()) {
 	return caught, func() { signal.Stop(caught); signal.Stop(pipes) }
 }
 
-// serveUntilSignal reloads the configuration on each SIGHUP, and returns after another signal or a failure has
-// stopped the gateway.
-func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duration, signals <-chan os.Signal) error {
-	for {
+// serveUntilSignal reloads the configuration on each SIGHUP, and at first if reload is set. It returns after another signal
+// or a failure has stopped the gateway.
+func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duration, signals <-chan os.Signal, reload bool) error {
+	for ; ; reload = true {
+		if reload {
+			if cfg, err := loadConfig(cmd); err != nil {
+				g.ReloadRefused(err)
+			} else {
+				drain = cfg.Server.DrainTimeout
+				g.Reload(cfg)
+			}
+		}
 		select {
 		case err := <-g.Failed():
 			return errors.Join(err, stop(cmd.Context(), g, 0, signals))
@@ -88,13 +137,6 @@ func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duratio
 			if s != syscall.SIGHUP {
 				return stop(cmd.Context(), g, drain, signals)
 			}
-			cfg, err := loadConfig(cmd)
-			if err != nil {
-				g.ReloadRefused(err)
-				continue
-			}
-			drain = cfg.Server.DrainTimeout
-			g.Reload(cfg)
 		}
 	}
 }

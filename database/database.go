@@ -42,6 +42,10 @@ type Settings struct {
 	// not change the schema suffices.
 	SchemaCurrent bool
 
+	// ReadOnly opens a database to read it: Open does not create, migrate or change it, whatever its version is, and writes
+	// fail.
+	ReadOnly bool
+
 	// LockWait is how long a transaction waits for another process to release the database lock; 0 means
 	// DefaultLockWait. A command holds the lock for milliseconds. The gateway cannot finish a response while it waits,
 	// so it should fail soon if somebody has left a transaction open in a shell; a command can afford to wait longer.
@@ -92,7 +96,7 @@ type DB struct {
 }
 
 // Open opens the database, creates the file if it does not exist, migrates it, and starts the writer, which runs until
-// Close. The error is ErrNewer if the schema is newer than this program.
+// Close; see Settings.ReadOnly. The error is ErrNewer if the schema is newer than this program.
 func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 	if s.LockWait == 0 {
 		s.LockWait = DefaultLockWait
@@ -126,8 +130,10 @@ func (db *DB) openFile(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find database: %w", err)
 	}
-	if err := createFile(path); err != nil {
-		return fmt.Errorf("create database: %w", err)
+	if !db.settings.ReadOnly {
+		if err := createFile(path); err != nil {
+			return fmt.Errorf("create database: %w", err)
+		}
 	}
 	h, err := openHandles(ctx, path, db.settings, db.log)
 	if err != nil {

@@ -27,7 +27,7 @@ type handles struct {
 // statementCache is how many prepared statements a connection keeps; the program has fewer.
 const statementCache = "64"
 
-// openHandles opens the file, which must exist, and migrates it.
+// openHandles opens the file, which must exist, and migrates it unless it is only read.
 func openHandles(ctx context.Context, path string, s Settings, log *zap.Logger) (*handles, error) {
 	file, err := os.Stat(path)
 	if err != nil {
@@ -39,6 +39,9 @@ func openHandles(ctx context.Context, path string, s Settings, log *zap.Logger) 
 		writer:  sql.OpenDB(&connector{dsn: writerDSN(path, s), setup: writerSetup, uninterruptible: true, rewritten: rewritten}),
 		reader:  sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten}),
 		reports: sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten}),
+	}
+	if s.ReadOnly {
+		h.writer = sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten})
 	}
 	if err := h.prepare(ctx, s, log); err != nil {
 		return nil, errors.Join(err, h.close())
@@ -53,11 +56,13 @@ func (h *handles) prepare(ctx context.Context, s Settings, log *zap.Logger) erro
 	h.reader.SetMaxIdleConns(readers)
 	h.reports.SetMaxOpenConns(reportConns)
 	h.reports.SetMaxIdleConns(reportConns)
-	if err := h.verify(ctx, s); err != nil {
-		return err
-	}
-	if err := migrate(ctx, h.writer, log); err != nil {
-		return err
+	if !s.ReadOnly {
+		if err := h.verify(ctx, s); err != nil {
+			return err
+		}
+		if err := migrate(ctx, h.writer, log); err != nil {
+			return err
+		}
 	}
 	if err := h.reader.PingContext(ctx); err != nil {
 		return fmt.Errorf("open for reading: %w", err)
@@ -140,12 +145,16 @@ func writerDSN(path string, s Settings) string {
 var writerSetup = fmt.Sprintf("PRAGMA journal_size_limit = %d", walLimit)
 
 func readerDSN(path string, s Settings) string {
-	return dsn(path, url.Values{
+	values := url.Values{
 		"mode":             {"ro"},
 		"_query_only":      {"1"},
 		"_busy_timeout":    {milliseconds(s.LockWait)},
 		"_stmt_cache_size": {statementCache},
-	})
+	}
+	if _, err := os.Stat(path + "-wal"); s.ReadOnly && errors.Is(err, fs.ErrNotExist) {
+		values.Set("immutable", "1") // no process has the database open; SQLite would leave the files of a log beside it
+	}
+	return dsn(path, values)
 }
 
 func dsn(path string, values url.Values) string {

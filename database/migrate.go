@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/pressly/goose/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 //go:embed migrations/*.sql
@@ -86,18 +89,94 @@ func newProvider(writer *sql.DB) (*goose.Provider, error) {
 
 // newestVersion returns the version of the last migration.
 func newestVersion() (newest int64, err error) {
+	versions, err := migrationVersions()
+	if err != nil {
+		return 0, err
+	}
+	return slices.Max(versions), nil
+}
+
+// migrationVersions returns the versions of the migrations.
+func migrationVersions() (versions []int64, err error) {
 	files, err := migrations.ReadDir("migrations")
 	if err != nil {
-		return 0, fmt.Errorf("find migrations: %w", err)
+		return nil, fmt.Errorf("find migrations: %w", err)
 	}
 	for _, f := range files {
 		version, err := goose.NumericComponent(f.Name())
 		if err != nil {
-			return 0, fmt.Errorf("read version of migration: %w", err)
+			return nil, fmt.Errorf("read version of migration: %w", err)
 		}
-		newest = max(newest, version)
+		versions = append(versions, version)
 	}
-	return newest, nil
+	return versions, nil
+}
+
+// Schema is the version of a SQLite database's schema.
+type Schema struct {
+	Version int64 // its last migration; 0 if there is no schema
+	Known   int64 // the last migration that this program knows
+	Pending int   // number of migrations that this program knows and the schema lacks
+}
+
+// Schema reads the version of a SQLite database's schema. The error is ErrNewer if it is newer than this program, and
+// ErrUnknownContent if basegate has not made its tables.
+func (db *DB) Schema(ctx context.Context) (s Schema, err error) {
+	known, err := migrationVersions()
+	if err != nil {
+		return s, err
+	}
+	s.Known, s.Pending = slices.Max(known), len(known)
+	reader := db.Read()
+	var tables int
+	if err := reader.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE type = 'table'").Scan(&tables); err != nil {
+		return s, fmt.Errorf("read schema: %w", damaged(err))
+	}
+	if tables == 0 {
+		return s, nil
+	}
+	versions, err := hasTable(ctx, reader, "goose_db_version")
+	switch {
+	case err != nil:
+		return s, fmt.Errorf("read schema: %w", err)
+	case !versions:
+		return s, ErrUnknownContent
+	}
+	rows, err := reader.QueryContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied")
+	if err != nil {
+		return s, fmt.Errorf("read schema version: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var version int64
+		if err := rows.Scan(&version); err != nil {
+			return s, fmt.Errorf("read schema version: %w", err)
+		}
+		s.Version = max(s.Version, version)
+		known = slices.DeleteFunc(known, func(k int64) bool { return k == version })
+	}
+	if err := rows.Err(); err != nil {
+		return s, fmt.Errorf("read schema version: %w", err)
+	}
+	s.Pending = len(known)
+	if s.Version > s.Known {
+		return s, newerError(s.Version, s.Known)
+	}
+	return s, nil
+}
+
+// CheckAccess returns an error unless this process can write the SQLite database at path, or create it. It changes nothing.
+func CheckAccess(path string) error {
+	for _, p := range []string{path, filepath.Dir(path)} {
+		err := unix.Access(p, unix.W_OK)
+		if errors.Is(err, fs.ErrNotExist) && p == path {
+			continue
+		}
+		if err != nil {
+			return explainAccess(path, fmt.Errorf("write %s: %w", p, err))
+		}
+	}
+	return nil
 }
 
 func newerError(version, newest int64) error {

@@ -21,33 +21,46 @@ const statementTimeout = postgres.DefaultIdleInTx + time.Second
 // writesLock is the advisory lock that transactions of writes hold: the pair of "base" and "gate" in ASCII.
 const writesLock = "1650553701, 1734440037"
 
-// openPostgres opens and migrates the PostgreSQL database at Settings.URL.
+// openPostgres opens the PostgreSQL database at Settings.URL, and migrates it unless the settings say otherwise.
 func (db *DB) openPostgres(ctx context.Context) error {
 	server, err := postgres.Open(ctx, postgres.Settings{URL: db.settings.URL, StatementTimeout: statementTimeout, LockTimeout: statementTimeout})
 	if err != nil {
 		return err
 	}
+	var forWrites map[string]string
+	if db.settings.ReadOnly {
+		forWrites = readOnly(statementTimeout)
+	}
 	h := &handles{
-		writer:  server.OpenPool(1, nil),
+		writer:  server.OpenPool(1, forWrites),
 		reader:  server.OpenPool(postgresReaders(), readOnly(statementTimeout)),
 		reports: server.OpenPool(reportConns, forReports(db.settings.ReportTimeout)),
 	}
 	db.engine = postgresEngine{db, server}
+	err = errors.Join(h.writer.PingContext(ctx), h.reader.PingContext(ctx), h.reports.PingContext(ctx))
+	if err == nil && !db.settings.ReadOnly {
+		err = db.preparePostgres(ctx, server)
+	}
+	if err != nil {
+		server.Close()
+		return fmt.Errorf("open database: %w", errors.Join(schemaError(err), h.close()))
+	}
+	db.current.Store(h)
+	return nil
+}
+
+// preparePostgres migrates the schema, or checks that it is current.
+func (db *DB) preparePostgres(ctx context.Context, server *postgres.DB) error {
 	prepare := server.Migrate
 	if db.settings.SchemaCurrent {
 		prepare = server.CheckSchema
 	}
 	found, err := prepare(ctx)
-	if err != nil {
-		server.Close()
-		return fmt.Errorf("open database: %w", errors.Join(schemaError(err), h.close()))
-	}
-	if found.Newer() {
+	if err == nil && found.Newer() {
 		db.log.Warn("the schema is newer than this program, which may work on it until the upgrade is complete",
 			zap.Int64("schema", found.Version), zap.Int64("known", found.Known), zap.Int64("oldest", found.Oldest))
 	}
-	db.current.Store(h)
-	return nil
+	return err
 }
 
 func postgresReaders() int { return max(4, runtime.GOMAXPROCS(0)) }

@@ -74,6 +74,9 @@ func (sqlite) rollback(ctx context.Context, conn *sql.Conn) {
 
 // start limits the write-ahead log, and flushes it if Settings.Flush says so.
 func (e sqlite) start(ctx context.Context) (stop func()) {
+	if e.settings.ReadOnly {
+		return func() {}
+	}
 	limiting, stopLimiting := context.WithCancel(ctx)
 	flushing, stopFlushing := context.WithCancel(ctx)
 	limited, flushed := make(chan struct{}), make(chan struct{})

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"time"
+
+	"go.uber.org/zap"
 
 	"basegate/admission"
 	"basegate/budget"
@@ -14,7 +17,9 @@ import (
 	"basegate/console"
 	"basegate/database"
 	"basegate/database/consistency"
+	"basegate/database/postgres"
 	"basegate/fleet"
+	"basegate/internal/wait"
 	"basegate/proxy"
 )
 
@@ -45,7 +50,11 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 		}
 		g.onStop("database lock", func(context.Context) error { return g.lock.Release() })
 	}
-	if g.db, err = database.Open(ctx, DatabaseSettings(c), g.log.Named("database")); err != nil {
+	err = waitForDatabase(ctx, g.log, func() (err error) {
+		g.db, err = database.Open(ctx, DatabaseSettings(c), g.log.Named("database"))
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
 	g.onStop("database", func(context.Context) error { return g.db.Close() })
@@ -66,6 +75,44 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+const (
+	// databaseWait is how long the start waits for a PostgreSQL server that does not answer or is in recovery, as after a
+	// boot of the machine that both run on.
+	databaseWait  = time.Minute
+	databasePause = time.Second      // between two attempts
+	waitLogged    = 10 * time.Second // between two lines of the log
+)
+
+// waitForDatabase calls open until it succeeds, fails for a reason that does not pass by itself, or databaseWait is over.
+func waitForDatabase(ctx context.Context, log *zap.Logger, open func() error) error {
+	began := time.Now()
+	next := began
+	for {
+		err := open()
+		waited := time.Since(began).Round(time.Second)
+		switch {
+		case err == nil:
+			if waited > 0 {
+				log.Info("the database answers", zap.Duration("waited", waited))
+			}
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !postgres.MayPass(err):
+			return err
+		case waited >= databaseWait:
+			return fmt.Errorf("waited for it for %v: %w", waited, err)
+		}
+		if now := time.Now(); !now.Before(next) {
+			log.Warn("the database cannot be used yet; the start waits for it", zap.Duration("waited", waited), zap.Duration("limit", databaseWait), zap.Error(err))
+			next = now.Add(waitLogged)
+		}
+		if !wait.For(ctx, databasePause) {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // checkDatabase returns an error if the database does not respond, or the ledger on it cannot reserve.

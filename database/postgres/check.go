@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,6 +20,7 @@ type Finding struct {
 // Checked is what Check has found.
 type Checked struct {
 	Server   string // the version of the server, and where it is
+	Current  bool   // the schema has all migrations of this program
 	Findings []Finding
 }
 
@@ -34,14 +34,9 @@ const (
 	clockFailure = time.Minute
 )
 
-// Check examines a server for gateways, each of which opens a number of connections, and which migrate the database or not.
-// It changes nothing. The error is that of Open, and says what to do.
-func Check(ctx context.Context, s Settings, connections int, migrate bool) (c Checked, err error) {
-	db, err := Open(ctx, s)
-	if err != nil {
-		return c, err
-	}
-	defer db.Close()
+// Check examines the server for gateways, each of which opens a number of connections, and which migrate the database or not.
+// It changes nothing.
+func (db *DB) Check(ctx context.Context, connections int, migrate bool) (c Checked, err error) {
 	conn, err := db.Connect(ctx)
 	if err != nil {
 		return c, err
@@ -93,6 +88,7 @@ func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate, migr
 		return err
 	}
 	s, err := schemaOf(ctx, conn, files)
+	c.Current = err == nil && s.check() == nil
 	switch {
 	case errors.Is(err, errForeignSchema):
 		c.add(true, "%v", err)
@@ -110,9 +106,9 @@ func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate, migr
 		c.add(true, "the schema has version %d, this program needs %d, and the role does not own the schema: run basegate database migrate "+
 			"as the role that does", s.Version, s.Known)
 	case s.Version == 0:
-		c.add(false, "the database is empty: the first start makes the schema")
+		c.add(false, "the database is empty: the first start makes the schema, with %s", s.pendingText())
 	case s.Version < s.Known:
-		c.add(false, "the schema has version %d: the next start migrates it to %d", s.Version, s.Known)
+		c.add(false, "the schema has version %d: the next start migrates it to %d, with %s", s.Version, s.Known, s.pendingText())
 	}
 	return nil
 }
@@ -252,13 +248,14 @@ func explain(err error) error {
 		advice = "raise max_connections, or end other clients"
 	case code == "42501":
 		advice = "the role has no right to do this; see roles in basegate check"
-	case code == "08P01" && strings.Contains(err.Error(), "startup parameter"):
-		return fmt.Errorf("%w (%w)", ErrPooler, err)
+	case isStartupParameter(err):
+		advice = "the pooler before PostgreSQL refuses the parameter options of the URL, or PGOPTIONS: remove it; other parameters of the " +
+			"URL are set after connecting"
 	case code == "57P03":
 		advice = "the server is starting or stopping"
 	case code != "":
 		return err
-	case strings.Contains(err.Error(), "x509") || strings.Contains(err.Error(), "tls:"):
+	case isCertificate(err):
 		advice = "the server's certificate is not the one of its name, or of no known authority: see sslrootcert"
 	case errors.Is(err, context.DeadlineExceeded):
 		advice = "nothing answers: check the address, and firewalls"

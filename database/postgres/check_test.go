@@ -2,13 +2,7 @@ package postgres_test
 
 import (
 	"context"
-	"fmt"
-	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +10,6 @@ import (
 
 	"basegate/database/postgres"
 	"basegate/internal/loopback"
-	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 )
 
@@ -38,7 +31,7 @@ func wantFinding(t *testing.T, c postgres.Checked, failure bool, text string) {
 
 func check(t *testing.T, url string, migrate bool) postgres.Checked {
 	t.Helper()
-	c, err := postgres.Check(t.Context(), postgres.Settings{URL: url}, connections, migrate)
+	c, err := open(t, postgres.Settings{URL: url}).Check(t.Context(), connections, migrate)
 	must(t, err)
 	return c
 }
@@ -166,62 +159,6 @@ func TestErrorOfTheStartSaysWhatToDo(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", what, got, c.want)
 		}
 	}
-}
-
-// TestPoolerInTransactionModeIsRefused runs PgBouncer as its users configure it for programs that set parameters.
-func TestPoolerInTransactionModeIsRefused(t *testing.T) {
-	server, name := newDatabase(t)
-	program := "/usr/sbin/pgbouncer"
-	if _, err := os.Stat(program); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("PgBouncer is not installed: apt-get install pgbouncer")
-		}
-		t.Skip("PgBouncer is not installed: apt-get install pgbouncer")
-	}
-	for what, ignored := range map[string]string{
-		"with its defaults": "",
-		"ignoring all parameters": "ignore_startup_parameters = statement_timeout, lock_timeout, idle_in_transaction_session_timeout, " +
-			"tcp_user_timeout, tcp_keepalives_idle, tcp_keepalives_interval, tcp_keepalives_count, search_path, extra_float_digits",
-	} {
-		t.Run(what, func(t *testing.T) {
-			url := startPooler(t, program, server, name, ignored)
-			var got string
-			poll.Until(t, "the pooler answers", func() bool {
-				got = openError(t, url)
-				return !strings.Contains(got, "connection refused") && !strings.Contains(got, "no such file")
-			})
-			if !strings.Contains(got, postgres.ErrPooler.Error()) {
-				t.Errorf("got %q, want %q", got, postgres.ErrPooler)
-			}
-		})
-	}
-}
-
-// startPooler starts PgBouncer in transaction mode before a database, until the end of the test.
-func startPooler(t *testing.T, program string, server *postgrestest.Server, name, ignored string) (address string) {
-	t.Helper()
-	folder, err := os.MkdirTemp("", "pooler") //nolint:usetesting // the path of a socket is short
-	must(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	must(t, os.Chmod(folder, 0o777))
-	config := filepath.Join(folder, "pgbouncer.ini")
-	must(t, os.WriteFile(config, fmt.Appendf(nil, `[databases]
-%s = host=%s user=postgres
-[pgbouncer]
-unix_socket_dir = %s
-listen_port = 6432
-auth_type = any
-pool_mode = transaction
-%s
-`, name, filepath.Dir(server.Socket()), folder, ignored), 0o644))
-	cmd := exec.CommandContext(t.Context(), program, config)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: postgrestest.Unprivileged(t)}
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return "postgres://postgres@/" + name + "?" + url.Values{"host": {folder}, "port": {"6432"}}.Encode()
 }
 
 func TestClockThatDiffersIsNamed(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,6 +34,15 @@ type Schema struct {
 	Version int64 // its last migration; 0 if there is no schema
 	Known   int64 // the last migration that this program knows
 	Oldest  int64 // the last migration that a program must know to work on the schema; only set if Newer
+	Pending int   // number of migrations that this program knows and the schema lacks
+}
+
+// pendingText is the number of migrations that the schema lacks, as a text.
+func (s Schema) pendingText() string {
+	if s.Pending == 1 {
+		return "1 migration"
+	}
+	return fmt.Sprintf("%d migrations", s.Pending)
 }
 
 // Newer reports whether the schema has migrations that this program does not know.
@@ -92,20 +102,20 @@ func migrationFiles() (fs.FS, error) {
 	return files, nil
 }
 
-// newestMigration returns the version of the last migration.
-func newestMigration(files fs.FS) (newest int64, err error) {
+// migrationVersions returns the versions of the migrations.
+func migrationVersions(files fs.FS) (versions []int64, err error) {
 	names, err := fs.Glob(files, "*.sql")
 	if err != nil {
-		return 0, fmt.Errorf("find migrations: %w", err)
+		return nil, fmt.Errorf("find migrations: %w", err)
 	}
 	for _, name := range names {
 		version, err := goose.NumericComponent(name)
 		if err != nil {
-			return 0, fmt.Errorf("find migrations: %w", err)
+			return nil, fmt.Errorf("find migrations: %w", err)
 		}
-		newest = max(newest, version)
+		versions = append(versions, version)
 	}
-	return newest, nil
+	return versions, nil
 }
 
 // readSchema reads the version of the schema. It returns errForeignSchema if the schema has tables that no migration has made.
@@ -123,9 +133,11 @@ func (db *DB) readSchema(ctx context.Context, files fs.FS) (s Schema, err error)
 
 // schemaOf is readSchema on a connection.
 func schemaOf(ctx context.Context, conn *pgx.Conn, files fs.FS) (s Schema, err error) {
-	if s.Known, err = newestMigration(files); err != nil {
+	known, err := migrationVersions(files)
+	if err != nil {
 		return s, err
 	}
+	s.Known, s.Pending = slices.Max(known), len(known)
 	var tables, versions bool
 	const text = `SELECT count(*) > 0, coalesce(bool_or(relname = 'goose_db_version'), false) FROM pg_class
 		WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p')`
@@ -139,6 +151,7 @@ func schemaOf(ctx context.Context, conn *pgx.Conn, files fs.FS) (s Schema, err e
 		return s, nil
 	}
 	err = conn.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&s.Version)
+	s.Pending = len(slices.DeleteFunc(known, func(version int64) bool { return version <= s.Version }))
 	if err == nil && s.Newer() {
 		err = conn.QueryRow(ctx, `SELECT oldest FROM schema_compatibility`).Scan(&s.Oldest)
 	}
@@ -197,10 +210,9 @@ func isLockFailure(err error) bool { return Code(err) == "55P03" || Code(err) ==
 
 // apply applies the migrations that the database lacks, in a session of its own.
 func (db *DB) apply(ctx context.Context, files fs.FS) error {
-	config := db.config.Copy()
-	config.RuntimeParams["statement_timeout"] = fmt.Sprint(migrationStatementTimeout.Milliseconds())
-	config.RuntimeParams["lock_timeout"] = fmt.Sprint(migrationLockTimeout.Milliseconds())
-	handle := stdlib.OpenDB(*config)
+	handle := stdlib.OpenDB(*db.session(map[string]string{
+		"statement_timeout": milliseconds(migrationStatementTimeout), "lock_timeout": milliseconds(migrationLockTimeout),
+	}))
 	defer func() { _ = handle.Close() }()
 	// IF NOT EXISTS does not see a schema of a transaction in progress. A unique violation says that it has committed
 	// meanwhile.

@@ -1,8 +1,13 @@
 // Package postgres connects to the PostgreSQL database that several gateways share, migrates it and classifies its errors.
 //
 // Its connections have limits, so that a gateway that hangs or is cut off holds no lock for long: on statements, on waits
-// for locks, on idle transactions and on unacknowledged data. A connection pooler in transaction mode is refused, since
+// for locks, on idle transactions and on unacknowledged data. They are set after connecting, since a connection pooler
+// refuses or drops most parameters of a startup message. A pooler in transaction mode is refused, since settings and
 // notifications do not pass through it, and so is a server older than version 15.
+//
+// Each connection is to the primary: a server in recovery is asked for and refused at each connect. All connections to a
+// server end when it turns out to be read-only, or when a new connection has reached another one, so after a switchover
+// none stays at the old primary.
 //
 // The schema is basegate. The migrations are here; package budget/cluster calls the functions that they define. Package
 // database is the other engine, SQLite.
@@ -13,7 +18,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -65,17 +69,18 @@ const Now = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
 // DB is a database. It is safe for concurrent use.
 type DB struct {
-	config     *pgx.ConnConfig
+	config     *pgx.ConnConfig // its RuntimeParams are set by beginSession
 	pool       *pgxpool.Pool
-	disconnect context.CancelFunc
+	primary    *primary
 	unfinished bool // Settings.Unfinished
 }
 
 // ErrUnfinished is returned by Open if a copy to the database was begun and is not complete.
 var ErrUnfinished = errors.New("a copy to this database is not complete: run the same basegate database copy again")
 
-// ErrPooler is returned by Open if notifications do not arrive, as behind a pooler in transaction mode.
-var ErrPooler = errors.New("a notification to itself did not arrive: connect to PostgreSQL directly, or through a pooler in session mode")
+// ErrPooler is returned by Open behind a pooler in transaction mode.
+var ErrPooler = errors.New("a pooler in transaction mode (pool_mode of PgBouncer) is before PostgreSQL, through which notifications and " +
+	"settings of sessions do not pass: connect to PostgreSQL directly, or through a pooler in session mode")
 
 // Open connects to the database and checks the server. It does not migrate.
 func Open(ctx context.Context, s Settings) (*DB, error) {
@@ -87,25 +92,23 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.apply(poolConfig.ConnConfig)
-	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
-	closeWith(connected, poolConfig.ConnConfig)
-	poolConfig.MaxConns, poolConfig.MinConns = PoolSize, 0
-	connConfig := poolConfig.ConnConfig.Copy()
+	db := &DB{config: poolConfig.ConnConfig, primary: newPrimary(ctx), unfinished: s.Unfinished}
 	// The end of an epoch may concern many requests.
-	poolConfig.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(poolStatementTimeout.Milliseconds(), 10)
-	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
-	if err != nil {
-		disconnect()
+	poolConfig.ConnConfig = db.session(map[string]string{"statement_timeout": milliseconds(poolStatementTimeout)})
+	poolConfig.MaxConns, poolConfig.MinConns = PoolSize, 0
+	if db.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
+		db.Disconnect()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	db := &DB{config: connConfig, pool: pool, disconnect: disconnect, unfinished: s.Unfinished}
 	if err := db.check(ctx); err != nil {
 		db.Close()
-		disconnect()
-		return nil, fmt.Errorf("open database: %w", err)
+		db.Disconnect()
+		return nil, fmt.Errorf("open database: %w", explain(err))
 	}
 	return db, nil
 }
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // apply sets the limits of a connection. The URL may set others.
 func (s Settings) apply(c *pgx.ConnConfig) {
@@ -120,7 +123,7 @@ func (s Settings) apply(c *pgx.ConnConfig) {
 			value = limit.otherwise
 		}
 		if _, given := c.RuntimeParams[name]; !given {
-			c.RuntimeParams[name] = strconv.FormatInt(value.Milliseconds(), 10)
+			c.RuntimeParams[name] = milliseconds(value)
 		}
 	}
 	for name, value := range map[string]string{
@@ -143,32 +146,8 @@ func (s Settings) apply(c *pgx.ConnConfig) {
 	c.DialFunc = dialer.DialContext
 }
 
-// closeWith closes the connections of a configuration when ctx ends.
-func closeWith(ctx context.Context, c *pgx.ConnConfig) {
-	dial := c.DialFunc
-	c.DialFunc = func(dialing context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(dialing, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return closingConn{conn, context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
-	}
-}
-
-// closingConn is a connection that the end of a context closes, unless release is called before.
-type closingConn struct {
-	net.Conn
-	release func() bool
-}
-
-// Close implements net.Conn.
-func (c closingConn) Close() error {
-	c.release()
-	return c.Conn.Close()
-}
-
 // Disconnect closes all connections, also new ones, so that no statement waits for a server that does not respond.
-func (db *DB) Disconnect() { db.disconnect() }
+func (db *DB) Disconnect() { db.primary.disconnect() }
 
 // Config returns a copy of the configuration of connections.
 func (db *DB) Config() *pgx.ConnConfig { return db.config.Copy() }
@@ -182,9 +161,7 @@ func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 // OpenPool returns a pool of connections for database/sql, whose sessions have parameters besides those of the DB. The caller
 // closes it.
 func (db *DB) OpenPool(most int, parameters map[string]string) *sql.DB {
-	config := db.config.Copy()
-	maps.Copy(config.RuntimeParams, parameters)
-	pool := stdlib.OpenDB(*config)
+	pool := stdlib.OpenDB(*db.session(parameters))
 	pool.SetMaxOpenConns(most)
 	pool.SetMaxIdleConns(most)
 	return pool
@@ -192,7 +169,7 @@ func (db *DB) OpenPool(most int, parameters map[string]string) *sql.DB {
 
 // Connect opens a connection of its own, which the caller closes.
 func (db *DB) Connect(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.ConnectConfig(ctx, db.config.Copy())
+	conn, err := pgx.ConnectConfig(ctx, db.session(nil))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
@@ -203,25 +180,14 @@ func (db *DB) Connect(ctx context.Context) (*pgx.Conn, error) {
 func (db *DB) check(ctx context.Context) error {
 	conn, err := db.Connect(ctx)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	reported, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), ".")
 	if major, err := strconv.Atoi(strings.Fields(reported + " ")[0]); err == nil && major < minServerVersion {
 		return fmt.Errorf("the server is PostgreSQL %d; %d or later is required", major, minServerVersion)
 	}
-	var standby, readOnly bool
-	var encoding string
-	const text = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool, current_setting('server_encoding')"
-	if err := conn.QueryRow(ctx, text).Scan(&standby, &readOnly, &encoding); err != nil {
-		return fmt.Errorf("find out whether the server is a standby: %w", err)
-	}
-	switch {
-	case standby:
-		return errors.New("the server is a standby, which cannot be written; name the primary")
-	case readOnly:
-		return errors.New("transactions are read-only by default: reset default_transaction_read_only of the role, the database or the server")
-	case encoding != "UTF8":
+	if encoding := conn.PgConn().ParameterStatus("server_encoding"); encoding != "UTF8" {
 		return fmt.Errorf("the database's encoding is %s: make it with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)
 	}
 	if !db.unfinished {

@@ -80,17 +80,6 @@ func TestServersOfOtherMachinesNeedVerifiedCertificates(t *testing.T) {
 	}
 }
 
-func TestStandbyIsRefused(t *testing.T) {
-	server := postgrestest.Start(t, postgrestest.Standby)
-	db, err := postgres.Open(t.Context(), postgres.Settings{URL: server.URL("postgres")})
-	if err == nil {
-		db.Close()
-	}
-	if err == nil || !strings.Contains(err.Error(), "a standby, which cannot be written") {
-		t.Errorf("got error %v, want one that says that the server is a standby", err)
-	}
-}
-
 func TestDisconnectEndsStatementsThatWait(t *testing.T) {
 	server, name := newDatabase(t)
 	db := open(t, postgres.Settings{URL: server.URL(name) + "&statement_timeout=0"})

@@ -29,7 +29,6 @@ type Server struct {
 	bin     string
 	options []string
 	port    string // of the socket
-	standby bool
 	process *exec.Cmd
 	exited  chan struct{} // closed when the process has exited
 }
@@ -37,9 +36,6 @@ type Server struct {
 // Durable makes commits wait for the disk, as in production. Without it a crash of the machine may lose commits, but the end
 // of the server loses none.
 func Durable(s *Server) { s.options = append(s.options, "-c", "fsync=on") }
-
-// Standby makes the server a standby, which cannot be written.
-func Standby(s *Server) { s.standby = true }
 
 // binaries returns the folder of the newest installed server, or "".
 func binaries() string {
@@ -115,32 +111,35 @@ func create(tb testing.TB, options ...func(*Server)) *Server {
 		}
 		tb.Skip("PostgreSQL is not installed: apt-get install postgresql")
 	}
+	s := &Server{folder: makeFolder(tb), bin: bin, options: []string{"-c", "fsync=off"}, port: "5432"}
+	for _, option := range options {
+		option(s)
+	}
+	initdb := s.command(tb, "initdb", "-D", s.data(), "-A", "trust", "-U", "postgres", "-E", "UTF8",
+		"--locale=C", "--no-sync")
+	if output, err := initdb.CombinedOutput(); err != nil {
+		tb.Fatalf("initdb: %v\n%s", err, output)
+	}
+	s.Run(tb)
+	return s
+}
+
+// makeFolder makes a folder for a server.
+func makeFolder(tb testing.TB) string {
+	tb.Helper()
 	folder, err := os.MkdirTemp(inMemory(), "postgres") //nolint:usetesting // tb.TempDir may be too long for the path of a socket
 	if err != nil {
 		tb.Fatal(err)
-	}
-	s := &Server{folder: folder, bin: bin, options: []string{"-c", "fsync=off"}, port: "5432"}
-	for _, option := range options {
-		option(s)
 	}
 	if credential := Unprivileged(tb); credential != nil {
 		if err := os.Chown(folder, int(credential.Uid), int(credential.Gid)); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	initdb := s.command(tb, "initdb", "-D", filepath.Join(folder, "data"), "-A", "trust", "-U", "postgres", "-E", "UTF8",
-		"--locale=C", "--no-sync")
-	if output, err := initdb.CombinedOutput(); err != nil {
-		tb.Fatalf("initdb: %v\n%s", err, output)
-	}
-	if s.standby {
-		if err := os.WriteFile(filepath.Join(folder, "data", "standby.signal"), nil, 0o644); err != nil { //nolint:gosec // it is empty
-			tb.Fatal(err)
-		}
-	}
-	s.Run(tb)
-	return s
+	return folder
 }
+
+func (s *Server) data() string { return filepath.Join(s.folder, "data") }
 
 // inMemory returns a folder whose files are in memory, if there is one with room, or "": a database is some 300 files, and most
 // tests create one.
@@ -199,7 +198,7 @@ func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 func (s *Server) Run(tb testing.TB) {
 	tb.Helper()
 	args := append([]string{
-		"-D", filepath.Join(s.folder, "data"), "-k", s.folder, "-c", "listen_addresses=", "-c", "port=" + s.port, "-c", "max_connections=200",
+		"-D", s.data(), "-k", s.folder, "-c", "listen_addresses=", "-c", "port=" + s.port, "-c", "max_connections=200",
 		"-c", "logging_collector=off", "-c", "log_min_messages=fatal",
 	}, s.options...)
 	s.process = s.command(tb, "postgres", args...)

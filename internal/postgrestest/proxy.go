@@ -18,11 +18,11 @@ import (
 // executed, and committed unless a transaction is open, when the client gets a part of the reply or none of it. It does
 // not support COPY and TLS.
 type Proxy struct {
-	server   *Server
 	listener net.Listener
 	group    sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below
+	server  *Server
 	cut     func(Reply) (after int, cut bool)
 	cuts    int
 	conns   map[net.Conn]struct{}
@@ -67,6 +67,13 @@ func (p *Proxy) Address() string { return p.listener.Addr().String() }
 func (p *Proxy) URL(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: p.Address(), Path: "/" + database, RawQuery: "sslmode=disable"}
 	return u.String()
+}
+
+// Move makes the address that of another server for new connections. Those that exist stay.
+func (p *Proxy) Move(to *Server) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server = to
 }
 
 // Cut sets the function that decides for each reply whether the connection is cut after so many of its bytes; nil cuts
@@ -131,7 +138,10 @@ func (p *Proxy) accept(ctx context.Context) {
 // serve forwards the messages of one connection until either side closes it, or it is cut.
 func (p *Proxy) serve(ctx context.Context, client net.Conn) {
 	defer client.Close()
-	server, err := new(net.Dialer).DialContext(ctx, "unix", p.server.Socket())
+	p.mu.Lock()
+	socket := p.server.Socket()
+	p.mu.Unlock()
+	server, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil { // the server is stopped
 		return
 	}
