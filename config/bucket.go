@@ -34,7 +34,7 @@ const (
 // filesURL decodes the URL of a folder or a bucket. An empty one leaves it unset.
 func filesURL(to **url.URL) decodeFunc {
 	return func(v value) {
-		s, ok := v.scalar(wantFiles)
+		s, ok := v.url(wantFiles)
 		if !ok || s.text == "" {
 			return
 		}

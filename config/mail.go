@@ -52,7 +52,7 @@ const (
 func smtpServer(to **SMTP) decodeFunc {
 	const want = "smtp:// or smtps:// with a host and at most a port, or nothing; user name and password have keys of their own"
 	return func(v value) {
-		s, ok := v.scalar(want)
+		s, ok := v.url(want)
 		if !ok || s.text == "" {
 			return
 		}

@@ -68,7 +68,7 @@ func nonEmptyPath(to *string) decodeFunc {
 func serverURL(to **url.URL) decodeFunc {
 	const want = "http:// or https:// with a host, and at most a path prefix"
 	return func(v value) {
-		s, ok := v.scalar(want)
+		s, ok := v.url(want)
 		if !ok {
 			return
 		}
@@ -126,7 +126,7 @@ func parseServerURL(text string) (u *url.URL, problem string) {
 func webhook(to **url.URL) decodeFunc {
 	const want = "http:// or https:// with a host, or nothing"
 	return func(v value) {
-		s, ok := v.scalar(want)
+		s, ok := v.url(want)
 		if !ok || s.text == "" {
 			return
 		}

@@ -23,7 +23,7 @@ func issuer(to **url.URL) decodeFunc {
 	const want = "https:// with a host, or http:// on this machine"
 	decode := serverURL(to)
 	return func(v value) {
-		s, ok := v.scalar(want)
+		s, ok := v.url(want)
 		if !ok || s.text == "" {
 			return
 		}

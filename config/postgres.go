@@ -1,10 +1,13 @@
 package config
 
 import (
+	"errors"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
+
+	"basegate/database/postgres"
 )
 
 // Postgres reports whether the database is PostgreSQL's, which several gateways may share.
@@ -45,28 +48,32 @@ var publicParameters = []string{
 }
 
 const (
-	wantDatabase = "postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full, or nothing"
+	wantDatabase = postgres.WantURL + ", or nothing"
 	verifyFull   = "verify-full"
 )
 
 // databaseURL decodes the URL of a PostgreSQL database. Empty means none. It may hold a password, so no diagnostic quotes it.
 func databaseURL(to *Secret) decodeFunc {
 	return func(v value) {
-		s, ok := v.scalar(wantDatabase)
+		s, ok := v.url(wantDatabase)
 		if !ok || s.text == "" {
 			return
 		}
-		u, err := url.Parse(s.text)
+		u, err := postgres.ParseURL(s.text)
 		switch {
-		case err != nil || u.Opaque != "" || u.Fragment != "" || u.Scheme != "postgres" && u.Scheme != "postgresql":
+		case errors.Is(err, postgres.ErrURL):
 			v.errorf("want %s", wantDatabase)
 			return
-		case !isSecureDatabase(u):
+		case err != nil:
+			v.errorf("%v", err)
+			return
+		}
+		if !isSecureDatabase(u) {
 			v.errorf("the connection leaves this machine: want sslmode=%s in the URL, so that the server's certificate is verified", verifyFull)
 		}
 		_, password := u.User.Password()
 		v.doc.holdsSecrets = v.doc.holdsSecrets || (password || u.Query().Has("password") || u.Query().Has("sslpassword")) && !s.expanded
-		*to = NewSecret(s.text)
+		*to = NewSecret(u.String())
 	}
 }
 

@@ -20,12 +20,23 @@ type scalar struct {
 }
 
 // scalar decodes a single value. It reports an error and returns false for a section, a list or an invalid variable.
-func (v value) scalar(want string) (scalar, bool) {
+func (v value) scalar(want string) (scalar, bool) { return v.decode(want, false) }
+
+// url is scalar for a URL, in which it encodes what variables bring. No diagnostic shows what may be a password.
+func (v value) url(want string) (scalar, bool) {
+	s, ok := v.decode(want, true)
+	if strings.Contains(s.text, "@") {
+		s.got = "a text with an @, which is not shown"
+	}
+	return s, ok
+}
+
+func (v value) decode(want string, isURL bool) (scalar, bool) {
 	switch node := v.node.(type) {
 	case *ast.StringNode:
-		return v.expandScalar(node.Value)
+		return v.expandScalar(node.Value, isURL)
 	case *ast.LiteralNode:
-		return v.expandScalar(node.Value.Value)
+		return v.expandScalar(node.Value.Value, isURL)
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		return scalar{text: node.GetToken().Value, got: describe(node)}, true
 	default:
@@ -35,17 +46,21 @@ func (v value) scalar(want string) (scalar, bool) {
 }
 
 // expandScalar returns text with its variables replaced, and warns of variables that are not set.
-func (v value) expandScalar(text string) (scalar, bool) {
-	expanded, found, unset, err := expand(text, v.doc.env)
+func (v value) expandScalar(text string, isURL bool) (scalar, bool) {
+	e, err := expand(text, v.doc.env, isURL)
 	if err != nil {
 		v.errorf("%v, got %s", err, quote(text))
 		return scalar{}, false
 	}
-	for _, name := range unset {
+	for _, name := range e.unset {
 		v.warnf("the variable %s is not set and taken as empty", name)
 	}
-	s := scalar{text: expanded, got: quote(text), isText: true, expanded: found}
-	if found {
+	for _, name := range e.percent {
+		v.warnf("the variable %s has a %% with two digits, which are taken literally: a variable within a URL holds the text itself, "+
+			"and is encoded by basegate", name)
+	}
+	s := scalar{text: e.text, got: quote(text), isText: true, expanded: e.found}
+	if e.found {
 		s.got += " with its variables replaced"
 	}
 	return s, true

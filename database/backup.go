@@ -38,7 +38,8 @@ func Backup(ctx context.Context, path, to string) (Contents, error) {
 	})
 }
 
-// BackupTo is Backup to a writer. Meanwhile, the snapshot is a temporary file in the given folder.
+// BackupTo is Backup to a writer. Meanwhile, the snapshot is a temporary file in the given folder, which has no name any more
+// when the first byte is written: a reader that goes away may end the process.
 func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (Contents, error) {
 	return withSnapshot(ctx, path, temporary, func(part string) (err error) {
 		file, err := os.Open(part) //nolint:gosec // a file of this function
@@ -46,6 +47,9 @@ func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (Conten
 			return fmt.Errorf("read copy: %w", err)
 		}
 		defer func() { err = errors.Join(err, file.Close()) }()
+		if err := os.RemoveAll(filepath.Dir(part)); err != nil {
+			return fmt.Errorf("remove the copy's name: %w", err)
+		}
 		if _, err := io.Copy(to, file); err != nil {
 			return fmt.Errorf("write copy: %w", err)
 		}
@@ -56,11 +60,11 @@ func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (Conten
 // withSnapshot calls deliver with a snapshot of the database, which is removed afterwards with its own folder in the
 // given one, and records the backup.
 func withSnapshot(ctx context.Context, path, folder string, deliver func(part string) error) (_ Contents, err error) {
-	dir, err := os.MkdirTemp(folder, ".backup-") // only its owner may read it
+	dir, remove, err := makeTemporary(folder, backupPrefix)
 	if err != nil {
-		return Contents{}, fmt.Errorf("make folder: %w", err)
+		return Contents{}, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	part, contents, err := snapshot(ctx, path, dir)
 	if err != nil {
 		return Contents{}, err
@@ -77,7 +81,7 @@ func snapshot(ctx context.Context, path, dir string) (part string, c Contents, e
 	if _, err := os.Stat(path); err != nil { // SQLite's message does not say that the file is missing
 		return "", c, fmt.Errorf("find database: %w", err)
 	}
-	part = filepath.Join(dir, "part.db")
+	part = filepath.Join(dir, partName)
 	readOnly := url.Values{"mode": {"ro"}, "_busy_timeout": {milliseconds(DefaultLockWait)}}
 	source := sql.OpenDB(&connector{dsn: dsn(path, readOnly), rewritten: &sync.Map{}})
 	_, err = source.ExecContext(ctx, "VACUUM INTO $1", part)

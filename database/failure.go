@@ -96,6 +96,14 @@ func isConnectionFault(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 }
 
+// isLostConnection reports whether a connection to PostgreSQL cannot be used any longer.
+func isLostConnection(err error) bool {
+	if postgres.Code(err) != "" {
+		return postgres.IsConnection(err)
+	}
+	return isConnectionFault(err)
+}
+
 // unavailable wraps err, a storage failure during operation, as ErrUnavailable.
 func unavailable(operation string, err error) error {
 	return fmt.Errorf("%w: %s: %w", ErrUnavailable, operation, err)

@@ -68,12 +68,12 @@ func restore(ctx context.Context, path string, fill func(part string) error) (r 
 		return r, err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".restore-") // only its owner may read it
+	dir, remove, err := makeTemporary(filepath.Dir(path), restorePrefix)
 	if err != nil {
-		return r, fmt.Errorf("make folder: %w", err)
+		return r, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	part := filepath.Join(dir, "part.db")
+	defer func() { err = errors.Join(err, remove()) }()
+	part := filepath.Join(dir, partName)
 	if err := fill(part); err != nil {
 		return r, fmt.Errorf("copy backup: %w", err)
 	}

@@ -146,14 +146,14 @@ func (db *DB) commit(ctx context.Context, batch []*Pending) {
 // a write's own failure is set in its Pending. The transaction is begun and ended by plain statements: each transaction
 // of database/sql has a goroutine that waits for the end of its context, and this context never ends.
 func (db *DB) transact(ctx context.Context, batch []*Pending) error {
-	conn, err := db.current.Load().writer.Conn(ctx)
+	conn, err := db.begin(ctx)
+	if err != nil && isLostConnection(err) { // the connection has ended while it was not used, as at a switchover
+		conn, err = db.begin(ctx)
+	}
 	if err != nil {
 		return unavailable("begin", err)
 	}
 	defer conn.Close() // returns it to the pool
-	if _, err := conn.ExecContext(ctx, db.engine.begin()); err != nil {
-		return unavailable("begin", err)
-	}
 	committed := false
 	defer func() {
 		if !committed {
@@ -177,6 +177,18 @@ func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 	committed = true
 	db.flusher.commits.Add(1)
 	return nil
+}
+
+// begin begins a transaction on the writer's connection.
+func (db *DB) begin(ctx context.Context) (*sql.Conn, error) {
+	conn, err := db.current.Load().writer.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.ExecContext(ctx, db.engine.begin()); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
 }
 
 // applyBatch applies the writes in order: runs of single statements together, the others one by one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
@@ -49,6 +50,9 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 			return fmt.Errorf("lock database: %w", err)
 		}
 		g.onStop("database lock", func(context.Context) error { return g.lock.Release() })
+		if err := database.SweepCopies(filepath.Dir(c.Path)); err != nil {
+			g.log.Warn("copies that interrupted backups have left take space", zap.Error(err))
+		}
 	}
 	err = waitForDatabase(ctx, g.log, func() (err error) {
 		g.db, err = database.Open(ctx, DatabaseSettings(c), g.log.Named("database"))

@@ -16,6 +16,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net"
@@ -84,7 +85,11 @@ var ErrPooler = errors.New("a pooler in transaction mode (pool_mode of PgBouncer
 
 // Open connects to the database and checks the server. It does not migrate.
 func Open(ctx context.Context, s Settings) (*DB, error) {
-	poolConfig, err := pgxpool.ParseConfig(s.URL)
+	u, err := ParseURL(s.URL)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	poolConfig, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
 		return nil, errors.New("open database: the URL is not valid") // the cause may quote the password
 	}
@@ -96,6 +101,7 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 	// The end of an epoch may concern many requests.
 	poolConfig.ConnConfig = db.session(map[string]string{"statement_timeout": milliseconds(poolStatementTimeout)})
 	poolConfig.MaxConns, poolConfig.MinConns = PoolSize, 0
+	poolConfig.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return !hasEnded(conn), nil }
 	if db.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
 		db.Disconnect()
 		return nil, fmt.Errorf("open database: %w", err)
@@ -161,7 +167,12 @@ func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 // OpenPool returns a pool of connections for database/sql, whose sessions have parameters besides those of the DB. The caller
 // closes it.
 func (db *DB) OpenPool(most int, parameters map[string]string) *sql.DB {
-	pool := stdlib.OpenDB(*db.session(parameters))
+	pool := stdlib.OpenDB(*db.session(parameters), stdlib.OptionResetSession(func(_ context.Context, conn *pgx.Conn) error {
+		if hasEnded(conn) {
+			return driver.ErrBadConn // the pool takes another one
+		}
+		return nil
+	}))
 	pool.SetMaxOpenConns(most)
 	pool.SetMaxIdleConns(most)
 	return pool
@@ -190,6 +201,9 @@ func (db *DB) check(ctx context.Context) error {
 	if encoding := conn.PgConn().ParameterStatus("server_encoding"); encoding != "UTF8" {
 		return fmt.Errorf("the database's encoding is %s: make it with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)
 	}
+	if err := db.checkNotifications(ctx, conn); err != nil { // before any prepared statement, of which a pooler may have one already
+		return err
+	}
 	if !db.unfinished {
 		var copying bool
 		if err := conn.QueryRow(ctx, "SELECT to_regclass('database_copy') IS NOT NULL").Scan(&copying); err != nil {
@@ -199,7 +213,7 @@ func (db *DB) check(ctx context.Context) error {
 			return ErrUnfinished
 		}
 	}
-	return db.checkNotifications(ctx, conn)
+	return nil
 }
 
 // notificationTimeout limits the wait for a notification to oneself.
@@ -211,7 +225,7 @@ func (db *DB) checkNotifications(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	if _, err := db.pool.Exec(ctx, "SELECT pg_notify($1, '')", channel); err != nil {
+	if _, err := db.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, channel); err != nil {
 		return fmt.Errorf("notify: %w", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, notificationTimeout)

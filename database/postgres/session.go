@@ -164,6 +164,13 @@ func socketOf(conn *pgconn.PgConn) *socket {
 	return nil
 }
 
+// hasEnded reports whether a connection ended with an incarnation of the server. The driver notices it only when it uses the
+// connection, too late to use another one.
+func hasEnded(conn *pgx.Conn) bool {
+	s := socketOf(conn.PgConn())
+	return s != nil && s.server.ctx.Err() != nil
+}
+
 // dialer returns a function that opens sockets.
 func (p *primary) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -21,12 +21,13 @@ type Proxy struct {
 	listener net.Listener
 	group    sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below
-	server  *Server
-	cut     func(Reply) (after int, cut bool)
-	cuts    int
-	conns   map[net.Conn]struct{}
-	resumed chan struct{} // closed unless the proxy is paused
+	mu       sync.Mutex // guards the fields below
+	server   *Server
+	accepted int // connections
+	cut      func(Reply) (after int, cut bool)
+	cuts     int
+	conns    map[net.Conn]struct{}
+	resumed  chan struct{} // closed unless the proxy is paused
 }
 
 // Reply is what a server sends in response to one Query or Sync message, to ReadyForQuery inclusive, or to the startup of a
@@ -74,6 +75,13 @@ func (p *Proxy) Move(to *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.server = to
+}
+
+// Accepted returns the number of connections that the proxy has accepted.
+func (p *Proxy) Accepted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accepted
 }
 
 // Cut sets the function that decides for each reply whether the connection is cut after so many of its bytes; nil cuts
@@ -139,6 +147,7 @@ func (p *Proxy) accept(ctx context.Context) {
 func (p *Proxy) serve(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	p.mu.Lock()
+	p.accepted++
 	socket := p.server.Socket()
 	p.mu.Unlock()
 	server, err := new(net.Dialer).DialContext(ctx, "unix", socket)
