@@ -15,7 +15,7 @@ import (
 )
 
 // onPostgres writes a configuration with database.url, and returns what runs a command with it.
-func onPostgres(t *testing.T, url string) func(wantCode int, args ...string) (stdout, stderr string) {
+func onPostgres(t *testing.T, url string, more ...string) func(wantCode int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/m"}})
 	must(t, err)
@@ -25,7 +25,8 @@ func onPostgres(t *testing.T, url string) func(wantCode int, args ...string) (st
 	must(t, os.WriteFile(config, fmt.Appendf(nil, `
 database: {url: %q}
 files: {url: "file://%s/files", shared: true}
-models: [{id: m, checkpoint: org/m, backends: [{name: b, url: %q}]}]`, url, folder, mock.URL()), 0o600))
+models: [{id: m, checkpoint: org/m, backends: [{name: b, url: %q}]}]
+%s`, url, folder, mock.URL(), strings.Join(more, "\n")), 0o600))
 	return func(wantCode int, args ...string) (stdout, stderr string) {
 		t.Helper()
 		var out, errs bytes.Buffer
