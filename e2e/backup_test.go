@@ -4,6 +4,8 @@ package e2e_test
 
 import (
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -64,5 +66,39 @@ func TestBackupMadeUnderLoadIsComplete(t *testing.T) {
 	}
 	if len(before.usage) < 20 || len(during.usage) == 0 {
 		t.Error("no load before or during the backup: the test has not tested anything")
+	}
+}
+
+// A reader that goes away ends `basegate backup -` by SIGPIPE, and leaves no copy of the database behind. What a backup that was
+// killed has left is gone after the next start of the gateway.
+func TestBackupToAPipeLeavesNoCopy(t *testing.T) {
+	skipPostgres(t, "pg_dump makes the backups")
+	env := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL())
+	copies := func() []string {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(filepath.Dir(env.database), ".backup-*"))
+		must(t, err)
+		return found
+	}
+	t.Setenv("TMPDIR", "")
+	reader, writer, err := os.Pipe()
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), binary, "backup", "-", "--config", env.config)
+	cmd.Stdout = writer
+	must(t, reader.Close())
+	if err := cmd.Run(); err == nil {
+		t.Error("a backup without a reader has succeeded")
+	}
+	must(t, writer.Close())
+	if left := copies(); len(left) > 0 {
+		t.Errorf("the backup has left %v", left)
+	}
+
+	killed := filepath.Join(filepath.Dir(env.database), ".backup-1234567")
+	must(t, os.Mkdir(killed, 0o700))
+	writeFile(t, filepath.Join(killed, "part.db"), "a copy")
+	env.serve()
+	if left := copies(); len(left) > 0 {
+		t.Errorf("the start has left %v", left)
 	}
 }

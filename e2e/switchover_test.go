@@ -78,6 +78,10 @@ func TestGatewayServesAfterASwitchover(t *testing.T) {
 			func(e *replicated) string { return e.bothHosts("") },
 			func(e *replicated) { e.primary.Demote(e.t) },
 		},
+		"two hosts, the first does not answer": {
+			func(e *replicated) string { return e.bothHosts("") },
+			func(e *replicated) { e.primary.Pause(e.t); e.t.Cleanup(func() { e.primary.Resume(e.t) }) },
+		},
 		"target_session_attrs": {
 			func(e *replicated) string { return e.bothHosts("&target_session_attrs=read-write") },
 			func(e *replicated) { e.primary.Demote(e.t) },

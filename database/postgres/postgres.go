@@ -58,8 +58,13 @@ const PoolSize = 6
 // poolStatementTimeout limits the statements of the pool.
 const poolStatementTimeout = 30 * time.Second
 
-// connectTimeout limits the establishment of one connection.
-const connectTimeout = 5 * time.Second
+// Limits of the establishment of one connection. Those of several hosts together leave time for the last one: callers wait five
+// seconds, and a machine that is off does not answer.
+const (
+	connectTimeout      = 5 * time.Second
+	connectTimeoutSum   = 4 * time.Second
+	leastConnectTimeout = time.Second
+)
 
 // schema holds all tables and functions.
 const schema = "basegate"
@@ -145,6 +150,13 @@ func (s Settings) apply(c *pgx.ConnConfig) {
 	c.RuntimeParams["timezone"] = "UTC"
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
+		hosts := map[string]bool{fmt.Sprint(c.Host, c.Port): true}
+		for _, f := range c.Fallbacks {
+			hosts[fmt.Sprint(f.Host, f.Port)] = true
+		}
+		if n := time.Duration(len(hosts)); n > 1 {
+			c.ConnectTimeout = max(connectTimeoutSum/n, leastConnectTimeout)
+		}
 	}
 	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3,

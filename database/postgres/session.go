@@ -34,7 +34,11 @@ func (db *DB) session(parameters map[string]string) *pgx.ConnConfig {
 		c.RuntimeParams["options"] = options
 		delete(settings, "options")
 	}
-	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error { return beginSession(ctx, conn, settings) }
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		return beginSession(ctx, conn, settings)
+	}
 	c.DialFunc = db.primary.dialer(c.DialFunc)
 	// A refusal here, unlike one by AfterConnect, lets pgx try the next host of the URL.
 	requested := c.ValidateConnect // for target_session_attrs

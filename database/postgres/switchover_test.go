@@ -14,8 +14,8 @@ import (
 	"basegate/internal/postgrestest"
 )
 
-// callTime limits one attempt to reach the new primary.
-const callTime = 2 * time.Second
+// callTime limits one attempt to reach the new primary, as the calls of the ledger are limited.
+const callTime = 5 * time.Second
 
 // place returns what identifies a server for its clients: the folder of its data.
 func place(s *postgrestest.Server) string { return filepath.Join(filepath.Dir(s.Socket()), "data") }
@@ -51,6 +51,10 @@ func TestConnectionsFollowThePrimary(t *testing.T) {
 		"two hosts, the first has become a standby": {
 			url: func(name string, first, second *postgrestest.Proxy) string { return atBoth(name, first, second, "") },
 			end: func(t *testing.T, s *postgrestest.Server) { s.Demote(t) },
+		},
+		"two hosts, the first does not answer": {
+			url: func(name string, first, second *postgrestest.Proxy) string { return atBoth(name, first, second, "") },
+			end: func(t *testing.T, s *postgrestest.Server) { s.Pause(t); t.Cleanup(func() { s.Resume(t) }) },
 		},
 		"two hosts and target_session_attrs": {
 			url: func(name string, first, second *postgrestest.Proxy) string {
