@@ -82,7 +82,8 @@ func newCheck() *cobra.Command {
 func printFindings(cmd *cobra.Command, findings []finding) error {
 	rows, failed := [][]string{}, false
 	for _, f := range findings {
-		rows = append(rows, []string{f.part, f.result, f.detail})
+		// The driver lists the hosts of a database in lines of their own.
+		rows = append(rows, []string{f.part, f.result, strings.ReplaceAll(f.detail, "\n\t", " ")})
 		failed = failed || f.result == checkFailed
 	}
 	if err := printTable(cmd, []string{"PART", "VERDICT", "DETAIL"}, rows); err != nil {

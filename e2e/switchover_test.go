@@ -70,7 +70,8 @@ func TestGatewayServesAfterASwitchover(t *testing.T) {
 			func(e *replicated) string { return e.first.URL(e.name) },
 			func(e *replicated) {
 				e.primary.Demote(e.t)
-				poll.Until(e.t, "the gateway has asked the standby", func() bool { return e.first.Accepted() > 30 })
+				before := e.first.Accepted()
+				poll.Until(e.t, "the gateway has asked the standby", func() bool { return e.first.Accepted() > before+4 })
 				e.first.Move(e.standby)
 			},
 		},
