@@ -52,10 +52,11 @@ func expand(text string, env func(string) (string, bool), inURL bool) (e expansi
 	if err != nil {
 		return e, err
 	}
-	shape := "" // the text with a letter in place of each variable
+	var shape strings.Builder // the text with a letter in place of each variable
 	for _, p := range all {
-		if shape += p.literal; p.variable != "" {
-			shape += "x"
+		shape.WriteString(p.literal)
+		if p.variable != "" {
+			shape.WriteByte('x')
 		}
 	}
 	var out strings.Builder
@@ -69,7 +70,7 @@ func expand(text string, env func(string) (string, bool), inURL bool) (e expansi
 		if !set && !slices.Contains(e.unset, p.variable) {
 			e.unset = append(e.unset, p.variable)
 		}
-		if keep, encodes := keptInURL(shape, at); inURL && encodes {
+		if keep, encodes := keptInURL(shape.String(), at); inURL && encodes {
 			if hasEncoded(value) {
 				e.percent = append(e.percent, p.variable)
 			}

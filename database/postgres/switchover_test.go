@@ -29,38 +29,38 @@ func atBoth(name string, first, second *postgrestest.Proxy, more string) string 
 func TestConnectionsFollowThePrimary(t *testing.T) {
 	for name, test := range map[string]struct {
 		url  func(name string, first, second *postgrestest.Proxy) string
-		end  func(*testing.T, *postgrestest.Server)
+		end  func(*postgrestest.Server, testing.TB)
 		move bool // the address follows the primary
 	}{
 		"an address moves from a read-only server": {
 			url: func(name string, first, _ *postgrestest.Proxy) string { return first.URL(name) }, move: true,
-			end: func(t *testing.T, s *postgrestest.Server) { s.Fence(t) },
+			end: (*postgrestest.Server).Fence,
 		},
 		"an address moves from a server that has become a standby": {
 			url: func(name string, first, _ *postgrestest.Proxy) string { return first.URL(name) }, move: true,
-			end: func(t *testing.T, s *postgrestest.Server) { s.Demote(t) },
+			end: (*postgrestest.Server).Demote,
 		},
 		"an address moves from a server that has frozen": {
 			url: func(name string, first, _ *postgrestest.Proxy) string { return first.URL(name) }, move: true,
-			end: func(t *testing.T, s *postgrestest.Server) { s.Pause(t); t.Cleanup(func() { s.Resume(t) }) },
+			end: (*postgrestest.Server).Pause,
 		},
 		"two hosts, the first is read-only": {
 			url: func(name string, first, second *postgrestest.Proxy) string { return atBoth(name, first, second, "") },
-			end: func(t *testing.T, s *postgrestest.Server) { s.Fence(t) },
+			end: (*postgrestest.Server).Fence,
 		},
 		"two hosts, the first has become a standby": {
 			url: func(name string, first, second *postgrestest.Proxy) string { return atBoth(name, first, second, "") },
-			end: func(t *testing.T, s *postgrestest.Server) { s.Demote(t) },
+			end: (*postgrestest.Server).Demote,
 		},
 		"two hosts, the first does not answer": {
 			url: func(name string, first, second *postgrestest.Proxy) string { return atBoth(name, first, second, "") },
-			end: func(t *testing.T, s *postgrestest.Server) { s.Pause(t); t.Cleanup(func() { s.Resume(t) }) },
+			end: (*postgrestest.Server).Pause,
 		},
 		"two hosts and target_session_attrs": {
 			url: func(name string, first, second *postgrestest.Proxy) string {
 				return atBoth(name, first, second, "&target_session_attrs=read-write")
 			},
-			end: func(t *testing.T, s *postgrestest.Server) { s.Demote(t) },
+			end: (*postgrestest.Server).Demote,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +84,8 @@ func TestConnectionsFollowThePrimary(t *testing.T) {
 			go func() { _, err := listener.WaitForNotification(t.Context()); ended <- err }()
 
 			standby.Promote(t, primary)
-			test.end(t, primary)
+			t.Cleanup(func() { primary.Resume(t) })
+			test.end(primary, t)
 			if test.move {
 				first.Move(standby)
 			}
