@@ -161,6 +161,30 @@ func TestErrorOfTheStartSaysWhatToDo(t *testing.T) {
 	}
 }
 
+func TestErrorsThatMayPassAreToldFromOthers(t *testing.T) {
+	server, name := newDatabase(t)
+	server.Exec(t, name, "CREATE ROLE one LOGIN CONNECTION LIMIT 0")
+	for what, c := range map[string]struct {
+		url  string
+		want bool
+	}{
+		"nothing listens":      {"postgres://x@" + loopback.Address(t) + "/x", true},
+		"too many connections": {as("one", server.URL(name)), true},
+		"no such database":     {server.URL("nothing"), false},
+		"no such role":         {as("nobody", server.URL(name)), false},
+		"an unverified server": {"postgres://x@db.example.com/x?sslmode=require", false},
+		"not a URL":            {"postgres://x:p@x/y@db.example.com/x", false},
+	} {
+		db, err := postgres.Open(t.Context(), postgres.Settings{URL: c.url})
+		if err == nil {
+			db.Close()
+		}
+		if err == nil || postgres.MayPass(err) != c.want {
+			t.Errorf("%s: %v may pass: %v, want %v", what, err, postgres.MayPass(err), c.want)
+		}
+	}
+}
+
 func TestClockThatDiffersIsNamed(t *testing.T) {
 	server, name := newDatabase(t)
 	conn, err := pgx.Connect(t.Context(), server.URL(name))
