@@ -44,6 +44,7 @@ func newKeyCreate() *cobra.Command {
 				return err
 			}
 			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+				store.Keys.Reload(identity.Settings{KeysPerAccount: cfg.Limits.KeysPerAccount})
 				created, secret, err := store.Keys.Create(ctx, flags.newKey(cfg, email))
 				if err != nil {
 					return err

@@ -79,14 +79,19 @@ type Database struct {
 	KeepRequests time.Duration // of PostgreSQL: how long rows of requests are kept, by whole months; 0: for ever
 }
 
-// Limits holds the default limits of an API key, and those of a request and an account.
+// Limits holds the default limits of an API key, and those of an account and of a request.
 type Limits struct {
-	ConcurrencyPerKey   int           // concurrent requests
-	KeyLifetime         time.Duration // after which a new key expires unless its creator chooses otherwise; 0: never
-	SequencesPerRequest int           // completions that one request may ask for: prompts × max(n, best_of)
+	ConcurrencyPerKey     int           // concurrent requests
+	ConcurrencyPerAccount int           // concurrent requests of all keys; by default keysWorth times those of a key
+	KeysPerAccount        int           // that are neither revoked nor expired
+	KeyLifetime           time.Duration // after which a new key expires unless its creator chooses otherwise; 0: never
+	SequencesPerRequest   int           // completions that one request may ask for: prompts × max(n, best_of)
 
 	UnfinishedBatchesPerAccount int
 }
+
+// keysWorth is how many times the concurrent requests of a key an account has by default.
+const keysWorth = 4
 
 // Files holds where files are kept, and their limits. Sizes are in bytes.
 type Files struct {
@@ -228,9 +233,12 @@ func Default() *Config {
 			FastPath:          true,
 		},
 		Database: Database{Path: "basegate.db", Migrate: true},
-		Limits:   Limits{ConcurrencyPerKey: 8, SequencesPerRequest: 1024, UnfinishedBatchesPerAccount: 100},
-		Files:    Files{MaxBytes: 6 << 30, MaxBytesPerAccount: 100 << 30, MaxPerAccount: 10_000, Keep: 30 * 24 * time.Hour},
-		Batches:  Batches{PerBackend: 64, Attempts: 10, StartModels: true},
+		Limits: Limits{
+			ConcurrencyPerKey: 8, ConcurrencyPerAccount: keysWorth * 8, KeysPerAccount: 100, SequencesPerRequest: 1024,
+			UnfinishedBatchesPerAccount: 100,
+		},
+		Files:   Files{MaxBytes: 6 << 30, MaxBytesPerAccount: 100 << 30, MaxPerAccount: 10_000, Keep: 30 * 24 * time.Hour},
+		Batches: Batches{PerBackend: 64, Attempts: 10, StartModels: true},
 		Upstream: Upstream{
 			ConnectTimeout:   5 * time.Second,
 			FirstByteTimeout: 15 * time.Minute,

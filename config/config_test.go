@@ -205,7 +205,10 @@ func everything(t *testing.T) *config.Config {
 		},
 		Gateway:  config.Gateway{Name: "gw-1"},
 		Database: config.Database{Path: "/var/lib/basegate/base.db", Flush: 250 * time.Millisecond},
-		Limits:   config.Limits{ConcurrencyPerKey: 12, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64, UnfinishedBatchesPerAccount: 5},
+		Limits: config.Limits{
+			ConcurrencyPerKey: 12, ConcurrencyPerAccount: 40, KeysPerAccount: 7, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64,
+			UnfinishedBatchesPerAccount: 5,
+		},
 		Files:    config.Files{URL: &url.URL{Scheme: "file", Path: "/var/lib/basegate/files"}, Shared: true, MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, MaxPerAccount: 50, Keep: 7 * 24 * time.Hour},
 		Batches:  config.Batches{PerBackend: 8, Attempts: 3},
 		Receipts: config.Receipts{Key: "/etc/basegate/receipts.key", Enabled: true, Publish: "/var/lib/basegate/head"},

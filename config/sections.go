@@ -24,12 +24,18 @@ func (c *Config) fields() []field {
 			)
 		}),
 		key("limits", func(v value) {
+			c.Limits.ConcurrencyPerAccount = 0
 			v.section(
 				key("concurrency_per_key", integer(&c.Limits.ConcurrencyPerKey, 1, math.MaxInt32)),
+				key("concurrency_per_account", integer(&c.Limits.ConcurrencyPerAccount, 1, math.MaxInt32)),
+				key("keys_per_account", integer(&c.Limits.KeysPerAccount, 1, math.MaxInt32)),
 				key("key_lifetime", duration(&c.Limits.KeyLifetime, 0)),
 				key("sequences_per_request", integer(&c.Limits.SequencesPerRequest, 1, math.MaxInt32)),
 				key("unfinished_batches_per_account", integer(&c.Limits.UnfinishedBatchesPerAccount, 1, math.MaxInt32)),
 			)
+			if c.Limits.ConcurrencyPerAccount == 0 {
+				c.Limits.ConcurrencyPerAccount = min(keysWorth*c.Limits.ConcurrencyPerKey, math.MaxInt32)
+			}
 		}),
 		key("files", func(v value) {
 			v.section(

@@ -16,6 +16,7 @@ var inputErrors = []error{
 	identity.ErrAccountDisabled, identity.ErrAccountPending, identity.ErrBadPassword, identity.ErrBadPurpose,
 	identity.ErrTooManyAccessRequests, identity.ErrTooManyFromNetwork, identity.ErrNotPending,
 	identity.ErrSetByOperator, identity.ErrBadModels, identity.ErrBadGrace, identity.ErrConcurrencyAboveAccount,
+	identity.ErrTooManyKeys,
 }
 
 // isInputError reports whether the user's input caused the error, so that the user gets to see its text.

@@ -306,14 +306,14 @@ func (g *Gateway) applyKeyChanges() {
 	g.ledger.RefreshCaps()
 }
 
-// shareConcurrency makes limits.concurrency_per_key that of all gateways on a PostgreSQL database.
+// shareConcurrency makes limits.concurrency_per_key and concurrency_per_account those of all gateways on a PostgreSQL database.
 func (g *Gateway) shareConcurrency(ctx context.Context, c *config.Config) error {
 	if g.cluster == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
 	defer cancel()
-	return g.cluster.SetConcurrencyPerKey(ctx, c.Limits.ConcurrencyPerKey) //nolint:wrapcheck // it says what failed
+	return g.cluster.SetConcurrency(ctx, c.Limits.ConcurrencyPerKey, c.Limits.ConcurrencyPerAccount) //nolint:wrapcheck // it says what failed
 }
 
 // shareTimeout limits a change of the number of slots, which visits all keys.
@@ -368,7 +368,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
 	if err := g.shareConcurrency(context.Background(), cfg); err != nil {
-		g.log.Error("limits.concurrency_per_key is not in force: reload again when the database is back", zap.Error(err))
+		g.log.Error("limits.concurrency_per_key and concurrency_per_account are not in force: reload again when the database is back", zap.Error(err))
 	}
 	g.applyKeyChanges()
 	if g.certificate != nil && cfg.Server.TLS.Cert != "" {

@@ -65,7 +65,7 @@ func dialects(c *config.Config, receipts bool) []*proxy.Dialect {
 }
 
 func (g *Gateway) identitySettings(c *config.Config) identity.Settings {
-	s := identity.Settings{Changed: g.applyKeyChanges, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey}
+	s := identity.Settings{Changed: g.applyKeyChanges, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey, KeysPerAccount: c.Limits.KeysPerAccount}
 	if g.db.Postgres() != nil {
 		s.PollInterval, s.CatchUpInterval = clusterPollInterval, clusterCatchUpInterval
 	}

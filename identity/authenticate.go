@@ -38,6 +38,7 @@ type Principal struct {
 
 	ConcurrencyByOperator bool // the operator has set Concurrency
 	AccountConcurrency    int  // the highest that a holder can give to a key; 0: the configured default
+	GrantedConcurrency    int  // the highest that the operator has given to the account or one of its active keys; 0: none
 }
 
 // MaxRunning returns how many requests of the key may run at a time if the configuration allows perKey. Only the
@@ -48,6 +49,10 @@ func (p Principal) MaxRunning(perKey int) int {
 	}
 	return min(cmp.Or(p.Concurrency, perKey), cmp.Or(p.AccountConcurrency, perKey))
 }
+
+// MaxRunningOfAccount returns how many requests of all keys of the account may run at a time if the configuration allows
+// perAccount. What the operator has given to the account or to one key is never too much for the account.
+func (p Principal) MaxRunningOfAccount(perAccount int) int { return max(perAccount, p.GrantedConcurrency) }
 
 // Authenticate returns the key that has the secret. For a key that exists but may not be used, it returns the Principal
 // together with the error, for the log. The error is ErrKeyMissing, ErrKeyMalformed, ErrKeyUnknown, ErrKeyPaused,
@@ -66,7 +71,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (Principal, erro
 		return Principal{}, ErrKeyMalformed
 	}
 	hash := hashSecret(secret)
-	found, ok := k.snapshot.Load().byHash[hash]
+	found, ok := find(&k.snapshot.Load().byHash, hash)
 	if !ok {
 		if k.unknown.isRefused(hash) {
 			return Principal{}, ErrKeyUnknown
@@ -74,12 +79,12 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (Principal, erro
 		if err := k.catchUp(ctx); err != nil {
 			return Principal{}, err
 		}
-		if found, ok = k.snapshot.Load().byHash[hash]; !ok {
+		if found, ok = find(&k.snapshot.Load().byHash, hash); !ok {
 			k.unknown.refuse(hash)
 			return Principal{}, ErrKeyUnknown
 		}
 	}
-	return found.principal, found.check()
+	return found.check()
 }
 
 // Identify returns the key with the id key, for an account that has signed in and so needs no secret. A key of another
@@ -102,9 +107,9 @@ func (k *Keys) Identify(ctx context.Context, account, key string) (Principal, er
 // error. The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrKeyExpired, ErrAccountDisabled or
 // ErrAccountPending, unwrapped.
 func (k *Keys) Lookup(key string) (Principal, error) {
-	found, ok := k.snapshot.Load().byID[key]
+	found, ok := find(&k.snapshot.Load().byID, key)
 	if !ok {
 		return Principal{}, ErrKeyUnknown
 	}
-	return found.principal, found.check()
+	return found.check()
 }

@@ -20,7 +20,7 @@ func TestAuthenticateReturnsThePrincipalOfASecret(t *testing.T) {
 	must(t, err)
 	want := identity.Principal{
 		KeyID: key.ID, KeyPrefix: secret[:13], KeyName: "laptop", AccountID: key.AccountID, Email: ada,
-		Concurrency: 3, ConcurrencyByOperator: true,
+		Concurrency: 3, ConcurrencyByOperator: true, GrantedConcurrency: 3,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("principal (-want +got):\n%s", diff)

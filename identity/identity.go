@@ -2,8 +2,8 @@
 //
 // Keys.Authenticate reads an in-memory snapshot, without the database and without a lock. It costs a request next to
 // nothing, and keeps working while the database cannot be read. Every change to accounts and keys increments a revision
-// in the database. Each process polls the revision and replaces its snapshot within a quarter of a second after a
-// change by another process, and at once after a change of its own.
+// in the database. Each process polls the revision and reads the keys and accounts that have changed within a quarter of a
+// second after a change by another process, and at once after a change of its own.
 //
 // The database holds no secrets: of a key it has the SHA-256, which cannot be reversed for 32 random bytes, and the
 // first characters, by which people tell keys apart. Only Keys.Create returns a secret. Tokens of sessions and
@@ -34,9 +34,10 @@ type Settings struct {
 	PollInterval      time.Duration // 0: DefaultPollInterval
 	CatchUpInterval   time.Duration // 0: DefaultCatchUpInterval
 	ConcurrencyPerKey int           // of a key without a concurrency of its own; 0: DefaultConcurrencyPerKey
+	KeysPerAccount    int           // that are neither revoked nor expired; 0: no limit
 	PasswordCost      PasswordCost  // of new passwords; zero: OWASP's recommendation, which only tests fall below
 
-	// Changed is called, if not nil, when a new snapshot of the keys is in force. Calls do not overlap. It must not
+	// Changed is called, if not nil, when changes of keys or accounts are in force. Calls do not overlap. It must not
 	// change accounts or keys: that would deadlock.
 	Changed func()
 }

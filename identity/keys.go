@@ -20,6 +20,9 @@ import (
 var (
 	ErrNoKey     = errors.New("there is no such key")
 	ErrAmbiguous = errors.New("more than one key begins like this")
+
+	// ErrTooManyKeys is returned when an account has as many keys as Settings.KeysPerAccount allows.
+	ErrTooManyKeys = errors.New("the account has as many keys as it may have")
 )
 
 // Keys stores API keys and authenticates requests with them.
@@ -28,6 +31,7 @@ type Keys struct {
 	log      *zap.Logger
 	settings Settings
 	perKey   atomic.Int64 // Settings.ConcurrencyPerKey, which a reload may change
+	most     atomic.Int64 // Settings.KeysPerAccount, likewise
 	snapshot atomic.Pointer[snapshot]
 	unknown  catchUps
 
@@ -51,12 +55,13 @@ func newKeys(db *database.DB, log *zap.Logger, s Settings) *Keys {
 	return k
 }
 
-// Reload replaces Settings.ConcurrencyPerKey. The other settings do not change.
+// Reload replaces Settings.ConcurrencyPerKey and Settings.KeysPerAccount. The other settings do not change.
 func (k *Keys) Reload(s Settings) {
 	if s.ConcurrencyPerKey == 0 {
 		s.ConcurrencyPerKey = DefaultConcurrencyPerKey
 	}
 	k.perKey.Store(int64(s.ConcurrencyPerKey))
+	k.most.Store(int64(s.KeysPerAccount))
 }
 
 // KeyState says whether a key may be used.
@@ -112,7 +117,7 @@ type NewKey struct {
 
 // Create creates a key and returns it with its secret, which cannot be retrieved later. If the operator creates it, its
 // limits are those of the operator. The error may be ErrNoAccount, ErrAccountDisabled, ErrAccountPending, ErrBadName,
-// ErrBadConcurrency, ErrBadCap or ErrAboveAccount.
+// ErrBadConcurrency, ErrBadCap, ErrAboveAccount or ErrTooManyKeys.
 func (k *Keys) Create(ctx context.Context, n NewKey) (_ Key, secret string, err error) {
 	if err := (&KeyFields{Name: n.Name, Concurrency: n.Concurrency, Caps: n.Caps}).validate(); err != nil {
 		return Key{}, "", fmt.Errorf("create key: %w", err)
@@ -138,6 +143,9 @@ func (k *Keys) Create(ctx context.Context, n NewKey) (_ Key, secret string, err 
 		} else if err := k.checkNewKeyOfHolder(holder, account, key); err != nil {
 			return err
 		}
+		if err := k.checkNumber(ctx, tx, account); err != nil {
+			return err
+		}
 		key.AccountID, key.Email = account.ID, account.Email
 		if err := insertKey(ctx, tx, key, hashSecret(secret)); err != nil {
 			return err
@@ -148,6 +156,24 @@ func (k *Keys) Create(ctx context.Context, n NewKey) (_ Key, secret string, err 
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	return key, secret, nil
+}
+
+// checkNumber returns ErrTooManyKeys if the account may not have another key. Writes follow each other, so that none is
+// created between the count and the insertion.
+func (k *Keys) checkNumber(ctx context.Context, tx database.Tx, account Account) error {
+	most := int(k.most.Load())
+	if most == 0 {
+		return nil
+	}
+	n, err := countLiveKeys(ctx, tx, account.ID, most)
+	if err != nil {
+		return err
+	}
+	if n >= most {
+		return fmt.Errorf("%w: %s has %d keys that are neither revoked nor expired; revoke one, "+
+			"or the operator raises limits.keys_per_account", ErrTooManyKeys, account.Email, most)
+	}
+	return nil
 }
 
 // List returns all keys, ordered by their accounts' addresses, then by age, the oldest first.

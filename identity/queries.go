@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -225,6 +227,20 @@ func selectKeysOf(ctx context.Context, q querier, account string) ([]Key, error)
 	return list(ctx, q, scanKey, text, account)
 }
 
+// countLiveKeys returns the number of keys of an account that are neither revoked nor expired, at most limit.
+func countLiveKeys(ctx context.Context, q querier, account string, limit int) (n int, err error) {
+	const text = `
+		SELECT count(*) FROM (
+			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND expires_at IS NULL
+			UNION ALL
+			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND expires_at > $2
+			LIMIT $3) live`
+	if err := q.QueryRowContext(ctx, text, account, now().UnixMicro(), limit).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count keys: %w", err)
+	}
+	return n, nil
+}
+
 // selectKeysByIDOrPrefix returns at most two keys that have ref as their id, or with a secret, or a replaced one, whose
 // prefix begins with ref. A ref no longer than secretTag, with which all secrets begin, matches no prefix.
 func selectKeysByIDOrPrefix(ctx context.Context, q querier, ref string) ([]Key, error) {
@@ -282,79 +298,120 @@ func selectRevision(ctx context.Context, q querier) (revision int64, err error) 
 	return revision, nil
 }
 
-// selectSnapshotEntries returns an entry for every key.
-func selectSnapshotEntries(ctx context.Context, q querier) (map[secretHash]snapshotEntry, error) {
-	const text = `
-		SELECT k.secret_hash, k.state, a.state,
-		       k.id, k.prefix, k.name, a.id, a.email, a.admin,
-		       coalesce(k.concurrency, 0), k.operator_concurrency IS NOT NULL, coalesce(a.concurrency, 0),
-		       k.month_total, k.day_total, k.month_input, k.month_output,
-		       a.month_total, a.day_total, a.month_input, a.month_output, k.expires_at, k.models
-		FROM keys k JOIN accounts a ON a.id = k.account_id`
-	rows, err := q.QueryContext(ctx, text)
-	if err != nil {
-		return nil, fmt.Errorf("read keys: %w", err)
+// selectLatestChange returns the current revision. Its tag is empty if nothing has changed since the schema has tags.
+func selectLatestChange(ctx context.Context, q querier) (c change, err error) {
+	const text = `SELECT r.revision, coalesce(c.tag, '') FROM keys_revision r LEFT JOIN key_changes c ON c.revision = r.revision`
+	if err := q.QueryRowContext(ctx, text).Scan(&c.revision, &c.tag); err != nil {
+		return c, fmt.Errorf("read the revision of keys: %w", err)
 	}
-	defer rows.Close()
-	entries := map[secretHash]snapshotEntry{}
-	for rows.Next() {
-		var (
-			hash         []byte
-			keyState     KeyState
-			accountState AccountState
-			p            Principal
-		)
-		k, a := &p.KeyCaps, &p.AccountCaps
-		err := rows.Scan(&hash, &keyState, &accountState,
-			&p.KeyID, &p.KeyPrefix, &p.KeyName, &p.AccountID, &p.Email, &p.Admin,
-			&p.Concurrency, &p.ConcurrencyByOperator, &p.AccountConcurrency,
-			&k.MonthTotal, &k.DayTotal, &k.MonthInput, &k.MonthOutput,
-			&a.MonthTotal, &a.DayTotal, &a.MonthInput, &a.MonthOutput, nullableTime{&p.ExpiresAt}, &p.Models)
-		if err != nil {
-			return nil, fmt.Errorf("read keys: %w", err)
-		}
-		if len(hash) != len(secretHash{}) {
-			return nil, fmt.Errorf("read keys: the hash of %s has %d bytes", p.KeyID, len(hash))
-		}
-		refusal := keyState.refusal()
-		if refusal == nil {
-			refusal = accountState.refusal()
-		}
-		entries[secretHash(hash)] = snapshotEntry{principal: p, refusal: refusal}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read keys: %w", err)
-	}
-	return entries, nil
+	return c, nil
 }
 
-// addReplacedSecrets adds an entry to the snapshot for every secret that Rotate has replaced.
-func addReplacedSecrets(ctx context.Context, q querier, s *snapshot) error {
-	rows, err := q.QueryContext(ctx, `SELECT secret_hash, key_id, prefix, valid_until FROM replaced_secrets`)
+// selectChanges returns the change of a revision, if the database still has it, and all later ones.
+func selectChanges(ctx context.Context, q querier, since int64) ([]change, error) {
+	const text = `
+		SELECT revision, tag, coalesce(key_id, ''), coalesce(account_id, '') FROM key_changes
+		WHERE revision >= $1 ORDER BY revision`
+	return list(ctx, q, func(row scanner) (c change, err error) {
+		err = row.Scan(&c.revision, &c.tag, &c.key, &c.account)
+		return c, err
+	}, text, since)
+}
+
+// maxIDs is the number of ids in one query.
+const maxIDs = 500
+
+// listByID is list for the rows in which a column has one of the ids; nil is all. The text ends where a WHERE can follow.
+func listByID[T any](ctx context.Context, q querier, scan func(scanner) (T, error), text, column string, ids map[string]bool) ([]T, error) {
+	if ids == nil {
+		return list(ctx, q, scan, text)
+	}
+	var all []T
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(ids)), maxIDs) {
+		places, args := make([]string, len(some)), make([]any, len(some))
+		for i, id := range some {
+			places[i], args[i] = "$"+strconv.Itoa(i+1), id
+		}
+		found, err := list(ctx, q, scan, text+" WHERE "+column+" IN ("+strings.Join(places, ",")+")", args...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// selectSnapshotKeys returns an entry for the current secret of each key, without its account.
+func selectSnapshotKeys(ctx context.Context, q querier, ids map[string]bool) ([]snapshotEntry, error) {
+	const text = `
+		SELECT secret_hash, state, id, prefix, name, account_id, coalesce(concurrency, 0), operator_concurrency IS NOT NULL,
+		       month_total, day_total, month_input, month_output, expires_at, models
+		FROM keys`
+	return listByID(ctx, q, func(row scanner) (e snapshotEntry, err error) {
+		var hash []byte
+		p, caps := &e.key, &e.key.KeyCaps
+		err = row.Scan(&hash, &e.state, &p.KeyID, &p.KeyPrefix, &p.KeyName, &p.AccountID, &p.Concurrency, &p.ConcurrencyByOperator,
+			&caps.MonthTotal, &caps.DayTotal, &caps.MonthInput, &caps.MonthOutput, nullableTime{&p.ExpiresAt}, &p.Models)
+		if err != nil {
+			return e, err
+		}
+		secret, err := scanSecret(hash, p.KeyID)
+		e.secrets = []secretHash{secret}
+		return e, err
+	}, text, "id", ids)
+}
+
+// scanSecret returns the hash in a row of a key.
+func scanSecret(hash []byte, key string) (secretHash, error) {
+	if len(hash) != len(secretHash{}) {
+		return secretHash{}, fmt.Errorf("the hash of %s has %d bytes", key, len(hash))
+	}
+	return secretHash(hash), nil
+}
+
+// selectSnapshotAccounts returns accounts as the keys of the snapshot have them.
+func selectSnapshotAccounts(ctx context.Context, q querier, ids map[string]bool) ([]accountFields, error) {
+	const text = `
+		SELECT a.id, a.email, a.admin, a.state, coalesce(a.concurrency, 0), (
+		           SELECT coalesce(max(k.concurrency), 0) FROM keys k
+		           WHERE k.account_id = a.id AND k.operator_concurrency IS NOT NULL AND k.state = 'active'),
+		       a.month_total, a.day_total, a.month_input, a.month_output
+		FROM accounts a`
+	return listByID(ctx, q, func(row scanner) (a accountFields, err error) {
+		caps := &a.AccountCaps
+		err = row.Scan(&a.AccountID, &a.Email, &a.Admin, &a.state, &a.AccountConcurrency, &a.GrantedConcurrency,
+			&caps.MonthTotal, &caps.DayTotal, &caps.MonthInput, &caps.MonthOutput)
+		a.GrantedConcurrency = max(a.GrantedConcurrency, a.AccountConcurrency)
+		return a, err
+	}, text, "a.id", ids)
+}
+
+// replacedSecret is a secret that Rotate has replaced.
+type replacedSecret struct {
+	hash        secretHash
+	key, prefix string
+	until       time.Time
+}
+
+// selectReplacedSecrets returns the replaced secrets of keys.
+func selectReplacedSecrets(ctx context.Context, q querier, keys map[string]bool) (map[string][]replacedSecret, error) {
+	const text = `SELECT secret_hash, key_id, prefix, valid_until FROM replaced_secrets`
+	all, err := listByID(ctx, q, func(row scanner) (r replacedSecret, err error) {
+		var hash []byte
+		if err = row.Scan(&hash, &r.key, &r.prefix, nullableTime{&r.until}); err != nil {
+			return r, err
+		}
+		r.hash, err = scanSecret(hash, r.key)
+		return r, err
+	}, text, "key_id", keys)
 	if err != nil {
-		return fmt.Errorf("read replaced secrets: %w", err)
+		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var (
-			hash       []byte
-			id, prefix string
-			until      time.Time
-		)
-		if err := rows.Scan(&hash, &id, &prefix, nullableTime{&until}); err != nil {
-			return fmt.Errorf("read replaced secrets: %w", err)
-		}
-		e, ok := s.byID[id]
-		if !ok || len(hash) != len(secretHash{}) {
-			return fmt.Errorf("read replaced secrets: a row of the key %s is invalid", id)
-		}
-		e.principal.KeyPrefix, e.replacedUntil = prefix, until
-		s.byHash[secretHash(hash)] = e
+	byKey := map[string][]replacedSecret{}
+	for _, r := range all {
+		byKey[r.key] = append(byKey[r.key], r)
 	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("read replaced secrets: %w", err)
-	}
-	return nil
+	return byKey, nil
 }
 
 // The audit log.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -11,33 +14,71 @@ import (
 	"basegate/database"
 )
 
-// snapshot is one version of all keys. It is replaced as a whole.
+// snapshot holds all keys and accounts as of a revision. Later revisions of the same database change it in place, key by
+// key; another database gets a snapshot of its own.
 type snapshot struct {
-	revision int64
-	source   *sql.DB // the database it was read from; a database that replaced it may have the same revision
-	byHash   map[secretHash]snapshotEntry
-	byID     map[string]snapshotEntry
+	source   *sql.DB  // the database it was read from; a database that replaced it may have the same revision
+	byHash   sync.Map // secretHash → *snapshotEntry
+	byID     sync.Map // id of a key → *snapshotEntry of its current secret
+	accounts sync.Map // id → *accountEntry
+
+	at change // the latest that it has; guarded by Keys.mu
 }
 
-// snapshotEntry is what Authenticate returns for a secret.
+// change is one revision of the keys and accounts.
+type change struct {
+	revision     int64
+	tag          string // random; tells apart databases that have had different changes, as after a failover that lost some
+	key, account string // ids; one of them is empty
+}
+
+// snapshotEntry is what Authenticate returns for a secret. It does not change.
 type snapshotEntry struct {
-	principal     Principal
-	refusal       error
-	replacedUntil time.Time // until when a secret works that Rotate has replaced; zero for the key's current secret
+	key           Principal // without what is in account
+	state         KeyState
+	account       *accountEntry
+	replacedUntil time.Time    // until when a secret works that Rotate has replaced; zero for the key's current secret
+	secrets       []secretHash // all of the key; only of the current secret
 }
 
-// check returns the error with which the secret is refused at this moment, or nil.
-func (e *snapshotEntry) check() error {
-	switch {
-	case e.refusal != nil:
-		return e.refusal
-	case hasPassed(e.principal.ExpiresAt):
-		return ErrKeyExpired
-	case hasPassed(e.replacedUntil):
-		return ErrSecretReplaced
-	default:
-		return nil
+// accountEntry is an account. Its keys share it, so that a change of the account is one store.
+type accountEntry struct{ atomic.Pointer[accountFields] }
+
+// accountFields is what a Principal has of its account.
+type accountFields struct {
+	Principal // the fields of the key are zero
+
+	state AccountState
+}
+
+// check returns the key with its account, and the error with which the secret is refused at this moment, or nil.
+func (e *snapshotEntry) check() (Principal, error) {
+	p, a := e.key, e.account.Load()
+	p.AccountID, p.Email, p.Admin, p.AccountCaps = a.AccountID, a.Email, a.Admin, a.AccountCaps
+	p.AccountConcurrency, p.GrantedConcurrency = a.AccountConcurrency, a.GrantedConcurrency
+	if err := e.state.refusal(); err != nil {
+		return p, err
 	}
+	if err := a.state.refusal(); err != nil {
+		return p, err
+	}
+	switch {
+	case hasPassed(p.ExpiresAt):
+		return p, ErrKeyExpired
+	case hasPassed(e.replacedUntil):
+		return p, ErrSecretReplaced
+	default:
+		return p, nil
+	}
+}
+
+// find returns the entry of a secret in byHash, or of a key in byID.
+func find[K secretHash | string](in *sync.Map, key K) (*snapshotEntry, bool) {
+	found, ok := in.Load(key)
+	if !ok {
+		return nil, false
+	}
+	return found.(*snapshotEntry), true //nolint:errcheck,forcetypeassert // the maps hold nothing else
 }
 
 // Start reads all keys, then polls for changes until Close.
@@ -86,7 +127,7 @@ func (k *Keys) poll(ctx context.Context) {
 	}
 }
 
-// refresh replaces the snapshot if the database has changed since it was read.
+// refresh brings the snapshot up to date if the database has changed since it was read.
 func (k *Keys) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,39 +136,157 @@ func (k *Keys) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if revision == last.revision && source == last.source {
+	if revision == last.at.revision && source == last.source {
 		return nil
 	}
-	next, err := readSnapshot(ctx, source)
+	tx, err := source.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
+		return fmt.Errorf("read keys: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	if err := k.read(ctx, tx, last, source); err != nil {
 		return err
 	}
-	k.snapshot.Store(next)
 	if k.settings.Changed != nil {
 		k.settings.Changed()
 	}
 	return nil
 }
 
-// readSnapshot reads the revision and the keys in one transaction, so that they match.
-func readSnapshot(ctx context.Context, source *sql.DB) (*snapshot, error) {
-	tx, err := source.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+// read reads what has changed since the last snapshot into it, or everything into a new one. What it reads may be newer than
+// the revision; then it is read again.
+func (k *Keys) read(ctx context.Context, tx *sql.Tx, last *snapshot, source *sql.DB) error {
+	if source == last.source {
+		changes, err := selectChanges(ctx, tx, last.at.revision)
+		if err != nil {
+			return err
+		}
+		if follow(changes, last.at) {
+			return last.apply(ctx, tx, changes)
+		}
+	}
+	next := &snapshot{source: source}
+	var err error
+	if next.at, err = selectLatestChange(ctx, tx); err != nil {
+		return err
+	}
+	if err := next.load(ctx, tx, nil, nil); err != nil {
+		return err
+	}
+	k.snapshot.Store(next)
+	return nil
+}
+
+// follow reports whether changes are a revision and all that came after it.
+func follow(changes []change, last change) bool {
+	if len(changes) == 0 || changes[0].tag != last.tag {
+		return false
+	}
+	for i, c := range changes {
+		if c.revision != last.revision+int64(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// apply reads again what has changed. The first of the changes is known.
+func (s *snapshot) apply(ctx context.Context, q querier, changes []change) error {
+	keys, accounts := map[string]bool{}, map[string]bool{}
+	for _, c := range changes[1:] {
+		if c.key != "" {
+			keys[c.key] = true
+		} else {
+			accounts[c.account] = true
+		}
+	}
+	for id := range keys { // of its account, by what the operator gives to a key
+		if e, ok := find(&s.byID, id); ok {
+			accounts[e.account.Load().AccountID] = true
+		}
+	}
+	if err := s.load(ctx, q, keys, accounts); err != nil {
+		return err
+	}
+	s.at = changes[len(changes)-1]
+	return nil
+}
+
+// load reads keys and accounts by their ids; nil is all. Those that are not found are removed.
+func (s *snapshot) load(ctx context.Context, q querier, keys, accounts map[string]bool) error {
+	read, err := selectSnapshotKeys(ctx, q, keys)
 	if err != nil {
-		return nil, fmt.Errorf("read keys: %w", err)
+		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	s := &snapshot{source: source}
-	if s.revision, err = selectRevision(ctx, tx); err != nil {
-		return nil, err
+	if accounts != nil {
+		for i := range read {
+			accounts[read[i].key.AccountID] = true
+		}
 	}
-	if s.byHash, err = selectSnapshotEntries(ctx, tx); err != nil {
-		return nil, err
+	// After the keys: the account of a key that was read is found.
+	fields, err := selectSnapshotAccounts(ctx, q, accounts)
+	if err != nil {
+		return err
 	}
-	s.byID = make(map[string]snapshotEntry, len(s.byHash))
-	for _, e := range s.byHash {
-		s.byID[e.principal.KeyID] = e
+	replaced, err := selectReplacedSecrets(ctx, q, keys)
+	if err != nil {
+		return err
 	}
-	return s, addReplacedSecrets(ctx, tx, s)
+	for i := range fields {
+		entry, _ := s.accounts.LoadOrStore(fields[i].AccountID, &accountEntry{})
+		entry.(*accountEntry).Store(&fields[i]) //nolint:errcheck,forcetypeassert // the map holds nothing else
+		delete(accounts, fields[i].AccountID)
+	}
+	for id := range accounts {
+		s.accounts.Delete(id)
+	}
+	for i := range read {
+		if err := s.store(&read[i], replaced[read[i].key.KeyID]); err != nil {
+			return err
+		}
+		delete(keys, read[i].key.KeyID)
+	}
+	for id := range keys {
+		s.remove(id)
+	}
+	return nil
+}
+
+// store stores a key with its secrets. The current one is the only one of read.
+func (s *snapshot) store(read *snapshotEntry, replaced []replacedSecret) error {
+	account, ok := s.accounts.Load(read.key.AccountID)
+	if !ok {
+		return fmt.Errorf("read keys: the account %s of the key %s is missing", read.key.AccountID, read.key.KeyID)
+	}
+	read.account = account.(*accountEntry) //nolint:errcheck,forcetypeassert // the map holds nothing else
+	before, _ := find(&s.byID, read.key.KeyID)
+	s.byHash.Store(read.secrets[0], read)
+	for _, r := range replaced {
+		e := *read
+		e.key.KeyPrefix, e.replacedUntil, e.secrets = r.prefix, r.until, nil
+		s.byHash.Store(r.hash, &e)
+		read.secrets = append(read.secrets, r.hash)
+	}
+	s.byID.Store(read.key.KeyID, read)
+	if before != nil {
+		s.removeSecrets(before.secrets, read.secrets)
+	}
+	return nil
+}
+
+func (s *snapshot) remove(key string) {
+	if e, ok := find(&s.byID, key); ok {
+		s.byID.Delete(key)
+		s.removeSecrets(e.secrets, nil)
+	}
+}
+
+func (s *snapshot) removeSecrets(all, but []secretHash) {
+	for _, secret := range all {
+		if !slices.Contains(but, secret) {
+			s.byHash.Delete(secret)
+		}
+	}
 }
 
 // logOutage logs the first failed refresh of an outage, and the first one that succeeds after it.

@@ -51,7 +51,7 @@ func TestOwnersFollowKeysAndAccountsAtTheCommitOfTheChange(t *testing.T) {
 		t.Errorf("got the cap %v, want 5", limit)
 	}
 	for range 2 { // the second changes nothing
-		must(t, l.SetConcurrencyPerKey(t.Context(), 3))
+		must(t, l.SetConcurrency(t.Context(), 3, 12))
 		if slots, _, _ := key(); slots != 3 {
 			t.Errorf("got %d slots after a change of the default, want 3", slots)
 		}

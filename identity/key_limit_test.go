@@ -1,0 +1,71 @@
+package identity_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/identity"
+)
+
+func TestAnAccountHasALimitedNumberOfLiveKeys(t *testing.T) {
+	s := identity.New(openDatabase(t, newPath(t)), zap.NewNop(), identity.Settings{PasswordCost: cheap, KeysPerAccount: 2})
+	for _, email := range []string{ada, "eve@example.org"} {
+		_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: email})
+		must(t, err)
+	}
+	create := func(email string, expires time.Time) (identity.Key, error) {
+		key, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: email, Name: "k", ExpiresAt: expires})
+		return key, err
+	}
+	first, err := create(ada, time.Time{})
+	must(t, err)
+	_, err = create(ada, time.Now().Add(-time.Hour)) // expired, so it does not count
+	must(t, err)
+	second, err := create(ada, time.Now().Add(time.Hour))
+	must(t, err)
+	_, err = create(ada, time.Time{})
+	wantError(t, err, identity.ErrTooManyKeys, "2 keys", "limits.keys_per_account")
+	_, err = create("eve@example.org", time.Time{})
+	must(t, err)
+	_, err = s.Keys.Pause(t.Context(), second.ID) // still counts
+	must(t, err)
+	if _, err = create(ada, time.Time{}); !errors.Is(err, identity.ErrTooManyKeys) {
+		t.Errorf("beside a paused key: got error %v, want %v", err, identity.ErrTooManyKeys)
+	}
+	_, err = s.Keys.Revoke(t.Context(), first.ID)
+	must(t, err)
+	_, err = create(ada, time.Time{})
+	must(t, err)
+	s.Keys.Reload(identity.Settings{KeysPerAccount: 3})
+	_, err = create(ada, time.Time{})
+	must(t, err)
+}
+
+func TestKeysCreatedAtOnceDoNotExceedTheLimit(t *testing.T) {
+	path := newPath(t)
+	var stores []*identity.Store
+	for range 2 {
+		stores = append(stores, identity.New(openDatabase(t, path), zap.NewNop(), identity.Settings{PasswordCost: cheap, KeysPerAccount: 5}))
+	}
+	_, err := stores[0].Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	must(t, err)
+	var creators sync.WaitGroup
+	for i := range 20 {
+		creators.Go(func() {
+			_, _, err := stores[i%2].Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k"})
+			if err != nil && !errors.Is(err, identity.ErrTooManyKeys) {
+				t.Error(err)
+			}
+		})
+	}
+	creators.Wait()
+	all, err := stores[0].Keys.List(t.Context())
+	must(t, err)
+	if len(all) != 5 {
+		t.Errorf("got %d keys, want 5", len(all))
+	}
+}
