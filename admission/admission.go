@@ -1,8 +1,10 @@
-// Package admission limits how many requests of each API key run at once, and how much memory the requests of all keys
-// hold. Each key has a number of slots, a FIFO queue of the requests that wait for one, and a share of the memory.
+// Package admission limits how many requests of each API key and of each account run at once, and how much memory the requests of
+// all keys hold. Each key has a number of slots, a FIFO queue of the requests that wait for one, and a share of the memory. Each
+// account has a number of slots for all its keys.
 //
-// It promises that a key never runs more requests than it has slots, that slots are handed out in order of arrival, and
-// that the requests of one key never wait for those of another. Waiting has no time limit of its own and takes no
+// It promises that a key or an account never runs more requests than it has slots, that slots are handed out in order of
+// arrival, and that the requests of one account never wait for those of another. Among the keys of an account that have a free
+// slot, the request that arrived first gets the next slot of the account. Waiting has no time limit of its own and takes no
 // goroutine besides the caller's. A request whose context ends leaves the queue at once, wherever it stands; a slot
 // handed to it at the same moment goes to the next one. Neither a key nor all keys together hold more memory than their
 // limit, and no key holds so much that none is left for another. The package itself uses memory only for keys that have
@@ -29,10 +31,25 @@ type Settings struct {
 type Queue struct {
 	memory memory
 
-	mu        sync.Mutex           // guards every field below, and all keyQueues and Slots; never held while waiting
-	keyQueues map[string]*keyQueue // only of keys that have requests
-	totals    Stats
-	pool      sync.Pool // of *keyQueue, so that Acquire and Release of an idle key allocate only the Slot
+	mu           sync.Mutex           // guards every field below, and all queues and Slots; never held while waiting
+	keyQueues    map[string]*keyQueue // only of keys that have requests
+	accounts     map[string]*accountQueue
+	arrived      int64 // requests that have waited
+	totals       Stats
+	pool         sync.Pool // of *keyQueue, so that Acquire and Release of an idle key allocate only the Slot
+	accountsPool sync.Pool // of *accountQueue
+}
+
+// Limits are the slots of a key and of its account.
+type Limits struct {
+	Key     int // at least 1
+	Account int // of all keys of the account together; 0: the account does not limit this key
+}
+
+// Requester is the key of a request, with its account.
+type Requester struct {
+	Key, Account string
+	Limits
 }
 
 // Stats are totals over all keys.
@@ -52,8 +69,10 @@ func New(s Settings) *Queue {
 			keys:  map[string]*keyMemory{},
 			pool:  sync.Pool{New: func() any { return new(keyMemory) }},
 		},
-		keyQueues: map[string]*keyQueue{},
-		pool:      sync.Pool{New: func() any { return new(keyQueue) }},
+		keyQueues:    map[string]*keyQueue{},
+		accounts:     map[string]*accountQueue{},
+		pool:         sync.Pool{New: func() any { return &keyQueue{place: noPlace} }},
+		accountsPool: sync.Pool{New: func() any { return new(accountQueue) }},
 	}
 }
 
@@ -64,12 +83,15 @@ func (q *Queue) Reload(s Settings) {
 	q.memory.limit = s.MaxBufferedBytes
 }
 
-// SetLimits updates the slot limit of every key that has requests, and hands out the slots that become free by it.
-func (q *Queue) SetLimits(limit func(key string) int) {
+// SetLimits updates the slots of every key that has requests and of its account, and hands out those that become free by it.
+func (q *Queue) SetLimits(limits func(key string) Limits) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for key, k := range q.keyQueues {
-		k.limit = max(limit(key), 1)
+		k.setLimits(limits(key))
+		k.account.place(k)
+	}
+	for _, k := range q.keyQueues { // by the limits of all, so that the order of the map does not matter
 		q.dispatch(k)
 	}
 }
@@ -86,7 +108,7 @@ func (q *Queue) Stats() Stats {
 	return s
 }
 
-// KeyStats are the requests of one key.
+// KeyStats are the requests of one key, or of all keys of an account.
 type KeyStats struct {
 	Running int
 	Waiting int
@@ -107,18 +129,27 @@ func (q *Queue) KeyStats(key string) (s KeyStats) {
 	return s
 }
 
-// Acquire blocks until the key has a free slot for this request and returns it. The caller must Release it.
+// AccountStats returns how many requests of an account run and how many wait for a slot.
+func (q *Queue) AccountStats(account string) KeyStats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if a := q.accounts[account]; a != nil {
+		return KeyStats{a.running, a.waiting}
+	}
+	return KeyStats{}
+}
+
+// Acquire blocks until the key and its account have a free slot for this request and returns it. The caller must Release it.
 //
-// The limit is the key's number of slots, at least 1. It replaces the limit of the previous call, also for requests
-// that already wait: a higher limit lets as many of them run as fit, a lower limit takes no slot away. While the request
-// waits, its Allocation grows by WaitingCost.
+// The limits replace those of the previous call, also for requests that already wait: a higher limit lets as many of them run
+// as fit, a lower limit takes no slot away. While the request waits, its Allocation grows by WaitingCost.
 //
 // The error is ErrFull, or context.Cause(ctx) if ctx ends first; then there is nothing to release.
-func (q *Queue) Acquire(ctx context.Context, key string, limit int, a *Allocation) (*Slot, error) {
+func (q *Queue) Acquire(ctx context.Context, r Requester, a *Allocation) (*Slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	s, err := q.Enqueue(key, limit, a)
+	s, err := q.Enqueue(r, a)
 	if err != nil {
 		return nil, err
 	}
@@ -129,61 +160,94 @@ func (q *Queue) Acquire(ctx context.Context, key string, limit int, a *Allocatio
 }
 
 // Enqueue is the first half of Acquire: it returns a Slot, perhaps one that waits. The caller must call its Wait.
-func (q *Queue) Enqueue(key string, limit int, a *Allocation) (*Slot, error) {
+func (q *Queue) Enqueue(r Requester, a *Allocation) (*Slot, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	k := q.keyQueue(key)
-	k.limit = max(limit, 1)
+	k := q.keyQueue(r.Key, r.Account)
+	k.setLimits(r.Limits)
 	q.dispatch(k)
-	if k.running < k.limit { // after dispatch, so the queue is empty
-		k.running++
-		q.totals.Running++
+	if k.running < k.limit && k.account.admits(k) { // after dispatch, so no request of the key waits, and none of the account can run
+		q.start(k)
 		return &Slot{queue: q, keyQueue: k, state: running}, nil
 	}
 	if err := a.Grow(WaitingCost); err != nil {
+		q.removeIfIdle(k)
 		return nil, err
 	}
-	s := &Slot{queue: q, keyQueue: k, state: waiting, ready: make(chan struct{}), memory: a}
+	q.arrived++
+	s := &Slot{queue: q, keyQueue: k, state: waiting, ready: make(chan struct{}), memory: a, arrival: q.arrived}
 	k.push(s)
+	k.account.waiting++
+	k.account.place(k)
 	q.totals.Waiting++
 	return s, nil
 }
 
 // keyQueue returns the queue of a key, and adds it if the key has no requests yet.
-func (q *Queue) keyQueue(key string) *keyQueue {
+func (q *Queue) keyQueue(key, account string) *keyQueue {
 	k, ok := q.keyQueues[key]
 	if !ok {
 		k = q.pool.Get().(*keyQueue) //nolint:errcheck // the pool holds nothing else
-		k.key = key
+		k.key, k.account = key, q.account(account)
+		k.account.keys++
 		q.keyQueues[key] = k
 	}
 	return k
 }
 
-// dispatch hands free slots to the requests that have waited longest.
+// account returns the queue of an account, and adds it if the account has no requests yet.
+func (q *Queue) account(name string) *accountQueue {
+	a, ok := q.accounts[name]
+	if !ok {
+		a = q.accountsPool.Get().(*accountQueue) //nolint:errcheck // the pool holds nothing else
+		a.name = name
+		q.accounts[name] = a
+	}
+	return a
+}
+
+// dispatch hands free slots to the requests of the key, and of others of its account, that have waited longest.
 func (q *Queue) dispatch(k *keyQueue) {
-	for k.running < k.limit && k.first != nil {
-		s := k.first
+	a := k.account
+	a.place(k)
+	for len(a.ready) > 0 && a.admits(a.ready[0]) {
+		next := a.ready[0]
+		s := next.first
 		q.dequeue(s)
 		s.state = running
-		k.running++
-		q.totals.Running++
+		q.start(next)
+		a.place(next)
 		close(s.ready)
 	}
+}
+
+// start counts a request that gets a slot.
+func (q *Queue) start(k *keyQueue) {
+	k.running++
+	k.account.running++
+	q.totals.Running++
 }
 
 // dequeue removes a waiting Slot from its queue.
 func (q *Queue) dequeue(s *Slot) {
 	s.keyQueue.remove(s)
+	s.keyQueue.account.waiting--
 	q.totals.Waiting--
 }
 
-// removeIfIdle returns a keyQueue without requests to the pool.
+// removeIfIdle returns a keyQueue without requests to the pool, and the accountQueue if it was its last one.
 func (q *Queue) removeIfIdle(k *keyQueue) {
 	if k.running > 0 || k.first != nil {
 		return
 	}
+	a := k.account
 	delete(q.keyQueues, k.key)
-	*k = keyQueue{}
+	*k = keyQueue{place: noPlace}
 	q.pool.Put(k)
+	if a.keys--; a.keys > 0 {
+		return
+	}
+	delete(q.accounts, a.name)
+	*a = accountQueue{ready: a.ready[:0]}
+	q.accountsPool.Put(a)
 }

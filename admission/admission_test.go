@@ -29,9 +29,14 @@ func newAllocation(q *admission.Queue, key string) *admission.Allocation {
 	return &a
 }
 
+// alone is a key that its account does not limit.
+func alone(key string, limit int) admission.Requester {
+	return admission.Requester{Key: key, Account: "account of " + key, Limits: admission.Limits{Key: limit}}
+}
+
 func acquire(tb testing.TB, q *admission.Queue, key string, limit int) *admission.Slot {
 	tb.Helper()
-	s, err := q.Acquire(tb.Context(), key, limit, newAllocation(q, key))
+	s, err := q.Acquire(tb.Context(), alone(key, limit), newAllocation(q, key))
 	if err != nil {
 		tb.Error(err)
 	}
@@ -56,7 +61,7 @@ func startWaiters(tb testing.TB, q *admission.Queue, key string, limit, n int) *
 		ctx, cancel := context.WithCancelCause(tb.Context())
 		w.cancel = append(w.cancel, cancel)
 		go func() {
-			s, err := q.Acquire(ctx, key, limit, newAllocation(q, key))
+			s, err := q.Acquire(ctx, alone(key, limit), newAllocation(q, key))
 			if err != nil {
 				w.failed <- err
 				return
@@ -173,7 +178,7 @@ func TestAcquireFailsIfContextHasEnded(t *testing.T) {
 	q := newQueue()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errDisconnected)
-	if s, err := q.Acquire(ctx, "a", 1, newAllocation(q, "a")); !errors.Is(err, errDisconnected) || s != nil {
+	if s, err := q.Acquire(ctx, alone("a", 1), newAllocation(q, "a")); !errors.Is(err, errDisconnected) || s != nil {
 		t.Errorf("got slot %v and error %v, want no slot and the cause", s, err)
 	}
 	wantStats(t, q, admission.Stats{})
@@ -205,9 +210,9 @@ func TestSetLimitsAppliesToWaitingRequests(t *testing.T) {
 		q := newQueue()
 		first := acquire(t, q, "a", 1)
 		w := startWaiters(t, q, "a", 1, 3)
-		q.SetLimits(func(key string) int { return map[string]int{"a": 3}[key] })
+		q.SetLimits(func(key string) admission.Limits { return admission.Limits{Key: map[string]int{"a": 3}[key]} })
 		wantAcquired(t, w, 0, 1)
-		q.SetLimits(func(string) int { return 1 })
+		q.SetLimits(func(string) admission.Limits { return admission.Limits{Key: 1} })
 		first.Release()
 		w.slots[0].Release()
 		wantAcquired(t, w)
@@ -290,7 +295,7 @@ func TestSlotHandedToACancelledRequestIsNotLost(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			s, err := q.Acquire(ctx, "a", 1, newAllocation(q, "a"))
+			s, err := q.Acquire(ctx, alone("a", 1), newAllocation(q, "a"))
 			if err == nil {
 				s.Release()
 			} else if !errors.Is(err, errDisconnected) {
@@ -324,7 +329,7 @@ func TestConcurrentRequestsNeverExceedTheLimit(t *testing.T) {
 			if rand.IntN(4) == 0 {
 				all.Go(func() { cancel(errDisconnected) })
 			}
-			s, err := q.Acquire(ctx, strconv.Itoa(key), key+1, newAllocation(q, strconv.Itoa(key)))
+			s, err := q.Acquire(ctx, alone(strconv.Itoa(key), key+1), newAllocation(q, strconv.Itoa(key)))
 			if err != nil {
 				cancelled.Add(1)
 				return
@@ -375,7 +380,7 @@ func TestTenThousandWaitersUseLittleMemory(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var all sync.WaitGroup
 	for range waiters {
-		all.Go(func() { _, _ = q.Acquire(ctx, "a", 1, newAllocation(q, "a")) })
+		all.Go(func() { _, _ = q.Acquire(ctx, alone("a", 1), newAllocation(q, "a")) })
 	}
 	for q.Stats().Waiting < waiters {
 		runtime.Gosched()
@@ -407,9 +412,10 @@ func TestAcquireAndReleaseAllocateOnlyTheSlot(t *testing.T) {
 	}
 	q, ctx := newQueue(), t.Context()
 	a := q.Allocate("a")
+	r := admission.Requester{Key: "a", Account: "acc", Limits: admission.Limits{Key: 8, Account: 32}}
 	n := testing.AllocsPerRun(1000, func() {
 		_ = a.Grow(100)
-		s, _ := q.Acquire(ctx, "a", 8, &a)
+		s, _ := q.Acquire(ctx, r, &a)
 		s.Release()
 		a.Release()
 	})
@@ -425,7 +431,7 @@ func TestCollectorExportsTheTotals(t *testing.T) {
 		registry.MustRegister(admission.NewCollector(q))
 		first := acquire(t, q, "a", 1)
 		w := startWaiters(t, q, "a", 1, 1)
-		if _, err := q.Acquire(t.Context(), "a", 1, newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) {
+		if _, err := q.Acquire(t.Context(), alone("a", 1), newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) {
 			t.Fatalf("got error %v, want ErrFull", err)
 		}
 		families, err := registry.Gather()
@@ -451,9 +457,10 @@ func TestCollectorExportsTheTotals(t *testing.T) {
 func BenchmarkAcquireRelease(b *testing.B) {
 	q, ctx := newQueue(), b.Context()
 	a := newAllocation(q, "a")
+	r := admission.Requester{Key: "a", Account: "acc", Limits: admission.Limits{Key: 8, Account: 32}}
 	b.ReportAllocs()
 	for b.Loop() {
-		s, err := q.Acquire(ctx, "a", 8, a)
+		s, err := q.Acquire(ctx, r, a)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -464,10 +471,11 @@ func BenchmarkAcquireRelease(b *testing.B) {
 // BenchmarkContendedSlot measures what it costs to pass one slot from request to request.
 func BenchmarkContendedSlot(b *testing.B) {
 	q, ctx := newQueue(), b.Context()
+	r := alone("a", 1)
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
-			s, err := q.Acquire(ctx, "a", 1, newAllocation(q, "a"))
+			s, err := q.Acquire(ctx, r, newAllocation(q, "a"))
 			if err != nil {
 				b.Error(err)
 				return
@@ -481,7 +489,7 @@ func TestSlotKnowsHowManyWaitBeforeIt(t *testing.T) {
 	q := admission.New(admission.Settings{MaxBufferedBytes: 1 << 30})
 	var slots []*admission.Slot
 	for range 1500 {
-		s, err := q.Enqueue("a", 1, newAllocation(q, "a"))
+		s, err := q.Enqueue(alone("a", 1), newAllocation(q, "a"))
 		if err != nil {
 			t.Fatal(err)
 		}

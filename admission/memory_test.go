@@ -190,7 +190,7 @@ func TestWaitingRequestCountsItsRealCost(t *testing.T) {
 		wantStats(t, q, admission.Stats{Keys: 1, Running: 1}) // its slot was free
 		w := startWaiters(t, q, "a", 1, 3)
 		wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 3, BufferedBytes: 3 * admission.WaitingCost})
-		if s, err := q.Acquire(t.Context(), "a", 1, newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) || s != nil {
+		if s, err := q.Acquire(t.Context(), alone("a", 1), newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) || s != nil {
 			t.Errorf("the fourth waiting request: got slot %v and error %v, want ErrFull", s, err)
 		}
 		w.cancel[1](errDisconnected)
@@ -240,7 +240,7 @@ func TestConcurrentAllocationsNeverExceedTheLimit(t *testing.T) {
 func TestAcquireFailsWithoutMemoryOnlyIfItHasToWait(t *testing.T) {
 	q := admission.New(admission.Settings{MaxBufferedBytes: admission.WaitingCost + 100})
 	first := acquire(t, q, "a", 1)
-	if _, err := q.Acquire(context.Background(), "a", 1, newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) {
+	if _, err := q.Acquire(context.Background(), alone("a", 1), newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) {
 		t.Errorf("got error %v, want ErrFull", err)
 	}
 	first.Release()

@@ -13,7 +13,7 @@ var (
 	runningDesc = prometheus.NewDesc("basegate_admission_running_requests",
 		"Requests that have a slot.", nil, nil)
 	waitingDesc = prometheus.NewDesc("basegate_admission_waiting_requests",
-		"Requests that wait for a slot of their key.", nil, nil)
+		"Requests that wait for a slot of their key or account.", nil, nil)
 	bufferedDesc = prometheus.NewDesc("basegate_admission_buffered_bytes",
 		"What requests keep in memory: bodies, what is counted in them, answers, and the cost of waiting.", nil, nil)
 	refusedDesc = prometheus.NewDesc("basegate_admission_refused_total",

@@ -1,6 +1,9 @@
 package admission
 
-import "context"
+import (
+	"container/heap"
+	"context"
+)
 
 // Slot is the permission to run one request. Until Wait returns, it is the request's place in the queue.
 type Slot struct {
@@ -10,7 +13,8 @@ type Slot struct {
 	ready    chan struct{} // closed when the slot is handed out; nil if it was free at once
 	memory   *Allocation   // of the request, if it waits
 
-	number     int64 // in the order of arrival
+	number     int64 // in the order of arrival at the key
+	arrival    int64 // among the requests of all keys
 	prev, next *Slot // in the queue
 }
 
@@ -41,8 +45,9 @@ func (s *Slot) Wait(ctx context.Context) error {
 // maxWalk limits the requests that Before counts one by one.
 const maxWalk = 1000
 
-// Before returns how many requests of the key wait in front of this one; 0 if it does not wait. For more than maxWalk, the
-// number includes some that have left the queue.
+// Before returns how many requests wait in front of this one: those of its key, and of other keys of the account those that
+// only wait for the account and arrived earlier. It is 0 if it does not wait. For more than maxWalk, the number includes some
+// that have left the queue.
 func (s *Slot) Before() int {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
@@ -56,6 +61,14 @@ func (s *Slot) Before() int {
 	for other := s.prev; other != nil; other = other.prev {
 		before++
 	}
+	for _, k := range s.keyQueue.account.ready {
+		if k == s.keyQueue {
+			continue
+		}
+		for other := k.first; other != nil && other.arrival < s.arrival && before < maxWalk; other = other.next {
+			before++
+		}
+	}
 	return before
 }
 
@@ -68,8 +81,10 @@ func (s *Slot) Release() {
 	switch s.state {
 	case waiting:
 		q.dequeue(s)
+		s.keyQueue.account.place(s.keyQueue)
 	case running:
 		s.keyQueue.running--
+		s.keyQueue.account.running--
 		q.totals.Running--
 		q.dispatch(s.keyQueue)
 	case released:
@@ -82,10 +97,78 @@ func (s *Slot) Release() {
 // keyQueue holds one key's running count and its queue of waiting Slots, a doubly linked list.
 type keyQueue struct {
 	key         string
+	account     *accountQueue
 	limit       int
+	exempt      bool  // the account does not limit the key
 	running     int   // above limit after a reduction, until enough slots are released
 	arrived     int64 // requests that have waited
-	first, last *Slot // nil unless running has reached limit
+	first, last *Slot // nil unless running has reached limit, or the account its own
+	place       int   // in accountQueue.ready; noPlace if it is not there
+}
+
+const noPlace = -1
+
+func (k *keyQueue) setLimits(l Limits) {
+	k.limit, k.exempt = max(l.Key, 1), l.Account == 0
+	if !k.exempt {
+		k.account.limit = max(l.Account, 1)
+	}
+}
+
+// accountQueue holds what the keys of an account share.
+type accountQueue struct {
+	name    string
+	limit   int // of the keys that are not exempt; that of the latest call
+	running int // requests of all keys
+	waiting int
+	keys    int       // that have requests
+	ready   readyKeys // keys that have a free slot and requests that wait; empty unless running has reached limit
+}
+
+// admits reports whether the account has a slot for a request of the key.
+func (a *accountQueue) admits(k *keyQueue) bool { return k.exempt || a.running < a.limit }
+
+// place updates the place of a key among those whose first request waits for a slot of the account.
+func (a *accountQueue) place(k *keyQueue) {
+	switch waits := k.first != nil && k.running < k.limit; {
+	case waits && k.place == noPlace:
+		heap.Push(&a.ready, k)
+	case waits:
+		heap.Fix(&a.ready, k.place)
+	case k.place != noPlace:
+		heap.Remove(&a.ready, k.place)
+	}
+}
+
+// readyKeys is a heap of keys, by the arrival of their first requests; keys that their account does not limit come first.
+type readyKeys []*keyQueue
+
+func (r readyKeys) Len() int { return len(r) }
+
+func (r readyKeys) Less(i, j int) bool {
+	if r[i].exempt != r[j].exempt {
+		return r[i].exempt
+	}
+	return r[i].first.arrival < r[j].first.arrival
+}
+
+func (r readyKeys) Swap(i, j int) {
+	r[i], r[j] = r[j], r[i]
+	r[i].place, r[j].place = i, j
+}
+
+func (r *readyKeys) Push(k any) {
+	added := k.(*keyQueue) //nolint:errcheck,forcetypeassert // package heap passes what it was given
+	added.place = len(*r)
+	*r = append(*r, added)
+}
+
+func (r *readyKeys) Pop() any {
+	last := len(*r) - 1
+	k := (*r)[last]
+	(*r)[last], *r = nil, (*r)[:last]
+	k.place = noPlace
+	return k
 }
 
 // push appends s to the queue.

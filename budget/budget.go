@@ -221,7 +221,8 @@ func (l *Ledger) refreshCaps(p *Payer) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrKeyDisabled, err)
 	}
-	p.KeyCaps, p.AccountCaps, p.Slots = current.KeyCaps, current.AccountCaps, current.Slots
+	p.KeyCaps, p.AccountCaps = current.KeyCaps, current.AccountCaps
+	p.Slots, p.AccountSlots = current.Slots, current.AccountSlots
 	return nil
 }
 

@@ -13,7 +13,10 @@ type Payer struct {
 	Account     string
 	KeyCaps     quota.Caps
 	AccountCaps quota.Caps
-	Slots       int // how many requests of the key may run at once; 0 is unbounded. Lines of batches do not count
+
+	// How many requests of the key, and of all keys of the account, may run at once; 0 is unbounded. Lines of batches do not
+	// count.
+	Slots, AccountSlots int
 }
 
 // Scope is the kind of owner that a cap belongs to.

@@ -1,6 +1,7 @@
 package budget_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -162,7 +163,7 @@ func (e *caseEngine) payer(key string) (budget.Payer, error) {
 	account := e.accounts[e.keys[key].Account]
 	return budget.Payer{
 		Key: key, Account: account.ID, KeyCaps: quotaCaps(e.keys[key].Caps), AccountCaps: quotaCaps(account.Caps),
-		Slots: e.keys[key].Slots,
+		Slots: e.keys[key].Slots, AccountSlots: account.Slots,
 	}, nil
 }
 
@@ -178,12 +179,14 @@ func quotaCaps(c ledgercases.Caps) quota.Caps {
 	}
 }
 
-// slots returns the number of slots of a key. A disabled one has no limit, so that its requests are refused.
-func (e *caseEngine) slots(key string) int {
-	if n := e.keys[key].Slots; n > 0 && !e.disabled[key] {
-		return n
+// slots returns the slots of a key and its account. A disabled one has no limit, so that its requests are refused.
+func (e *caseEngine) slots(key string) admission.Limits {
+	const unbounded = 1 << 20
+	if e.disabled[key] {
+		return admission.Limits{Key: unbounded}
 	}
-	return 1 << 20
+	k := e.keys[key]
+	return admission.Limits{Key: cmp.Or(k.Slots, unbounded), Account: cmp.Or(e.accounts[k.Account].Slots, unbounded)}
 }
 
 // Apply does one operation on the queue and the ledger.
@@ -240,7 +243,7 @@ func (e *caseEngine) enqueue(s ledgercases.Step) {
 	}}
 	r.ctx, r.cancel = context.WithCancel(e.t.Context())
 	memory := e.queue.Allocate(s.Key)
-	slot, err := e.queue.Enqueue(s.Key, e.slots(s.Key), &memory)
+	slot, err := e.queue.Enqueue(admission.Requester{Key: s.Key, Account: e.keys[s.Key].Account, Limits: e.slots(s.Key)}, &memory)
 	must(e.t, err)
 	r.slot = slot
 	go func() { r.hasSlot <- slot.Wait(r.ctx) }()
@@ -273,7 +276,7 @@ func (e *caseEngine) leave(r *caseRequest) {
 
 func (e *caseEngine) setCaps(s ledgercases.Step) {
 	if account, ok := e.accounts[s.Owner]; ok {
-		account.Caps = *s.Caps
+		account.Caps, account.Slots = *s.Caps, s.Slots
 		e.accounts[s.Owner] = account
 	} else {
 		key := e.keys[s.Owner]

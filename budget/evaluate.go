@@ -164,7 +164,7 @@ type decision struct {
 	maxTokens        int64 // of each candidate: what used tokens leave, up to the demand
 	promptTokens     int64 // of all prompts, at that maxTokens
 	exceeded         *Exceeded
-	blockedBySlot    bool // as many requests of the key run as may
+	blockedBySlot    bool // as many requests of the key or the account run as may
 	blockedByKey     bool // reservations against the key's caps stand in the way
 	blockedByAccount bool // reservations against the account's caps stand in the way
 }
@@ -174,8 +174,8 @@ func (d *decision) admitted() bool {
 }
 
 // evaluate decides on one request by all caps at once. Used tokens refuse the request or lower its max_tokens.
-// Reservations, and earlier requests that reservations block at the same caps, make it wait. So do the requests of its key that
-// run, if the number of slots was lowered since it got its own.
+// Reservations, and earlier requests that reservations block at the same caps, make it wait. So do the requests of its key or
+// account that run, if the number of slots was lowered since it got its own.
 func evaluate(w *waiter, b bucket) decision {
 	d := decision{bucket: b, maxTokens: w.demand.MaxTokens}
 	least := max(1, min(w.demand.MinTokens, w.demand.MaxTokens))
@@ -200,7 +200,7 @@ func evaluate(w *waiter, b bucket) decision {
 		d.exceeded = refusing.exceeded(b.date)
 		return d
 	}
-	d.blockedBySlot = w.request.Batch == "" && w.payer.Slots > 0 && w.key.running >= w.payer.Slots
+	d.blockedBySlot = w.request.Batch == "" && (allTaken(w.key, w.payer.Slots) || allTaken(w.account, w.payer.AccountSlots))
 	d.blockedByKey = w.key.blocked && w.payer.KeyCaps.Any()
 	d.blockedByAccount = w.account.blocked && w.payer.AccountCaps.Any()
 	output := product(w.demand.Candidates, d.maxTokens)
@@ -216,6 +216,9 @@ func evaluate(w *waiter, b bucket) decision {
 	}
 	return d
 }
+
+// allTaken reports whether as many requests of a key or an account run as it has slots; 0 is unbounded.
+func allTaken(o *owner, slots int) bool { return slots > 0 && o.running >= slots }
 
 // Exhausted returns the cap of which all tokens are used, or nil if every cap has tokens left. Reservations do not
 // count.

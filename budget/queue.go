@@ -240,6 +240,7 @@ func (l *Ledger) reserve(w *waiter, d *decision) *reservation {
 	l.reserved += r.input + r.output
 	if r.request.Batch == "" {
 		w.key.running++
+		w.account.running++
 	}
 	r.index = len(l.open)
 	l.open = append(l.open, r)
@@ -256,6 +257,7 @@ func (l *Ledger) release(r *reservation, input, output int64) {
 	l.reserved -= r.input + r.output
 	if r.request.Batch == "" {
 		r.key.running--
+		r.account.running--
 	}
 	last := l.open[len(l.open)-1]
 	l.open[r.index], last.index = last, r.index

@@ -166,9 +166,9 @@ func (g *Gateway) slots() proxy.ClusterSlots {
 	return clusterSlots{g.cluster}
 }
 
-// KeyStats implements proxy.ClusterSlots.
-func (s clusterSlots) KeyStats(key string) admission.KeyStats {
-	c, _ := s.ledger.Counters(key)
+// Stats implements proxy.ClusterSlots.
+func (s clusterSlots) Stats(owner string) admission.KeyStats {
+	c, _ := s.ledger.Counters(owner)
 	return admission.KeyStats{Running: int(c.Running), Waiting: int(c.Waiting)}
 }
 

@@ -301,7 +301,7 @@ func (g *Gateway) warm(_ context.Context, id string) error {
 // applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.
 func (g *Gateway) applyKeyChanges() {
 	if g.cluster == nil {
-		g.queue.SetLimits(g.concurrency)
+		g.queue.SetLimits(g.limits)
 	}
 	g.ledger.RefreshCaps()
 }
@@ -322,16 +322,17 @@ const shareTimeout = 30 * time.Second
 func (g *Gateway) payer(key string) (budget.Payer, error) {
 	identity, err := g.keys.Lookup(key)
 	p := proxy.Payer(&identity)
-	p.Slots = g.proxy.Concurrency(&identity)
+	limits := g.proxy.Limits(&identity)
+	p.Slots, p.AccountSlots = limits.Key, limits.Account
 	return p, err //nolint:wrapcheck // by the ledger
 }
 
-func (g *Gateway) concurrency(key string) int {
+func (g *Gateway) limits(key string) admission.Limits {
 	identity, err := g.keys.Lookup(key)
 	if err != nil {
-		return math.MaxInt // its requests leave the queue, and are refused
+		return admission.Limits{Key: math.MaxInt} // its requests leave the queue, and are refused
 	}
-	return g.proxy.Concurrency(&identity)
+	return g.proxy.Limits(&identity)
 }
 
 // Addr returns the address of the public listener.

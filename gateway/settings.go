@@ -46,7 +46,8 @@ func proxySettings(c *config.Config, receipts bool) proxy.Settings {
 		Dialects:          dialects(c, receipts),
 		Attempts:          c.Upstream.Attempts,
 
-		SequencesPerRequest: int64(c.Limits.SequencesPerRequest),
+		ConcurrencyPerAccount: c.Limits.ConcurrencyPerAccount,
+		SequencesPerRequest:   int64(c.Limits.SequencesPerRequest),
 
 		ClientAddress: clientAddress(c.Server.TrustedProxies),
 	}

@@ -173,7 +173,7 @@ func (x *exchange) unavailable(err error) error {
 	}
 }
 
-// acquireSlot waits until one of the key's slots is free. The caller must release x.slot. After a long wait, the key is
+// acquireSlot waits until the key and its account have a free slot. The caller must release x.slot. After a long wait, the key is
 // looked up again, because it may have been paused or its caps changed meanwhile.
 //
 // If the ledger gives out the slots of the key, this one only limits its calls of the tokenizer at this gateway; reserve
@@ -184,7 +184,7 @@ func (s *Server) acquireSlot(x *exchange) error {
 		queue = s.counts
 	}
 	began := time.Now()
-	slot, err := queue.Enqueue(x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	slot, err := queue.Enqueue(s.requester(x), &x.memory)
 	if err == nil {
 		if x.delivery.keepalive.interval > 0 {
 			x.delivery.keepalive.waitingFor(func() string { return fmt.Sprintf("queued, %d before you", slot.Before()) })
@@ -212,9 +212,20 @@ func (s *Server) acquireSlot(x *exchange) error {
 // reauthenticateAfter is how long a request must have waited for its key to be looked up again.
 const reauthenticateAfter = time.Second
 
-// Concurrency returns how many requests of a key may run at a time.
-func (s *Server) Concurrency(i *identity.Principal) int {
-	return i.MaxRunning(s.settings.Load().ConcurrencyPerKey)
+// Limits returns how many requests of a key, and of its account, may run at a time.
+func (s *Server) Limits(i *identity.Principal) admission.Limits {
+	settings := s.settings.Load()
+	l := admission.Limits{Key: i.MaxRunning(settings.ConcurrencyPerKey)}
+	if n := settings.ConcurrencyPerAccount; n > 0 {
+		l.Account = i.MaxRunningOfAccount(n)
+	}
+	return l
+}
+
+// requester returns the key of a request, which waits for its slots.
+func (s *Server) requester(x *exchange) admission.Requester {
+	i := &x.caller.identity
+	return admission.Requester{Key: i.KeyID, Account: i.AccountID, Limits: s.Limits(i)}
 }
 
 // bufferFullRetry is when a client should retry that was refused because too much is buffered.

@@ -80,9 +80,9 @@ func (s *Server) validateEstimate(x *exchange, body []byte) (*validate.Request, 
 }
 
 // estimateCost checks the length of the prompt and evaluates the caps. Its calls of the tokenizer are limited for each
-// key like requests, by slots of their own.
+// key and account like requests, by slots of their own.
 func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
-	slot, err := s.estimates.Acquire(x.r.Context(), x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	slot, err := s.estimates.Acquire(x.r.Context(), s.requester(x), &x.memory)
 	switch {
 	case errors.Is(err, admission.ErrFull):
 		return budget.Estimate{}, bufferFull(err)
@@ -135,11 +135,17 @@ func (s *Server) newEstimateObject(x *exchange, e budget.Estimate) estimateObjec
 	return o
 }
 
-// queuePosition returns the place that the request would have in its key's queue; 0 if it would have a slot at once.
+// queuePosition returns the place that the request would have in the queue of its key, or in that of its account if only this
+// has no slot; 0 if it would have a slot at once.
 func (s *Server) queuePosition(x *exchange) int {
-	stats := s.keyStats(x.caller.identity.KeyID)
-	if stats.Running < s.Concurrency(&x.caller.identity) {
+	i := &x.caller.identity
+	limits, key, account := s.Limits(i), s.keyStats(i.KeyID), s.accountStats(i.AccountID)
+	switch {
+	case key.Running >= limits.Key:
+		return key.Waiting + 1
+	case limits.Account > 0 && account.Running >= limits.Account:
+		return account.Waiting + 1
+	default:
 		return 0
 	}
-	return stats.Waiting + 1
 }

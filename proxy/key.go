@@ -88,9 +88,13 @@ type keyObject struct {
 	Models      *[]string      `json:"models"`     // null: every model
 	ExpiresAt   *time.Time     `json:"expires_at"` // null: never
 	Concurrency keyConcurrency `json:"concurrency"`
-	Caps        []keyCap       `json:"caps"`
+
+	AccountConcurrency keyConcurrency `json:"account_concurrency"` // of all keys of the account
+
+	Caps []keyCap `json:"caps"`
 }
 
+// keyConcurrency are the slots of a key or an account, and its requests.
 type keyConcurrency struct {
 	Limit   int `json:"limit"`
 	Running int `json:"running"`
@@ -130,7 +134,9 @@ func (s *Server) showKey(x *exchange) error {
 			c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, max(c.Limit-c.Used, 0), c.ResetsAt,
 		})
 	}
-	stats := s.keyStats(i.KeyID) // after the standings, which read it with several gateways
-	o.Concurrency = keyConcurrency{s.Concurrency(i), stats.Running, stats.Waiting}
+	limits := s.Limits(i)
+	key, account := s.keyStats(i.KeyID), s.accountStats(i.AccountID) // after the standings, which read them with several gateways
+	o.Concurrency = keyConcurrency{limits.Key, key.Running, key.Waiting}
+	o.AccountConcurrency = keyConcurrency{limits.Account, account.Running, account.Waiting}
 	return s.sendJSON(x, o)
 }

@@ -34,11 +34,12 @@ type Ledger interface {
 	Headroom(p budget.Payer) (h budget.Headroom, ok bool)
 }
 
-// ClusterSlots are the slots of keys if the Ledger gives them out with its reservations, for several gateways together. Package
+// ClusterSlots are the slots of keys and accounts if the Ledger gives them out with its reservations, for several gateways together. Package
 // admission then counts requests and memory, and limits no key.
 type ClusterSlots interface {
-	// KeyStats returns how many requests of a key run and wait at all gateways, as of the last reply that concerned it.
-	KeyStats(key string) admission.KeyStats
+	// Stats returns how many requests of a key or an account run and wait at all gateways, as of the last reply that concerned
+	// it.
+	Stats(owner string) admission.KeyStats
 }
 
 // noLimit is the limit of a queue that only counts.
@@ -47,14 +48,24 @@ const noLimit = math.MaxInt
 // keyStats returns how many requests of the exchange's key run and wait.
 func (s *Server) keyStats(key string) admission.KeyStats {
 	if s.slots != nil {
-		return s.slots.KeyStats(key)
+		return s.slots.Stats(key)
 	}
 	return s.queue.KeyStats(key)
 }
 
+// accountStats returns how many requests of an account run and wait.
+func (s *Server) accountStats(account string) admission.KeyStats {
+	if s.slots != nil {
+		return s.slots.Stats(account)
+	}
+	return s.queue.AccountStats(account)
+}
+
 // countRunning counts a request whose slot came with its reservation.
 func (s *Server) countRunning(x *exchange) error {
-	slot, err := s.queue.Enqueue(x.caller.identity.KeyID, noLimit, &x.memory)
+	slot, err := s.queue.Enqueue(admission.Requester{
+		Key: x.caller.identity.KeyID, Account: x.caller.identity.AccountID, Limits: admission.Limits{Key: noLimit},
+	}, &x.memory)
 	if err != nil {
 		x.reservation.Release()
 		return err //nolint:wrapcheck // compared by reserveErr
@@ -63,13 +74,13 @@ func (s *Server) countRunning(x *exchange) error {
 	return nil
 }
 
-// acquireCount waits until the key may have another prompt counted at this gateway, if the request has no slot yet. release
+// acquireCount waits until the key and its account may have another prompt counted at this gateway, if the request has no slot yet. release
 // is never nil.
 func (s *Server) acquireCount(ctx context.Context, x *exchange) (release func(), err error) {
 	if s.slots == nil || x.caller.line != nil {
 		return func() {}, nil
 	}
-	slot, err := s.counts.Acquire(ctx, x.caller.identity.KeyID, s.Concurrency(&x.caller.identity), &x.memory)
+	slot, err := s.counts.Acquire(ctx, s.requester(x), &x.memory)
 	if err != nil {
 		return func() {}, err //nolint:wrapcheck // compared by reserveErr
 	}
@@ -83,12 +94,17 @@ func (x *exchange) releaseSlot() {
 	}
 }
 
-// clusterComment returns the comment of a request that waits in the ledger. The requests of the key that wait are known
-// without their order, so their number is an upper bound; it only falls, since later ones come behind.
+// clusterComment returns the comment of a request that waits in the ledger. The requests that wait of its key, and of its
+// account if that has no slot, are known without their order, so their number is an upper bound; it only falls, since later ones
+// come behind.
 func (s *Server) clusterComment(x *exchange) func() string {
-	most, key := math.MaxInt, x.caller.identity.KeyID
+	most, i := math.MaxInt, &x.caller.identity
 	return func() string {
-		if waiting := s.slots.KeyStats(key).Waiting; waiting > 0 {
+		waiting, account := s.slots.Stats(i.KeyID).Waiting, s.slots.Stats(i.AccountID)
+		if limit := s.Limits(i).Account; waiting > 0 && limit > 0 && account.Running >= limit {
+			waiting = max(waiting, account.Waiting)
+		}
+		if waiting > 0 {
 			most = min(most, waiting-1)
 			return fmt.Sprintf("queued, at most %d before you", most)
 		}

@@ -33,8 +33,10 @@ type Settings struct {
 	FirstByteTimeout  time.Duration // for a whole plain response, or the first event of a stream
 	IdleTimeout       time.Duration // between two events of a stream
 	ConcurrencyPerKey int           // running requests of a key without a limit of its own
-	CORSOrigins       []string      // whose scripts may read responses
-	Dialects          []*Dialect    // served besides the API
+
+	ConcurrencyPerAccount int        // running requests of all keys of an account; 0: no limit
+	CORSOrigins           []string   // whose scripts may read responses
+	Dialects              []*Dialect // served besides the API
 
 	SequencesPerRequest int64                      // the most completions that one request may ask for; 0: no limit
 	Attempts            int                        // per request, before the first byte is sent to the client

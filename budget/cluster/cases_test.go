@@ -55,7 +55,7 @@ func newCaseEngine(t *testing.T, db *testDatabase, ledger *cluster.Ledger, c *le
 	var owners []cluster.Owner
 	for _, a := range c.Accounts {
 		e.accounts = append(e.accounts, a.ID)
-		owners = append(owners, cluster.Owner{ID: a.ID, Caps: quotaCaps(a.Caps), Enabled: true})
+		owners = append(owners, cluster.Owner{ID: a.ID, Slots: a.Slots, Caps: quotaCaps(a.Caps), Enabled: true})
 	}
 	for _, k := range c.Keys {
 		owners = append(owners, cluster.Owner{ID: k.ID, Account: k.Account, Slots: k.Slots, Caps: quotaCaps(k.Caps), Enabled: true})

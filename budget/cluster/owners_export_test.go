@@ -15,7 +15,7 @@ type Owner struct {
 	ID      string
 	Account string // of a key; empty for an account
 	Caps    quota.Caps
-	Slots   int  // of a key: the requests that may run at once; 0 is unbounded
+	Slots   int  // the requests that may run at once; 0 is unbounded
 	Enabled bool // false refuses its requests, also those that wait
 }
 

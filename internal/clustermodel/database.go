@@ -137,7 +137,7 @@ func (l *Ledger) admit(s *State, g, r int, seen uint8) {
 	row.Waiter, row.Ticket = undecided, db.Ticket
 	if l.breaks(QueueBehind) {
 		key := l.Requests[r].Key
-		if tokens, fits := l.evaluate(db, r); fits && tokens > 0 && db.Running[key] < l.Limits[key] {
+		if tokens, fits := l.evaluate(db, r); fits && tokens > 0 && l.hasSlot(db.Running, key) {
 			l.grant(s, r, tokens)
 			return
 		}
@@ -162,7 +162,7 @@ func (l *Ledger) evaluate(db *Database, r int) (tokens uint8, fits bool) {
 	return tokens, a.Used+a.Reserved+tokens <= db.Cap
 }
 
-// grantAll decides the waiters in the order of their tickets. It skips those whose key has no slot beside its leases and
+// grantAll decides the waiters in the order of their tickets. It skips those whose key or account has no slot beside its leases and
 // the earlier requests that have a slot and wait for tokens. Gateways but the caller's are notified.
 func (l *Ledger) grantAll(s *State, caller int, seen uint8) {
 	db := &s.DB
@@ -178,7 +178,7 @@ func (l *Ledger) grantAll(s *State, caller int, seen uint8) {
 			l.notify(s, caller, r)
 			continue
 		}
-		if held[key] >= l.Limits[key] {
+		if !l.hasSlot(held, key) {
 			continue
 		}
 		switch tokens, fits := l.evaluate(db, r); {
@@ -218,7 +218,7 @@ func (l *Ledger) grant(s *State, r int, tokens uint8) {
 	for other := range l.Requests {
 		earlier := db.Rows[other].Waiter == undecided && db.Rows[other].Ticket < row.Ticket
 		itsKey := l.Requests[other].Key
-		if earlier && (itsKey == key || db.Running[itsKey] < l.Limits[itsKey]) {
+		if earlier && (itsKey == key || l.hasSlot(db.Running, itsKey)) {
 			s.violate(overtaken)
 		}
 	}

@@ -56,6 +56,8 @@ func (l *Ledger) checkCounters(db *Database) string {
 		}
 	}
 	switch {
+	case l.Account > 0 && sum(runs) > l.Account:
+		return "an account holds more leases than it has slots"
 	case runs != db.Running:
 		return "the number of running requests is not that of the rows in flight"
 	case today != db.Account || past != db.Past:

@@ -49,6 +49,7 @@ const (
 type Config struct {
 	Requests []Request
 	Limits   [maxKeys]uint8 // slots of each key
+	Account  uint8          // slots of the account; 0 means unbounded
 	Cap      uint8          // tokens of the account in a window; 0 means unbounded
 	Faults   uint8          // crashes, stops, cuts, lost connections and outages together
 	Leaves   uint8          // clients that disconnect
@@ -264,6 +265,18 @@ const (
 
 // Ledger is the Model of the protocol.
 type Ledger struct{ Config }
+
+// hasSlot reports whether a key and its account have a free slot beside those that are held.
+func (l *Ledger) hasSlot(held [maxKeys]uint8, key uint8) bool {
+	return held[key] < l.Limits[key] && (l.Account == 0 || sum(held) < l.Account)
+}
+
+func sum(held [maxKeys]uint8) (n uint8) {
+	for _, h := range held {
+		n += h
+	}
+	return n
+}
 
 // breaks reports whether a rule is broken.
 func (l *Ledger) breaks(r Rule) bool { return l.Broken&r != 0 }

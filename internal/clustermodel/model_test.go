@@ -15,6 +15,7 @@ var (
 	oneGateway       = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {0, 0, 2}}, Limits: [2]uint8{1, 1}}
 	threeOfOneSlot   = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 0, 2}, {0, 0, 2}}, Limits: [2]uint8{1, 1}}
 	twoKeys          = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 0, 2}, {1, 1, 2}}, Limits: [2]uint8{1, 1}}
+	oneOfAccount     = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 0, 2}, {1, 1, 2}}, Limits: [2]uint8{1, 1}, Account: 1}
 	tokens           = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 1, 2}}, Limits: [2]uint8{1, 1}, Cap: 3}
 	differentDemands = clustermodel.Config{Requests: []clustermodel.Request{{0, 0, 2}, {1, 0, 2}, {0, 0, 1}}, Limits: [2]uint8{2, 2}, Cap: 3}
 )
@@ -33,6 +34,7 @@ var explorations = []exploration{
 	{"two requests and one slot, the key may be paused", oneSlot, 1, 1, mayPause},
 	{"three requests and one slot", threeOfOneSlot, 1, 0, nil},
 	{"three requests of two keys", twoKeys, 0, 1, nil},
+	{"three requests of two keys and one slot of the account", oneOfAccount, 0, 1, mayPause},
 	{"two requests share the tokens of an account", tokens, 2, 0, nil},
 	{"two requests share tokens, a new day begins", tokens, 1, 1, midnightComes},
 	{"two requests share tokens, the cap is raised", tokens, 1, 1, capIsRaised},
@@ -43,6 +45,7 @@ var largeExplorations = []exploration{
 	{"two requests and one slot", oneSlot, 3, 1, nil},
 	{"three requests and one slot", threeOfOneSlot, 1, 1, nil},
 	{"three requests of two keys", twoKeys, 1, 0, mayPause},
+	{"three requests of two keys and one slot of the account", oneOfAccount, 1, 0, nil},
 	{"two requests share the tokens of an account", tokens, 2, 1, nil},
 	{"two requests share tokens, a new day begins and the cap is raised", tokens, 1, 1, func(c *clustermodel.Config) {
 		midnightComes(c)

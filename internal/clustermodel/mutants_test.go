@@ -38,6 +38,7 @@ func TestEachBrokenRuleIsFound(t *testing.T) {
 		},
 		{"a new request is evaluated before those that wait", differentDemands, clustermodel.QueueBehind, 0, 0, nil, "before an earlier one"},
 		{"a cancellation frees only the waiter", oneSlot, clustermodel.FreeOnCancel, 0, 1, nil, "never released"},
+		{"a settlement does not grant to other keys of the account", oneOfAccount, clustermodel.GrantOnSettle, 0, 0, nil, "leaves a request waiting"},
 		{"a settlement does not grant", oneSlot, clustermodel.GrantOnSettle, 0, 0, nil, "leaves a request waiting"},
 		{"the reaper does not grant", oneSlot, clustermodel.GrantOnReap, 1, 0, nil, "leaves a request waiting"},
 		{"the reaper leaves the waiters of its gateway", oneSlot, clustermodel.DropWaiters, 1, 0, nil, "never"},

@@ -38,7 +38,7 @@ func newGenerator(f *family, seed uint64) *generator {
 	g := &generator{family: *f, rng: rand.New(rand.NewPCG(seed, seed)), left: f.steps} //nolint:gosec // a seeded sequence
 	g.c = &Case{Start: time.Date(2027, 11, 27, 8, 0, 0, 0, time.UTC)}
 	for a := range g.accounts {
-		account := Account{ID: fmt.Sprint("acc", a), Caps: g.limits(90)}
+		account := Account{ID: fmt.Sprint("acc", a), Caps: g.limits(90), Slots: g.accountSlots()}
 		g.c.Accounts = append(g.c.Accounts, account)
 		for k := range g.keys {
 			key := Key{ID: fmt.Sprintf("key%d_%d", a, k), Account: account.ID, Caps: g.limits(60)}
@@ -49,6 +49,14 @@ func newGenerator(f *family, seed uint64) *generator {
 		}
 	}
 	return g
+}
+
+// accountSlots returns the slots of an account, which are unbounded in one case of two.
+func (g *generator) accountSlots() int {
+	if !g.slots || g.rng.IntN(2) == 0 {
+		return 0
+	}
+	return 1 + g.rng.IntN(4)
 }
 
 // limits returns caps of which two in three are bounded.
@@ -162,7 +170,7 @@ func (g *generator) end(op Op, request string) Step {
 func (g *generator) setCaps(waits []string) Step {
 	if n := g.rng.IntN(2 * (len(g.c.Accounts) + len(g.c.Keys))); n < len(g.c.Accounts) {
 		caps := g.limits(90)
-		return Step{Op: SetCaps, Owner: g.c.Accounts[n].ID, Caps: &caps}
+		return Step{Op: SetCaps, Owner: g.c.Accounts[n].ID, Caps: &caps, Slots: g.accountSlots()}
 	}
 	caps := g.limits(60)
 	s := Step{Op: SetCaps, Owner: pick(g.rng, g.c.Keys).ID, Caps: &caps}

@@ -19,10 +19,11 @@ type Case struct {
 	Steps    []Step `json:"-"`
 }
 
-// Account is an account and its caps at the start.
+// Account is an account, its slots and its caps at the start.
 type Account struct {
-	ID   string
-	Caps Caps
+	ID    string
+	Slots int `json:",omitempty"` // of all its keys; 0 means so many that no request waits for one
+	Caps  Caps
 }
 
 // Key is a key, its caps and its slots at the start.
@@ -62,7 +63,7 @@ const (
 	Cancel Op = "cancel"
 	// Clock sets the clock to Time, which is later than before. Requests that wait are evaluated again.
 	Clock Op = "clock"
-	// SetCaps sets Caps of the account Owner, or Caps, Slots and Disabled of the key Owner. Requests that wait are evaluated
+	// SetCaps sets Caps and Slots of the account Owner, or Caps, Slots and Disabled of the key Owner. Requests that wait are evaluated
 	// again.
 	SetCaps Op = "caps"
 )

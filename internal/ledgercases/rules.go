@@ -16,7 +16,7 @@ type Order int
 const (
 	// ByArrival orders requests by their arrival: slots and tokens are decided together.
 	ByArrival Order = iota
-	// BySlot orders them by when they got a slot of their key: slots are handed out first. Requests that get theirs by the same
+	// BySlot orders them by when they got a slot of their key and account: slots are handed out first, in order of arrival. Requests that get theirs by the same
 	// operation may come in any order.
 	BySlot
 )
@@ -52,6 +52,9 @@ type owner struct {
 	slots       int // 0: unbounded
 	disabled    bool
 }
+
+// admits reports whether the owner has a slot beside the requests that hold one.
+func (o *owner) admits(holders int) bool { return o.slots == 0 || holders < o.slots }
 
 func (o *owner) scope() string {
 	if o.id == o.account {
@@ -89,7 +92,7 @@ const noPlace = -1
 func newRules(c *Case, order Order) *rules {
 	r := &rules{order: order, now: c.Start, owners: map[string]*owner{}}
 	for _, a := range c.Accounts {
-		r.owners[a.ID] = &owner{id: a.ID, account: a.ID, caps: a.Caps}
+		r.owners[a.ID] = &owner{id: a.ID, account: a.ID, caps: a.Caps, slots: a.Slots}
 	}
 	for _, k := range c.Keys {
 		r.owners[k.ID] = &owner{id: k.ID, account: k.Account, caps: k.Caps, slots: k.Slots}
@@ -247,14 +250,18 @@ func (r *rules) handOutSlots() {
 		if q.state != waiting || q.place != noPlace {
 			continue
 		}
-		holders := 0
+		ofKey, ofAccount := 0, 0
 		for j := range r.requests {
 			o := &r.requests[j]
-			if o.key == q.key && (o.state == running || o.state == waiting && o.place != noPlace) {
-				holders++
+			if o.key.account != q.key.account || o.state != running && (o.state != waiting || o.place == noPlace) {
+				continue
+			}
+			ofAccount++
+			if o.key == q.key {
+				ofKey++
 			}
 		}
-		if q.key.slots == 0 || q.key.disabled || holders < q.key.slots {
+		if q.key.disabled || q.key.admits(ofKey) && r.owners[q.key.account].admits(ofAccount) {
 			q.place = r.step
 		}
 	}
@@ -325,6 +332,9 @@ func (r *rules) turn(q *request) string {
 	if reason := r.turnInKey(q); reason != "" {
 		return reason
 	}
+	if taken := r.taken(q.key.account); !r.owners[q.key.account].admits(taken) {
+		return fmt.Sprint("all slots of the account are taken: ", taken)
+	}
 	for i := range r.requests {
 		o := &r.requests[i]
 		if !r.competes(o, q) || r.turnInKey(o) != "" {
@@ -357,16 +367,27 @@ func (r *rules) turnInKey(q *request) string {
 			return o.id + " of its key waits before it"
 		}
 	}
-	if q.key.slots > 0 && taken >= q.key.slots {
+	if !q.key.admits(taken) {
 		return fmt.Sprint("all slots are taken: ", taken)
 	}
 	return ""
 }
 
-// competes reports whether o waits for the account's tokens before q, as a request of another key.
+// taken returns the number of requests of an account that run.
+func (r *rules) taken(account string) (n int) {
+	for i := range r.requests {
+		if o := &r.requests[i]; o.state == running && o.key.account == account {
+			n++
+		}
+	}
+	return n
+}
+
+// competes reports whether o waits for the account's tokens or slots before q, as a request of another key.
 func (r *rules) competes(o, q *request) bool {
+	account := r.owners[q.key.account]
 	return o.state == waiting && o.key != q.key && o.key.account == q.key.account && o.place != noPlace && o.place < q.place &&
-		!o.key.disabled && o.demand.Exact && r.owners[q.key.account].caps.any()
+		!o.key.disabled && o.demand.Exact && (account.caps.any() || account.slots > 0)
 }
 
 // mayBeBlocked reports whether an engine may let a request wait for one before it that lacks tokens of the account.
