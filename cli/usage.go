@@ -123,13 +123,17 @@ func (q *usageQuery) print(ctx context.Context, db *database.DB, out io.Writer) 
 
 // readNames reads the names of all keys and accounts.
 func readNames(ctx context.Context, store *identity.Store) (report.Names, error) {
-	names := report.Names{Keys: map[string]identity.Key{}, Emails: map[string]string{}}
+	known := map[string]identity.Principal{}
+	names := report.Names{Emails: map[string]string{}, Keys: func(id string) (identity.Principal, bool) {
+		p, ok := known[id]
+		return p, ok
+	}}
 	keys, err := store.Keys.List(ctx)
 	if err != nil {
 		return names, fmt.Errorf("list keys: %w", err)
 	}
 	for _, k := range keys {
-		names.Keys[k.ID] = k
+		known[k.ID] = identity.Principal{KeyName: k.Name, KeyPrefix: k.Prefix}
 	}
 	accounts, err := store.Accounts.List(ctx)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 
 	"basegate/identity"
 )
@@ -50,15 +51,9 @@ func (c *Console) showAccounts(r *request, status int, page accountsPage) (err e
 	if err != nil {
 		return err
 	}
-	all, err := c.keys.List(ctx)
+	count, err := c.keys.Count(ctx)
 	if err != nil {
 		return err
-	}
-	count := map[string]int{}
-	for _, k := range all {
-		if k.State != identity.KeyRevoked {
-			count[k.AccountID]++
-		}
 	}
 	for _, a := range accounts {
 		if a.State == identity.AccountPending {
@@ -147,6 +142,7 @@ type adminAccount struct {
 	Form           capFields
 	MaxConcurrency string // form field of Account.Concurrency
 	Keys           []keyRow
+	KeyPager       keyPager
 	Spark          *sparkline // of the last days; nil if it could not be read in time
 	Audit          []auditRow // the latest changes of the account and its keys, and those that it has made
 	Self           bool       // the account is the administrator's own
@@ -186,7 +182,7 @@ func (c *Console) adminAccountPage(r *request) error {
 // showAccount renders an account's page with its keys and its usage.
 func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	var err error
-	if page.Keys, err = c.keyRows(r.ctx(), page.ID); err != nil {
+	if page.Keys, page.KeyPager, err = c.keyRows(r, page.ID, "/admin/accounts/"+url.PathEscape(page.ID)); err != nil {
 		return err
 	}
 	activity, err := c.dashboardActivity(r.ctx(), page.ID, page.Keys)
@@ -286,24 +282,20 @@ func (c *Console) changeAccount(r *request) error {
 
 // pathKeyPage returns the page of the key in the path, which may be any account's.
 func (c *Console) pathKeyPage(r *request) (keyPage, error) {
-	id := r.param("key")
-	all, err := c.keys.List(r.ctx())
+	k, err := c.keys.Get(r.ctx(), r.param("key"))
+	if errors.Is(err, identity.ErrNoKey) {
+		return keyPage{}, errNotFound
+	}
 	if err != nil {
 		return keyPage{}, err
 	}
-	for _, k := range all {
-		if k.ID != id {
-			continue
-		}
-		a, err := c.accounts.Find(r.ctx(), k.Email)
-		return keyPage{
-			keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: a,
-			Concurrency: c.concurrencyField(r, a, formatConcurrency(k.Concurrency), k),
-			Terms:       c.keyTerms(r, k), Name: k.Name,
-			Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
-		}, err
-	}
-	return keyPage{}, errNotFound
+	a, err := c.accounts.Find(r.ctx(), k.Email)
+	return keyPage{
+		keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: a,
+		Concurrency: c.concurrencyField(r, a, formatConcurrency(k.Concurrency), k),
+		Terms:       c.keyTerms(r, k), Name: k.Name,
+		Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
+	}, err
 }
 
 func (c *Console) adminKeyPage(r *request) error {

@@ -94,8 +94,8 @@ func auditRows(entries []identity.AuditEntry, known names) []auditRow {
 	rows := make([]auditRow, len(entries))
 	for i, e := range entries {
 		rows[i] = auditRow{AuditEntry: e, Name: e.Subject}
-		if k, ok := known.keys[e.Subject]; ok {
-			rows[i].Name, rows[i].Link = k.Name, "/admin/keys/"+url.PathEscape(k.ID)
+		if k, ok := known.lookUp(e.Subject); ok {
+			rows[i].Name, rows[i].Link = k.KeyName, "/admin/keys/"+url.PathEscape(k.KeyID)
 		} else if id, ok := accounts[e.Subject]; ok {
 			rows[i].Link = "/admin/accounts/" + url.PathEscape(id)
 		} else if strings.HasSuffix(e.Action, " model") || strings.HasSuffix(e.Action, " window") {

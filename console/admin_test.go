@@ -196,7 +196,7 @@ func (s *site) adasState() string {
 	s.t.Helper()
 	a, err := s.accounts.Find(s.t.Context(), "ada@example.org")
 	must(s.t, err)
-	keys, err := s.keys.ListOf(s.t.Context(), a.ID)
+	keys, err := s.keys.ListOf(s.t.Context(), a.ID, 0)
 	must(s.t, err)
 	var prompts string
 	text := `SELECT coalesce(group_concat(p.name || p.version || c.data), '')

@@ -120,17 +120,13 @@ func (c *Console) batchRow(b Batch) batchRow {
 }
 
 func (c *Console) batchesPage(r *request) error {
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
-	if err != nil {
-		return err
-	}
 	page, err := c.listBatches(r, r.account.ID, "/batches")
 	if err != nil {
 		return err
 	}
 	for i := range page.Batches {
 		b := &page.Batches[i]
-		b.KeyName = keyName(keys, b.Key)
+		b.KeyName = c.keyName(b.Key)
 	}
 	return c.render(r, "batches", "Batches", page)
 }
@@ -168,11 +164,7 @@ func (c *Console) batchPage(r *request) error {
 		return c.batchProblem(r, err)
 	}
 	page := &batchPage{batchRow: c.batchRow(b), Now: c.clock()}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
-	if err != nil {
-		return err
-	}
-	page.KeyName = keyName(keys, b.Key)
+	page.KeyName = c.keyName(b.Key)
 	input, _, err := c.findFile(r, b.InputFile)
 	if err == nil {
 		page.InputName = input.Name

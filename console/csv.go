@@ -50,7 +50,7 @@ func (c *Console) usageCSV(r *request) error {
 	}
 	return c.download(r, "basegate-"+name+".csv", report.Usage{
 		Columns: columns,
-		Names:   report.Names{Keys: known.keys, Emails: known.emails},
+		Names:   report.Names{Keys: known.lookUp, Emails: known.emails},
 		Rows:    rows,
 	})
 }

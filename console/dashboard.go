@@ -1,11 +1,12 @@
 package console
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ type dashboardPage struct {
 	Total       gauges   // of the account
 	Keys        []keyRow // that are not revoked
 	RevokedKeys []keyRow
+	KeyPager    keyPager
 	Models      []modelRow
 	CanWarm     bool // models can be started from the console
 	Reply       bool // an administrator has replied to feedback, and the reply was not read
@@ -82,7 +84,7 @@ func newGauges(t budget.WindowTotals, c quota.Caps) gauges {
 }
 
 func (c *Console) dashboard(r *request) error {
-	page, err := c.dashboardPage(r.ctx(), r.account)
+	page, err := c.dashboardPage(r, r.account)
 	if err != nil {
 		return err
 	}
@@ -92,7 +94,8 @@ func (c *Console) dashboard(r *request) error {
 	return c.render(r, "dashboard", "Dashboard", page)
 }
 
-func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashboardPage, error) {
+func (c *Console) dashboardPage(r *request, a identity.Account) (dashboardPage, error) {
+	ctx := r.ctx()
 	page := dashboardPage{
 		Total:  newGauges(c.ledger.AccountTotals(a.ID), a.Caps),
 		Models: c.modelRows(), CanWarm: c.warm != nil,
@@ -100,10 +103,11 @@ func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashbo
 	for i, stats := 0, c.modelActivity(); i < len(page.Models); i++ {
 		page.Models[i].Activity = stats[page.Models[i].ID]
 	}
-	keys, err := c.keyRows(ctx, a.ID)
+	keys, pager, err := c.keyRows(r, a.ID, "/dashboard")
 	if err != nil {
 		return page, err
 	}
+	page.KeyPager = pager
 	activity, err := c.dashboardActivity(ctx, a.ID, keys)
 	if err != nil {
 		return page, err
@@ -124,20 +128,33 @@ func (c *Console) dashboardPage(ctx context.Context, a identity.Account) (dashbo
 	return page, err
 }
 
-// keyRows returns the keys of an account with their usage.
-func (c *Console) keyRows(ctx context.Context, account string) ([]keyRow, error) {
-	keys, err := c.keys.ListOf(ctx, account)
-	if err != nil {
-		return nil, err
+// keyPager links to the other pages of a list of keys.
+type keyPager struct{ First, Next string } // empty if there is none
+
+// keyRows returns the keys of an account with their usage, on the page of the list that the query names.
+func (c *Console) keyRows(r *request, account, path string) (rows []keyRow, pager keyPager, err error) {
+	skip, err := strconv.Atoi(cmp.Or(r.query("keys"), "0"))
+	if err != nil || skip < 0 {
+		return nil, pager, errNotFound
 	}
-	rows := make([]keyRow, len(keys))
+	keys, err := c.keys.ListOf(r.ctx(), account, skip)
+	if err != nil {
+		return nil, pager, err
+	}
+	if skip > 0 {
+		pager.First = path + "#keys"
+	}
+	if len(keys) == identity.MaxListed {
+		pager.Next = fmt.Sprintf("%s?keys=%d#keys", path, skip+len(keys))
+	}
+	rows = make([]keyRow, len(keys))
 	for i, k := range keys {
 		rows[i] = keyRow{Key: k, gauges: newGauges(c.ledger.KeyTotals(k.ID), k.Caps), Form: newKeyCapFields(k)}
-		if rows[i].LastUse, err = c.ledger.LastUse(ctx, k.ID); err != nil {
-			return nil, err
+		if rows[i].LastUse, err = c.ledger.LastUse(r.ctx(), k.ID); err != nil {
+			return nil, pager, err
 		}
 	}
-	return rows, nil
+	return rows, pager, nil
 }
 
 // warnings says why requests are refused: because a budget is used up, or because no backend of a model answers.

@@ -276,10 +276,12 @@ func (c *Console) explore(r *request) error {
 	if r.account.Admin {
 		page.Accounts = names.accounts
 	}
-	for _, k := range names.keys {
-		if e.Account == allAccounts || k.AccountID == e.Account {
-			page.Keys = append(page.Keys, k)
-		}
+	account := e.Account
+	if account == allAccounts {
+		account = ""
+	}
+	if page.Keys, err = c.keyOptions(r.ctx(), account, e.Key); err != nil {
+		return err
 	}
 	slices.SortFunc(page.Keys, func(a, b identity.Key) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
 	if err := c.readExploration(r, &page, names); err != nil {

@@ -304,7 +304,7 @@ func (c *Console) exportUsage(r *request) error {
 	}
 	name := fmt.Sprintf("basegate-usage-%s-%s-%s.%s", e.From.Format("20060102"), e.To.Format("20060102"), what, format)
 	u := report.Usage{
-		Columns: columns, Names: report.Names{Keys: known.keys, Emails: known.emails}, Rows: c.usages.Rows(r.ctx(), filter, by),
+		Columns: columns, Names: report.Names{Keys: known.lookUp, Emails: known.emails}, Rows: c.usages.Rows(r.ctx(), filter, by),
 	}
 	if format == "csv" {
 		return c.download(r, name, u)

@@ -81,13 +81,13 @@ func (c *Console) showFiles(r *request, status int, page filesPage) error {
 	if page.Used, err = c.batches.StoredBytes(r.ctx(), r.account.ID); err != nil {
 		return c.batchProblem(r, err)
 	}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
 	if err != nil {
 		return err
 	}
 	page.Keys = usableKeys(keys)
 	for _, f := range files {
-		page.Files = append(page.Files, fileRow{f, keyName(keys, f.Key)})
+		page.Files = append(page.Files, fileRow{f, c.keyName(f.Key)})
 	}
 	return c.renderStatus(r, status, "files", "Files", &page)
 }
@@ -102,23 +102,19 @@ func usableKeys(keys []identity.Key) (usable []identity.Key) {
 	return usable
 }
 
-// keyName returns the name of a key, or its id if it is not among the keys.
-func keyName(keys []identity.Key, id string) string {
-	for _, k := range keys {
-		if k.ID == id {
-			return k.Name
-		}
-	}
-	return id
+// keyName returns the name of a key, or its id if there is none with it.
+func (c *Console) keyName(id string) string {
+	p, _ := c.keys.Lookup(id)
+	return cmp.Or(p.KeyName, id)
 }
 
 // payingKey returns the id of a key of the user that can pay.
 func (c *Console) payingKey(ctx context.Context, account, id string) (string, error) {
-	keys, err := c.keys.ListOf(ctx, account)
-	if err != nil {
+	k, err := c.keys.Get(ctx, id)
+	if err != nil && !errors.Is(err, identity.ErrNoKey) {
 		return "", err
 	}
-	if !slices.ContainsFunc(usableKeys(keys), func(k identity.Key) bool { return k.ID == id }) {
+	if err != nil || k.AccountID != account || k.State != identity.KeyActive || k.Expired() {
 		return "", invalid("Choose one of your active keys.").on("key")
 	}
 	return id, nil
@@ -270,11 +266,11 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
 	if err != nil {
 		return err
 	}
-	page.fileRow = fileRow{f, keyName(keys, f.Key)}
+	page.fileRow = fileRow{f, c.keyName(f.Key)}
 	page.Limits, page.Keys = c.batches.Limits(), usableKeys(keys)
 	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
 	return c.renderStatus(r, status, "file", f.Name, &page)

@@ -134,7 +134,7 @@ func (c *Console) requests(r *request) error {
 		page.Account = cmp.Or(filter.Account, allAccounts)
 	}
 	if filter.Account != "" {
-		if page.Keys, err = c.keys.ListOf(r.ctx(), filter.Account); err != nil {
+		if page.Keys, err = c.keyOptions(r.ctx(), filter.Account, page.Key); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"errors"
 	"time"
 
 	"basegate/identity"
@@ -76,16 +77,11 @@ func (c *Console) requestPage(r *request) error {
 
 // keyOf returns a key of an account; zero if the account has none with this id.
 func (c *Console) keyOf(r *request, account, id string) (identity.Key, error) {
-	keys, err := c.keys.ListOf(r.ctx(), account)
-	if err != nil {
-		return identity.Key{}, err
+	k, err := c.keys.Get(r.ctx(), id)
+	if errors.Is(err, identity.ErrNoKey) || err == nil && k.AccountID != account {
+		return identity.Key{}, nil
 	}
-	for _, k := range keys {
-		if k.ID == id {
-			return k, nil
-		}
-	}
-	return identity.Key{}, nil
+	return k, err
 }
 
 // phases divides the time of a request: the wait for the model's boot, the wait in the queue, the time until the first

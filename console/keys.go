@@ -2,8 +2,10 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -119,17 +121,29 @@ func parseConcurrency(text string) (int, error) {
 
 // ownKey returns the key in the path if it is the user's own. It does not reveal whether another user has this key.
 func (c *Console) ownKey(r *request) (identity.Key, error) {
-	id := r.param("key")
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
-	if err != nil {
-		return identity.Key{}, err
+	k, err := c.keys.Get(r.ctx(), r.param("key"))
+	if errors.Is(err, identity.ErrNoKey) || err == nil && k.AccountID != r.account.ID {
+		return identity.Key{}, errNotFound
 	}
-	for _, k := range keys {
-		if k.ID == id {
-			return k, nil
-		}
+	return k, err
+}
+
+// keyOptions returns the keys that a form offers: those of an account, or of all if it is empty, at most as many as are listed
+// at a time, and the one that is chosen.
+func (c *Console) keyOptions(ctx context.Context, account, chosen string) ([]identity.Key, error) {
+	keys, err := c.keys.ListOf(ctx, account, 0)
+	if err != nil || chosen == "" || slices.ContainsFunc(keys, func(k identity.Key) bool { return k.ID == chosen }) {
+		return keys, err
 	}
-	return identity.Key{}, errNotFound
+	k, err := c.keys.Get(ctx, chosen)
+	switch {
+	case errors.Is(err, identity.ErrNoKey) || err == nil && account != "" && k.AccountID != account:
+		return keys, nil
+	case err != nil:
+		return nil, err
+	default:
+		return append(keys, k), nil
+	}
 }
 
 // keyActions are the changes of a key's state, by their names in paths.

@@ -46,7 +46,7 @@ func (c *Console) palette(r *request) error {
 	for _, p := range c.tutorial {
 		items = append(items, paletteItem{"Tutorial", p.Title, "", "/tutorial/" + p.Slug})
 	}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
 	if err != nil {
 		return err
 	}

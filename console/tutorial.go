@@ -40,7 +40,7 @@ func (c *Console) tutorialVariables(r *request) (docs.Variables, error) {
 	if !r.signedIn() {
 		return vars, nil
 	}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
 	if err != nil {
 		return vars, err
 	}

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -224,25 +225,26 @@ func forecastText(m month, used int64, c quota.Cap, now time.Time) string {
 
 // names are the names of the keys and accounts whose ids are in the ledger.
 type names struct {
-	keys     map[string]identity.Key
+	lookUp   func(key string) (identity.Principal, bool) // false for a key that the user may not see
 	emails   map[string]string
 	accounts []identity.Account
 }
 
 // readNames returns the names that the user may see: those of the user's own account, or all for an administrator.
 func (c *Console) readNames(ctx context.Context, a identity.Account) (names, error) {
-	n := names{keys: map[string]identity.Key{}, emails: map[string]string{a.ID: a.Email}}
-	owned, err := c.keys.ListOf(ctx, a.ID)
-	if err == nil && a.Admin {
-		if owned, err = c.keys.List(ctx); err == nil {
-			n.accounts, err = c.accounts.List(ctx)
+	n := names{emails: map[string]string{a.ID: a.Email}}
+	n.lookUp = func(key string) (identity.Principal, bool) {
+		p, err := c.keys.Lookup(key)
+		if errors.Is(err, identity.ErrKeyUnknown) || !a.Admin && p.AccountID != a.ID {
+			return identity.Principal{}, false
 		}
+		return p, true
 	}
-	if err != nil {
-		return n, err
-	}
-	for _, k := range owned {
-		n.keys[k.ID] = k
+	if a.Admin {
+		var err error
+		if n.accounts, err = c.accounts.List(ctx); err != nil {
+			return n, err
+		}
 	}
 	for _, other := range n.accounts {
 		n.emails[other.ID] = other.Email
@@ -250,7 +252,11 @@ func (c *Console) readNames(ctx context.Context, a identity.Account) (names, err
 	return n, nil
 }
 
-func (n names) key(id string) string     { return cmp.Or(n.keys[id].Name, id) }
+func (n names) key(id string) string {
+	p, _ := n.lookUp(id)
+	return cmp.Or(p.KeyName, id)
+}
+
 func (n names) account(id string) string { return cmp.Or(n.emails[id], id) }
 
 func (n names) shares(rows []usage.Row, by usage.Grouping, total int64) []share {
@@ -261,7 +267,8 @@ func (n names) shares(rows []usage.Row, by usage.Grouping, total int64) []share 
 		case usage.ByModel:
 			s.Name = r.Model
 		case usage.ByKey:
-			s.Name, s.Note = n.key(r.KeyID), n.keys[r.KeyID].Prefix
+			key, _ := n.lookUp(r.KeyID)
+			s.Name, s.Note = cmp.Or(key.KeyName, r.KeyID), key.KeyPrefix
 		case usage.ByWorkload:
 			s.Name = cmp.Or(r.Workload, "Not set")
 		case usage.ByUser:

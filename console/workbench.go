@@ -82,7 +82,7 @@ type modelOption struct {
 
 // workbenchOptions lists the user's keys and all models.
 func (c *Console) workbenchOptions(r *request) error {
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID)
+	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
 	if err != nil {
 		return err
 	}

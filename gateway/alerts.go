@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -97,7 +98,7 @@ func (g *Gateway) onBudgetAlarm(a budget.Alarm) {
 	g.notifier.Notify(notify.Notice{
 		Kind: string(e.Kind), Text: text, Percent: a.Percent, Detail: e.Detail,
 		Subject:  fmt.Sprintf("%s %s %s %s", e.AccountID, e.KeyID, a.Cap.Window, a.Cap.Meter),
-		Complete: func(ctx context.Context, n *notify.Notice) { g.nameOwner(ctx, n, e) },
+		Complete: func(_ context.Context, n *notify.Notice) { g.nameOwner(n, e) },
 	})
 }
 
@@ -106,25 +107,16 @@ func (g *Gateway) onBatchEnd(b batch.Batch) {
 	g.notifier.Notify(notify.Notice{
 		Kind: "batch_ended", Text: fmt.Sprintf("the batch %s is %s", b.ID, b.Status), Subject: b.ID,
 		Detail: fmt.Sprintf("%d of %d lines completed, %d failed", b.Done, b.Total, b.Failures),
-		Complete: func(ctx context.Context, n *notify.Notice) {
-			g.nameOwner(ctx, n, history.Event{AccountID: b.Account, KeyID: b.Key})
+		Complete: func(_ context.Context, n *notify.Notice) {
+			g.nameOwner(n, history.Event{AccountID: b.Account, KeyID: b.Key})
 		},
 	})
 }
 
 // nameOwner fills in the address of the account and the name of the key. Their ids stand for what cannot be read.
-func (g *Gateway) nameOwner(ctx context.Context, n *notify.Notice, e history.Event) {
-	n.Account, n.Key = e.AccountID, e.KeyID
-	keys, err := g.keys.ListOf(ctx, e.AccountID)
-	if err != nil {
-		return
-	}
-	for _, k := range keys {
-		n.Account = k.Email
-		if k.ID == e.KeyID {
-			n.Key = k.Name
-		}
-	}
+func (g *Gateway) nameOwner(n *notify.Notice, e history.Event) {
+	key, _ := g.keys.Lookup(e.KeyID)
+	n.Account, n.Key = cmp.Or(g.keys.Email(e.AccountID), e.AccountID), cmp.Or(key.KeyName, e.KeyID)
 }
 
 // meterNames are what a meter counts, in words.

@@ -297,7 +297,8 @@ func TestKeyDescribesItself(t *testing.T) {
 	for path, want := range map[string]string{
 		"object": `"key"`, "id": `"` + id + `"`, "name": `"k"`, "prefix": `"` + secret[:13] + `"`, "account": `"ada@example.org"`,
 		"models": `["m"]`, "expires_at": `"2100-01-31T00:00:00Z"`, "concurrency": `{"limit":3,"running":0,"waiting":0}`,
-		"caps.#.scope": `["key","key"]`, "caps.#.window": `["month","day"]`, "caps.#.meter": `["total","total"]`,
+		"account_concurrency": `{"limit":32,"running":0,"waiting":0}`,
+		"caps.#.scope":        `["key","key"]`, "caps.#.window": `["month","day"]`, "caps.#.meter": `["total","total"]`,
 		"caps.#.limit": `[1000,100]`, "caps.#.reserved": `[0,0]`,
 	} {
 		if got := gjson.Get(body, path).Raw; got != want {

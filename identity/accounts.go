@@ -196,11 +196,11 @@ func (a *Accounts) Set(ctx context.Context, email string, change func(*AccountFi
 			return err
 		}
 		account.Name, account.Admin, account.Concurrency, account.Caps = fields.Name, fields.Admin, fields.Concurrency, fields.Caps
-		owned, err := selectKeysOf(ctx, tx, account.ID)
+		above, err := selectKeysAbove(ctx, tx, account)
 		if err != nil {
 			return err
 		}
-		if err := checkAccountCaps(account.Caps, owned); err != nil {
+		if err := checkAccountCaps(account.Caps, above); err != nil {
 			return err
 		}
 		if err := updateAccount(ctx, tx, account); err != nil {

@@ -103,6 +103,14 @@ func (k *Keys) Identify(ctx context.Context, account, key string) (Principal, er
 	return found, err
 }
 
+// Email returns the address of the account with this id, or "" if there is none.
+func (k *Keys) Email(account string) string {
+	if found, ok := k.snapshot.Load().accounts.Load(account); ok {
+		return found.(*accountEntry).Load().Email //nolint:errcheck,forcetypeassert // the map holds nothing else
+	}
+	return ""
+}
+
 // Lookup returns the key with this id. For a key that may not be used, it returns the Principal together with the
 // error. The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrKeyExpired, ErrAccountDisabled or
 // ErrAccountPending, unwrapped.

@@ -22,20 +22,14 @@ func checkKeyCaps(c quota.Caps, a Account) error {
 	return nil
 }
 
-// checkAccountCaps returns ErrAboveAccount, naming every key whose caps exceed the new caps of its account. Revoked
-// keys do not count.
-func checkAccountCaps(c quota.Caps, owned []Key) error {
-	var over []string
-	for _, k := range owned {
-		if k.State == KeyRevoked {
-			continue
-		}
-		if excess := k.Caps.Excess(c); excess != "" {
-			over = append(over, fmt.Sprintf("%s (%s): %s", k.ID, k.Name, excess))
-		}
-	}
-	if over == nil {
+// checkAccountCaps returns ErrAboveAccount, naming keys whose caps exceed the new caps of their account.
+func checkAccountCaps(c quota.Caps, above []Key) error {
+	if len(above) == 0 {
 		return nil
+	}
+	var over []string
+	for _, k := range above {
+		over = append(over, fmt.Sprintf("%s (%s): %s", k.ID, k.Name, k.Caps.Excess(c)))
 	}
 	return fmt.Errorf("%w; lower or revoke these first: %s", ErrAboveAccount, strings.Join(over, "; "))
 }

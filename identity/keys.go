@@ -181,9 +181,30 @@ func (k *Keys) List(ctx context.Context) ([]Key, error) {
 	return selectKeys(ctx, k.db.Read())
 }
 
-// ListOf returns the keys of the account with this id, the oldest first.
-func (k *Keys) ListOf(ctx context.Context, account string) ([]Key, error) {
-	return selectKeysOf(ctx, k.db.Read(), account)
+// MaxListed is the number of keys that ListOf returns at a time.
+const MaxListed = 200
+
+// ListOf returns keys of the account with this id, at most MaxListed after those that are skipped: first those that are not
+// revoked, then the revoked ones, the oldest first. An empty account is all, in no particular order.
+func (k *Keys) ListOf(ctx context.Context, account string, skip int) ([]Key, error) {
+	return selectKeysOf(ctx, k.db.Read(), account, skip, MaxListed)
+}
+
+// Count returns how many keys of each account are not revoked, by the account's id.
+func (k *Keys) Count(ctx context.Context) (map[string]int, error) {
+	return countKeys(ctx, k.db.Read())
+}
+
+// Get returns the key with this id. The error may be ErrNoKey.
+func (k *Keys) Get(ctx context.Context, id string) (Key, error) {
+	found, err := selectKeysByID(ctx, k.db.Read(), id)
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(id))
+	}
+	if err != nil {
+		return Key{}, err
+	}
+	return found[0], nil
 }
 
 // Find returns the key that ref names. A ref is the key's id, its secret, or the beginning of its secret, up to the
@@ -197,7 +218,10 @@ func findKey(ctx context.Context, q querier, ref string) (Key, error) {
 	if isWellFormed(ref) {
 		return selectKeyByHash(ctx, q, hashSecret(ref))
 	}
-	found, err := selectKeysByIDOrPrefix(ctx, q, strings.TrimSuffix(ref, "…"))
+	found, err := selectKeysByID(ctx, q, ref)
+	if err == nil && len(found) == 0 {
+		found, err = selectKeysByPrefix(ctx, q, strings.TrimSuffix(ref, "…"))
+	}
 	switch {
 	case err != nil:
 		return Key{}, err

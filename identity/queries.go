@@ -222,9 +222,44 @@ func selectKeys(ctx context.Context, q querier) ([]Key, error) {
 	return list(ctx, q, scanKey, text)
 }
 
-func selectKeysOf(ctx context.Context, q querier, account string) ([]Key, error) {
-	const text = selectKey + ` WHERE a.id = $1 ORDER BY k.created_at, k.id`
-	return list(ctx, q, scanKey, text, account)
+// selectKeysOf reads in the order of the index keys_listed.
+func selectKeysOf(ctx context.Context, q querier, account string, skip, limit int) ([]Key, error) {
+	if account == "" {
+		return list(ctx, q, scanKey, selectKey+` ORDER BY k.id LIMIT $1 OFFSET $2`, limit, skip)
+	}
+	const text = selectKey + `
+		WHERE k.account_id = $1 ORDER BY (k.state = 'revoked'), k.created_at, k.id LIMIT $2 OFFSET $3`
+	return list(ctx, q, scanKey, text, account, limit, skip)
+}
+
+// selectKeysAbove returns keys of an account that are not revoked and have a cap above the account's, the oldest 20.
+func selectKeysAbove(ctx context.Context, q querier, a Account) ([]Key, error) {
+	const text = selectKey + `
+		WHERE k.account_id = $1 AND k.state <> 'revoked'
+		      AND (k.month_total > $2 OR k.day_total > $3 OR k.month_input > $4 OR k.month_output > $5)
+		ORDER BY k.created_at, k.id LIMIT 20`
+	c := a.Caps
+	return list(ctx, q, scanKey, text, a.ID, c.MonthTotal, c.DayTotal, c.MonthInput, c.MonthOutput)
+}
+
+// countKeys returns how many keys of each account are not revoked.
+func countKeys(ctx context.Context, q querier) (map[string]int, error) {
+	type count struct {
+		account string
+		n       int
+	}
+	counts, err := list(ctx, q, func(row scanner) (c count, err error) { err = row.Scan(&c.account, &c.n); return c, err },
+		`SELECT account_id, count(*) FROM keys WHERE state <> 'revoked' GROUP BY account_id`)
+	all := map[string]int{}
+	for _, c := range counts {
+		all[c.account] = c.n
+	}
+	return all, err
+}
+
+// selectKeysByID returns the key with an id, or none.
+func selectKeysByID(ctx context.Context, q querier, id string) ([]Key, error) {
+	return list(ctx, q, scanKey, selectKey+` WHERE k.id = $1`, id)
 }
 
 // countLiveKeys returns the number of keys of an account that are neither revoked nor expired, at most limit.
@@ -241,14 +276,20 @@ func countLiveKeys(ctx context.Context, q querier, account string, limit int) (n
 	return n, nil
 }
 
-// selectKeysByIDOrPrefix returns at most two keys that have ref as their id, or with a secret, or a replaced one, whose
-// prefix begins with ref. A ref no longer than secretTag, with which all secrets begin, matches no prefix.
-func selectKeysByIDOrPrefix(ctx context.Context, q querier, ref string) ([]Key, error) {
-	const text = selectKey + `
-		WHERE k.id = $1 OR (length($1) > $2 AND (substr(k.prefix, 1, length($1)) = $1 OR k.id IN (
-			SELECT key_id FROM replaced_secrets WHERE substr(prefix, 1, length($1)) = $1)))
+// selectKeysByPrefix returns at most two keys with a secret, or a replaced one, whose prefix begins with ref. A ref no longer
+// than secretTag, with which all secrets begin, matches none.
+func selectKeysByPrefix(ctx context.Context, q querier, ref string) ([]Key, error) {
+	begins := `substr(prefix, 1, length($1)) = $1`
+	switch {
+	case len(ref) <= len(secretTag):
+		return nil, nil
+	case len(ref) == prefixLength: // of which there is an index
+		begins = `prefix = $1`
+	}
+	text := selectKey + `
+		WHERE k.id IN (SELECT id FROM keys WHERE ` + begins + ` UNION SELECT key_id FROM replaced_secrets WHERE ` + begins + `)
 		ORDER BY k.created_at, k.id LIMIT 2`
-	return list(ctx, q, scanKey, text, ref, len(secretTag))
+	return list(ctx, q, scanKey, text, ref)
 }
 
 // selectKeyByHash returns ErrNoKey if no key has the secret or has had it.

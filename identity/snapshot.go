@@ -139,12 +139,7 @@ func (k *Keys) refresh(ctx context.Context) error {
 	if revision == last.at.revision && source == last.source {
 		return nil
 	}
-	tx, err := source.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return fmt.Errorf("read keys: %w", err)
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	if err := k.read(ctx, tx, last, source); err != nil {
+	if err := k.read(ctx, last, source); err != nil {
 		return err
 	}
 	if k.settings.Changed != nil {
@@ -155,7 +150,12 @@ func (k *Keys) refresh(ctx context.Context) error {
 
 // read reads what has changed since the last snapshot into it, or everything into a new one. What it reads may be newer than
 // the revision; then it is read again.
-func (k *Keys) read(ctx context.Context, tx *sql.Tx, last *snapshot, source *sql.DB) error {
+func (k *Keys) read(ctx context.Context, last *snapshot, source *sql.DB) error {
+	tx, err := source.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("read keys: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
 	if source == last.source {
 		changes, err := selectChanges(ctx, tx, last.at.revision)
 		if err != nil {
@@ -166,7 +166,6 @@ func (k *Keys) read(ctx context.Context, tx *sql.Tx, last *snapshot, source *sql
 		}
 	}
 	next := &snapshot{source: source}
-	var err error
 	if next.at, err = selectLatestChange(ctx, tx); err != nil {
 		return err
 	}

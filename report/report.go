@@ -15,12 +15,19 @@ import (
 
 // Names resolves the ids of the ledger. An id that it does not have is shown as it is.
 type Names struct {
-	Keys   map[string]identity.Key // by id
-	Emails map[string]string       // by account id
+	Keys   func(id string) (identity.Principal, bool) // nil: none is known
+	Emails map[string]string                          // by account id
 }
 
-func (n Names) keyPrefix(id string) string { return cmp.Or(n.Keys[id].Prefix, id) }
-func (n Names) keyName(id string) string   { return n.Keys[id].Name }
+func (n Names) key(id string) (key identity.Principal) {
+	if n.Keys != nil {
+		key, _ = n.Keys(id)
+	}
+	return key
+}
+
+func (n Names) keyPrefix(id string) string { return cmp.Or(n.key(id).KeyPrefix, id) }
+func (n Names) keyName(id string) string   { return n.key(id).KeyName }
 func (n Names) account(id string) string   { return cmp.Or(n.Emails[id], id) }
 
 // Usage is a report of usage. Each of its methods reads the rows once, and returns the first error of reading or

@@ -85,8 +85,12 @@ func rows(all ...usage.Row) iter.Seq2[usage.Row, error] {
 	}
 }
 
+func keysNamed(names map[string]identity.Principal) func(string) (identity.Principal, bool) {
+	return func(id string) (identity.Principal, bool) { p, ok := names[id]; return p, ok }
+}
+
 var testNames = report.Names{
-	Keys:   map[string]identity.Key{"key_1": {ID: "key_1", Prefix: "acs-bm-abcdef", Name: "laptop"}},
+	Keys:   keysNamed(map[string]identity.Principal{"key_1": {KeyPrefix: "acs-bm-abcdef", KeyName: "laptop"}}),
 	Emails: map[string]string{"acc_1": "ada@example.org"},
 }
 
@@ -181,7 +185,7 @@ func TestCSVEscapesFormulas(t *testing.T) {
 		"＠x":         "'＠x",
 		"=HYPERLINK": "'=HYPERLINK",
 	} {
-		names := report.Names{Keys: map[string]identity.Key{"key_1": {Prefix: "acs", Name: tag}}}
+		names := report.Names{Keys: keysNamed(map[string]identity.Principal{"key_1": {KeyPrefix: "acs", KeyName: tag}})}
 		row := usage.Row{KeyID: "key_1", User: tag, Workload: tag}
 		var csvOut, jsonOut bytes.Buffer
 		if err := (report.Usage{Columns: columns, Names: names, Rows: rows(row)}).WriteCSV(&csvOut); err != nil {

@@ -79,6 +79,8 @@ CREATE TRIGGER replaced_secrets_deleted AFTER DELETE ON replaced_secrets BEGIN
 END;
 -- +goose StatementEnd
 
--- The keys that count towards limits.keys_per_account, and those by which the operator has raised an account's slots.
+-- The keys that count towards limits.keys_per_account, all keys in the order of lists, and those by which the operator has raised
+-- an account's slots.
 CREATE INDEX keys_live ON keys (account_id, expires_at) WHERE state <> 'revoked';
+CREATE INDEX keys_listed ON keys (account_id, (state = 'revoked'), created_at, id);
 CREATE INDEX keys_operator_concurrency ON keys (account_id, concurrency) WHERE operator_concurrency IS NOT NULL AND state = 'active';
