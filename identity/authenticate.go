@@ -52,7 +52,9 @@ func (p Principal) MaxRunning(perKey int) int {
 
 // MaxRunningOfAccount returns how many requests of all keys of the account may run at a time if the configuration allows
 // perAccount. What the operator has given to the account or to one key is never too much for the account.
-func (p Principal) MaxRunningOfAccount(perAccount int) int { return max(perAccount, p.GrantedConcurrency) }
+func (p Principal) MaxRunningOfAccount(perAccount int) int {
+	return max(perAccount, p.GrantedConcurrency)
+}
 
 // Authenticate returns the key that has the secret. For a key that exists but may not be used, it returns the Principal
 // together with the error, for the log. The error is ErrKeyMissing, ErrKeyMalformed, ErrKeyUnknown, ErrKeyPaused,

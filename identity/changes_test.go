@@ -70,7 +70,9 @@ func TestFollowedChangesAddUpToWhatIsRead(t *testing.T) {
 				secrets = append(secrets, secret)
 			}
 		case 5:
-			_, err = here.Keys.Set(ctx, id, func(f *identity.KeyFields) { f.Concurrency, f.Caps.DayTotal = 1+rng.IntN(50), quota.Limit(rng.Int64N(9)) })
+			_, err = here.Keys.Set(ctx, id, func(f *identity.KeyFields) {
+				f.Concurrency, f.Caps.DayTotal = 1+rng.IntN(50), quota.Limit(rng.Int64N(9))
+			})
 		case 6:
 			_, err = here.Accounts.Set(ctx, email, func(f *identity.AccountFields) { f.Concurrency = rng.IntN(50) })
 		case 7:
