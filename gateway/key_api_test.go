@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -433,4 +434,36 @@ func TestDiagnosticsAreOnTheAdminListenerOnly(t *testing.T) {
 	if got := send(t, g.AdminAddr(), secret, "/v1/models", "").StatusCode; got != http.StatusNotFound {
 		t.Errorf("/v1/models on the admin listener: got %d, want 404", got)
 	}
+}
+
+func TestKeysOfAnAccountShareItsSlots(t *testing.T) {
+	finish := make(chan struct{})
+	c := newConfig(t, model("m", startBackend(t, finish)))
+	c.Limits.ConcurrencyPerKey, c.Limits.ConcurrencyPerAccount = 2, 3
+	first := newKey(t, c)
+	g, keys := start(t, c), otherProcess(t, c).Keys
+	_, second := createKey(t, keys, identity.NewKey{})
+	var clients sync.WaitGroup
+	for _, secret := range []string{first, first, second, second, second} {
+		clients.Go(func() {
+			if status, body := get(t, g, secret, "/v1/completions", completionOf("m")); status != http.StatusOK {
+				t.Errorf("got %d %s", status, body)
+			}
+		})
+	}
+	want := func(concurrency string) {
+		t.Helper()
+		poll.Until(t, "the account has "+concurrency, func() bool {
+			_, body := get(t, g, first, "/v1/key", "")
+			return gjson.Get(body, "account_concurrency").Raw == concurrency
+		})
+	}
+	want(`{"limit":3,"running":3,"waiting":2}`)
+	next := *c
+	next.Limits.ConcurrencyPerAccount = 4
+	g.Reload(&next)
+	want(`{"limit":4,"running":4,"waiting":1}`) // the fifth waits for its key
+	close(finish)
+	clients.Wait()
+	want(`{"limit":4,"running":0,"waiting":0}`)
 }

@@ -56,6 +56,20 @@ func TestOwnersFollowKeysAndAccountsAtTheCommitOfTheChange(t *testing.T) {
 			t.Errorf("got %d slots after a change of the default, want 3", slots)
 		}
 	}
+	ofAccount := func(change string, want int) {
+		t.Helper()
+		db.exec(t, change)
+		var slots int
+		if db.query(t, `SELECT slots FROM owner WHERE id = 'acc'`, nil, &slots); slots != want {
+			t.Errorf("%s: got %d slots of the account, want %d", change, slots, want)
+		}
+	}
+	ofAccount(`SELECT 1`, 12)
+	ofAccount(`UPDATE keys SET concurrency = 20`, 12) // by the holder
+	ofAccount(`UPDATE keys SET operator_concurrency = 20`, 20)
+	ofAccount(`UPDATE keys SET state = 'paused'`, 12)
+	ofAccount(`UPDATE keys SET state = 'active', operator_concurrency = NULL`, 12)
+	ofAccount(`UPDATE accounts SET concurrency = 13`, 13)
 	db.exec(t, `UPDATE accounts SET state = 'disabled'`)
 	if _, err := l.Reserve(t.Context(), payer, newRequest(), demand(1, 1), nil); !errors.Is(err, budget.ErrKeyDisabled) {
 		t.Errorf("a disabled account: got %v, want ErrKeyDisabled", err)
