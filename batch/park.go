@@ -184,6 +184,13 @@ func (p *poller) parkJobs(ctx context.Context, w *work) error {
 	return nil
 }
 
+// answers are what keys with parked batches have said.
+type answers struct {
+	due   []int64           // batches that go on
+	shown map[int64]waiting // of batches that may go on, and wait for their turn
+	keys  []parking         // whose batches all wait for the same
+}
+
 // unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on: those with the
 // earliest deadlines of each key, as many as their accounts may have in memory. In a cluster, the gateway does it that deletes
 // what has expired.
@@ -192,11 +199,9 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 	if !ok || p.isDraining() {
 		return nil
 	}
-	var due []int64
-	shown := map[int64]waiting{}
-	var keys []parking
+	a := answers{shown: map[int64]waiting{}}
 	for range maxAskedKeys {
-		if len(due) >= maxUnparked {
+		if len(a.due) >= maxUnparked {
 			break
 		}
 		first, err := firstParked(ctx, p.db.Read(), p.asked.account, p.asked.key)
@@ -204,61 +209,73 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 			p.asked.account, p.asked.key = "", ""
 			break
 		}
+		if err == nil {
+			p.asked.account, p.asked.key = first.Account, first.Key
+			err = p.askKey(ctx, w, &first, &a)
+		}
 		if err != nil {
 			return fmt.Errorf("find batches that wait: %w", err)
 		}
-		p.asked.account, p.asked.key = first.Account, first.Key
-		st := p.completer.Standing(first.Key)
-		if !p.isDue(&first, &st) && st.Reason != Nothing {
-			if now := waitOf(&st); first.wait != now {
-				keys = append(keys, parking{batch: &first, wait: now})
-			}
-			continue
-		}
-		all, err := parkedOf(ctx, p.db.Read(), first.Account, first.Key, maxParkedRead)
-		if err != nil {
-			return fmt.Errorf("find batches that wait: %w", err)
-		}
-		for i := range all {
-			b := &all[i]
-			switch {
-			case !p.isDue(b, &st):
-			case b.Status != InProgress && len(due) < maxUnparked, w.active[b.Account] < w.share && len(due) < maxUnparked:
-				due = append(due, b.seq)
-				if b.Status == InProgress {
-					w.active[b.Account]++
-				}
-			case !b.wait.reason.isForBackend():
-				shown[b.seq] = waiting{reason: Capacity} // for its turn
-			}
-		}
 	}
-	if len(due)+len(shown)+len(keys) == 0 {
+	if len(a.due)+len(a.shown)+len(a.keys) == 0 {
 		return nil
 	}
-	err := p.writeLeased(ctx, sweeperSeq, l, func(ctx context.Context, tx database.Tx) error {
-		for _, k := range keys {
-			if err := setParkedWait(ctx, tx, k.batch.Account, k.batch.Key, k.wait); err != nil {
-				return err
-			}
-		}
-		for seq, w := range shown {
-			if err := setWait(ctx, tx, seq, w); err != nil {
-				return err
-			}
-		}
-		for _, seq := range due {
-			if err := unpark(ctx, tx, seq); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := p.writeLeased(ctx, sweeperSeq, l, a.write); err != nil {
 		return fmt.Errorf("go on with batches that have waited: %w", err)
 	}
-	if len(due) > 0 {
+	if len(a.due) > 0 {
 		wake(p.created)
+	}
+	return nil
+}
+
+// askKey asks the key of a parked batch, the first of the key, which of them may go on.
+func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) error {
+	st := p.completer.Standing(first.Key)
+	if st.Reason != Nothing && !p.isDue(first, &st) {
+		if now := waitOf(&st); first.wait != now {
+			a.keys = append(a.keys, parking{batch: first, wait: now})
+		}
+		return nil
+	}
+	all, err := parkedOf(ctx, p.db.Read(), first.Account, first.Key, maxParkedRead)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		b := &all[i]
+		if !p.isDue(b, &st) {
+			continue
+		}
+		running := b.Status == InProgress
+		switch {
+		case len(a.due) < maxUnparked && (!running || w.active[b.Account] < w.share):
+			a.due = append(a.due, b.seq)
+			if running {
+				w.active[b.Account]++
+			}
+		case !b.wait.reason.isForBackend():
+			a.shown[b.seq] = waiting{reason: Capacity}
+		}
+	}
+	return nil
+}
+
+func (a *answers) write(ctx context.Context, tx database.Tx) error {
+	for _, k := range a.keys {
+		if err := setParkedWait(ctx, tx, k.batch.Account, k.batch.Key, k.wait); err != nil {
+			return err
+		}
+	}
+	for seq, w := range a.shown {
+		if err := setWait(ctx, tx, seq, w); err != nil {
+			return err
+		}
+	}
+	for _, seq := range a.due {
+		if err := unpark(ctx, tx, seq); err != nil {
+			return err
+		}
 	}
 	return nil
 }
