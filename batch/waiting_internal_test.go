@@ -245,7 +245,7 @@ func checkedGateway(t *testing.T, check func(ctx context.Context, account string
 	settings.MaxFileBytes, settings.MaxAccountBytes, settings.MaxLineBytes = 100<<20, 100<<20, 1<<20
 	g.Reload(settings)
 	g.testCompleter.mu.Lock()
-	g.testCompleter.check = check
+	g.check = check
 	g.testCompleter.mu.Unlock()
 	return g
 }
