@@ -224,18 +224,13 @@ func TestPagesOfAnAccountWithManyKeys(t *testing.T) {
 	env := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL())
 	env.run("account", "set", env.email, "--admin")
 	g := env.serve()
-	db, numbers, hash := env.openLedger(), `WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < $2)`, `randomblob(32)`
+	db, numbers, hash := env.openLedger(), `WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < %d)`, `randomblob(32)`
 	if env.postgresURL != "" {
-		numbers, hash = `WITH s (n) AS (SELECT generate_series(1, $2::bigint))`, `sha256(n::text::bytea)`
+		numbers, hash = `WITH s (n) AS (SELECT generate_series(1, %d))`, `sha256(n::text::bytea)`
 	}
-	db.SetMaxOpenConns(1)
-	if env.postgresURL == "" { // the random hashes touch all pages of their index again and again
-		_, err := db.ExecContext(t.Context(), `PRAGMA cache_size = -262144`)
-		must(t, err)
-	}
-	_, err := db.ExecContext(t.Context(), numbers+`
+	_, err := db.ExecContext(t.Context(), fmt.Sprintf(numbers, keys)+`
 		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, created_at)
-		SELECT 'many_' || n, a.id, 'n', 'acs-bm-000000', `+hash+`, 'active', n FROM s, accounts a WHERE a.email = $1`, env.email, keys)
+		SELECT 'many_' || n, a.id, 'n', 'acs-bm-000000', `+hash+`, 'active', n FROM s, accounts a WHERE a.email = $1`, env.email)
 	must(t, err)
 	var account string
 	must(t, db.QueryRowContext(t.Context(), `SELECT id FROM accounts WHERE email = $1`, env.email).Scan(&account))
