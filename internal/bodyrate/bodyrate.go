@@ -12,8 +12,9 @@ import (
 const (
 	// Timeout is how long a client may take to send a body.
 	Timeout = 2 * time.Minute
-	// After the first Window, MinBytes must arrive in every further one.
-	Window   = 10 * time.Second
+	// Window is the time in which MinBytes must arrive, after the first two.
+	Window = 10 * time.Second
+	// MinBytes must arrive in every Window.
 	MinBytes = 64 << 10
 	// deadlineStep is how far the read deadline must move to be set again.
 	deadlineStep = time.Second
