@@ -56,17 +56,15 @@ func (b *Backend) WrongServer(ctx context.Context) string {
 	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
 		return ""
 	}
-	switch e {
-	case eventUnreachable:
-		return reason
-	case eventSleeping: // /v1/models responds then too
-		models, err := b.Get(ctx, "/v1/models")
-		if err != nil || models.Status != http.StatusOK {
-			return ""
-		}
-		if difference, usable := b.compareServed(gjson.GetBytes(models.Body, "data")); !usable {
-			return difference
-		}
+	if e != eventSleeping {
+		return reason // empty if it serves
+	}
+	models, err := b.Get(ctx, "/v1/models") // responds then too
+	if err != nil || models.Status != http.StatusOK {
+		return ""
+	}
+	if difference, usable := b.compareServed(gjson.GetBytes(models.Body, "data")); !usable {
+		return difference
 	}
 	return ""
 }

@@ -16,6 +16,8 @@ const resolveTimeout = 2 * time.Second
 // qualified matches names that a mail server takes for the name of a client: servers refuse those without a dot.
 var qualified = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
 
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
 // helo returns what the gateway calls itself to the server (RFC 5321, 4.1.3): what is configured, or the fully qualified name of
 // this machine, or else the address from which it reaches the server.
 func (s *Settings) helo(ctx context.Context) string {
@@ -58,10 +60,14 @@ func usableName(name string) string {
 func (s *Settings) localAddress(ctx context.Context) netip.Addr {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", s.String())
 	if err != nil {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		return loopback
 	}
 	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr() //nolint:forcetypeassert // of UDP
+	local, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	if err != nil {
+		return loopback
+	}
+	return local.Addr()
 }
 
 func addressLiteral(a netip.Addr) string {

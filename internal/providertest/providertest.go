@@ -149,5 +149,5 @@ func (p *Provider) userInfo(w http.ResponseWriter, r *http.Request) {
 func respond(w http.ResponseWriter, status int, body map[string]any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(body)
+	json.NewEncoder(w).Encode(body) //nolint:errcheck // a client that has left
 }
