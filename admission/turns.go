@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Turns gives a fixed number of places to accounts in turn. It bounds work that is done before a request is admitted to a
-// backend, such as an upload or the validation of a file: whatever one account does, others get places. It stores nothing and
-// limits no time; who holds a place ends slow work.
+// Turns gives a number of places to accounts in turn. It bounds work such as an upload, the validation of a file or the
+// requests at a backend: whatever one account does, others get places. It stores nothing and limits no time; who holds a place
+// ends slow work.
 //
-// Only an account that holds none gets one of the last half of the places, so that one is free for others unless as many
-// accounts are at work.
+// With a limit per account, only an account that holds none gets one of the last half of the places, so that one is free for
+// others unless as many accounts are at work.
 type Turns struct {
-	places     int
-	perAccount int
+	perAccount int // 0: no limit
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the fields below
+	places   int
 	used     int
 	waiting  int
 	refused  uint64
@@ -35,10 +35,10 @@ type accountTurns struct {
 	turn    *list.Element // in Turns.queue; nil if nobody waits
 }
 
-// Turn is a place that is held.
+// Turn is a place that is held. The zero value holds none.
 type Turn struct {
 	turns   *Turns
-	account *accountTurns
+	account *accountTurns // nil after Try
 	granted chan struct{}
 	since   time.Time // when it began to wait
 	held    bool
@@ -52,9 +52,30 @@ type TurnsStats struct {
 	Longest                  time.Duration // that somebody waits now
 }
 
-// NewTurns returns places of which an account holds at most perAccount.
+// NewTurns returns places of which an account holds at most perAccount; 0 means any number.
 func NewTurns(places, perAccount int) *Turns {
 	return &Turns{places: places, perAccount: perAccount, accounts: map[string]*accountTurns{}}
+}
+
+// SetPlaces changes the number of places. Places that are held beyond it are kept until they are released.
+func (t *Turns) SetPlaces(places int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.places = places
+	t.dispatch()
+}
+
+// Try takes a place if one is free and nobody waits. It does not count the place as one of an account, so it is for places
+// without a limit per account.
+func (t *Turns) Try(turn *Turn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.used >= t.places || t.waiting > 0 {
+		return false
+	}
+	t.used++
+	turn.turns, turn.held = t, true
+	return true
 }
 
 // Acquire waits for a place. Accounts get places in turn, and the calls of one account in order of arrival. The caller must
@@ -132,7 +153,7 @@ func (t *Turns) dispatch() {
 
 // mayTake reports whether an account may have another place. t.mu is held.
 func (t *Turns) mayTake(a *accountTurns) bool {
-	if a.held == 0 {
+	if a.held == 0 || t.perAccount == 0 {
 		return t.used < t.places
 	}
 	return a.held < t.perAccount && t.used < t.places/2
@@ -151,14 +172,21 @@ func (t *Turns) release(turn *Turn) {
 		return
 	}
 	turn.held = false
-	turn.account.held--
 	t.used--
+	if turn.account == nil {
+		t.dispatch()
+		return
+	}
+	turn.account.held--
 	t.dispatch()
 	t.forget(turn.account)
 }
 
 // Release gives the place back. Further calls have no effect.
 func (turn *Turn) Release() {
+	if turn.turns == nil {
+		return
+	}
 	turn.turns.mu.Lock()
 	defer turn.turns.mu.Unlock()
 	turn.turns.release(turn)

@@ -36,6 +36,7 @@ type Backend struct {
 	mu       sync.Mutex // guards the fields below
 	life     lifecycle
 	inFlight int64
+	readFrom int64 // the queue is read at once when as many attempts are in flight
 	mismatch mismatch
 
 	commands  commandLog // has a mutex of its own
@@ -43,6 +44,7 @@ type Backend struct {
 
 	bootFailures atomic.Int64 // launches and wakes that have failed
 	places       places
+	turns        turns
 	queued       atomic.Int64 // requests that waited at the server at the last probe that read it
 	recent       atomic.Int64 // leases; see Model.countLease
 	watched      atomic.Int64 // when a batch line last asked for a place, in nanoseconds since 1970
@@ -56,6 +58,7 @@ type Backend struct {
 	clock         func() time.Time
 	lacksLogprobs atomic.Bool
 	probeNow      chan struct{} // requests an immediate probe
+	queueNow      chan struct{} // requests that the queue is read at once
 	leases        *leases       // nil unless several gateways share the backend
 	fences        *fences       // of programs, unless leases is set
 	stopProbes    func()
@@ -72,9 +75,9 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
 		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
 		observer: &f.observer,
-		places:   places{shared: &f.sharedPlaces},
-		probeNow: make(chan struct{}, 1),
-		leases:   f.leases, fences: &f.fences,
+		places:   places{shared: &f.sharedPlaces}, turns: newTurns(), readFrom: burstFrom,
+		probeNow: make(chan struct{}, 1), queueNow: make(chan struct{}, 1),
+		leases: f.leases, fences: &f.fences,
 		stopProbes: func() {},
 	}
 	b.config.Store(&c)

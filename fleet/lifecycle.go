@@ -103,6 +103,9 @@ func (b *Backend) transition(e event, reason string) bool {
 	from, fromSince := b.life.state, b.life.since
 	b.life.state, b.life.reason, b.life.since = next, reason, now
 	b.life.changes++
+	if next != Ready {
+		b.turns.open()
+	}
 	switch next {
 	case Ready:
 		b.life.lastUsed, b.life.stoppedByOperator = now, false
@@ -402,6 +405,10 @@ func (b *Backend) acquire() (Run, bool) {
 		}
 	}
 	b.inFlight++
+	if b.inFlight >= b.readFrom { // a burst would fill the engine's queue before the next probe
+		b.readFrom = 2 * b.inFlight
+		b.readQueueSoon()
+	}
 	b.touch()
 	return run, true
 }
@@ -409,7 +416,9 @@ func (b *Backend) acquire() (Run, bool) {
 func (b *Backend) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.inFlight--
+	if b.inFlight--; b.inFlight < busyFrom {
+		b.readFrom = burstFrom
+	}
 	b.touch()
 	b.stopIfDrained()
 }

@@ -17,6 +17,8 @@ var (
 		"Expected duration of a boot of the backend: the median of the last ones, or the configured estimate.", []string{"model", "backend"}, nil)
 	inFlightDesc = prometheus.NewDesc("basegate_backend_in_flight",
 		"Attempts in flight at the backend.", []string{"model", "backend"}, nil)
+	heldDesc = prometheus.NewDesc("basegate_backend_held_requests",
+		"Requests that wait here for the turn of their account because the backend's engine is full.", []string{"model", "backend"}, nil)
 	mismatchDesc = prometheus.NewDesc("basegate_backend_wrong_checkpoint",
 		"1 if the backend serves another checkpoint than the configured one.", []string{"model", "backend"}, nil)
 	bootFailuresDesc = prometheus.NewDesc("basegate_backend_boot_failures_total",
@@ -39,6 +41,7 @@ func (*Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- transitionsDesc
 	ch <- estimateDesc
 	ch <- inFlightDesc
+	ch <- heldDesc
 	ch <- mismatchDesc
 	ch <- bootFailuresDesc
 	ch <- breakerDesc
@@ -72,6 +75,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(readyDesc, ready)
 			gauge(mismatchDesc, mismatch)
 			gauge(inFlightDesc, float64(b.InFlight()))
+			gauge(heldDesc, float64(b.Held()))
 			gauge(breakerDesc, breakerValue[b.Breaker()])
 		}
 	}

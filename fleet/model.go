@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"basegate/admission"
 	"basegate/breaker"
 	"basegate/config"
 )
@@ -152,8 +153,9 @@ type Filter func(*Backend) bool
 
 // Caller is what decides which backends a request may use. The zero value is the gateway itself.
 type Caller struct {
-	Key    string // whose failures alone do not close a backend to others; breaker.AnyKey: no key's
-	Filter Filter
+	Key     string // whose failures alone do not close a backend to others; breaker.AnyKey: no key's
+	Account string // that takes turns with others at a full backend; empty: the request is not held back
+	Filter  Filter
 }
 
 // suitable returns the backends that suit a request.
@@ -366,39 +368,71 @@ type FailedAttempt struct {
 // probe may be outdated; but not one that the gateway can launch, and not a sleeping one, which must be woken first. If
 // no backend can be leased for the first attempt of a request, Acquire starts the model.
 //
-// The error is ErrUnsuitable, ErrNoOtherBackend, a *BreakerOpenError, a *BootingError or a *BootFailedError. The caller
-// must release the lease.
+// The error is ErrUnsuitable, ErrFull, ErrNoOtherBackend, a *BreakerOpenError, a *BootingError or a *BootFailedError. The
+// caller must release the lease.
 func (m *Model) Acquire(tried []FailedAttempt, c Caller, p Prefix) (*Lease, error) {
+	l, full, err := m.acquire(tried, c, p)
+	if full != nil {
+		return nil, ErrFull
+	}
+	return l, err
+}
+
+// acquire is Acquire. If those backends are full, it returns the one where the fewest requests wait.
+func (m *Model) acquire(tried []FailedAttempt, c Caller, p Prefix) (l *Lease, full *Backend, err error) {
 	suitable := m.suitable(c)
 	if len(suitable) == 0 {
-		return nil, ErrUnsuitable
+		return nil, nil, ErrUnsuitable
 	}
+	penalty := 0 // of full
 	for _, candidate := range m.ranked(suitable, tried, p) {
 		b := candidate.backend
-		run, acquired := b.acquire()
-		if !acquired {
+		if full != nil && candidate.penalty > penalty {
+			break
+		}
+		var turn admission.Turn
+		if c.Account != "" && !b.turns.places.Try(&turn) {
+			if b.serves(c) && (full == nil || b.Held() < full.Held()) {
+				full, penalty = b, candidate.penalty
+			}
 			continue
 		}
-		permit, err := b.breaker.Allow(c.Key)
-		if err != nil {
-			b.release()
-			continue
+		if l := m.lease(b, c); l != nil {
+			l.turn = turn
+			return l, nil, nil
 		}
-		m.countLease(b)
-		return &Lease{Backend: b, permit: permit, run: run}, nil
+		turn.Release()
+	}
+	if full != nil {
+		return nil, full, nil
 	}
 	if len(tried) == 0 {
 		if err := start(suitable, "requested by a client"); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if err := breakersOpen(suitable, c); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(tried) == 0 { // the breakers are half-open and their trial attempts are in flight
-		return nil, &BreakerOpenError{RetryIn: time.Second}
+		return nil, nil, &BreakerOpenError{RetryIn: time.Second}
 	}
-	return nil, ErrNoOtherBackend
+	return nil, nil, ErrNoOtherBackend
+}
+
+// lease leases a backend; nil if it takes no attempt.
+func (m *Model) lease(b *Backend, c Caller) *Lease {
+	run, acquired := b.acquire()
+	if !acquired {
+		return nil
+	}
+	permit, err := b.breaker.Allow(c.Key)
+	if err != nil {
+		b.release()
+		return nil
+	}
+	m.countLease(b)
+	return &Lease{Backend: b, permit: permit, run: run}
 }
 
 // ranked returns those of the backends that an attempt may use, best first.
@@ -428,6 +462,7 @@ type Lease struct {
 	*Backend
 	permit *breaker.Permit
 	run    Run
+	turn   admission.Turn // of an attempt of an account
 }
 
 // Run is one run of a backend's engine. The zero value is one that may have been dead before the attempt.
@@ -461,6 +496,7 @@ func (l *Lease) Release() {
 	l.permit.Close()
 	l.listening.forget(l)
 	l.release()
+	l.turn.Release()
 }
 
 // markUnreachable makes a ready backend unreachable and requests a probe.

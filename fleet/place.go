@@ -122,7 +122,7 @@ func (m *Model) AcquirePlace(c Caller, most int) (*Place, error) {
 			}
 			ready = true
 			b.watchQueue()
-			if b.queued.Load() > 0 {
+			if b.hasQueue() {
 				continue
 			}
 			if n, free := b.places.room(int64(most)); free && (chosen == nil || n < fewest) {
@@ -151,7 +151,7 @@ func (p *Place) Prefer(prefix Prefix, caller Caller) {
 		c := candidate{backend: b, load: b.places.load()}
 		if b == p.Backend {
 			c.load-- // without this line
-		} else if !b.serves(caller) || b.queued.Load() > 0 || c.load >= p.most {
+		} else if !b.serves(caller) || b.hasQueue() || c.load >= p.most {
 			continue
 		}
 		candidates = append(candidates, c)
@@ -178,7 +178,7 @@ func (p *Place) Release() { p.Backend.places.release() }
 const (
 	// queueWatch is how long a backend's queue is watched after a batch line has asked for a place.
 	queueWatch = 30 * time.Second
-	// queueProbeInterval is the probe interval of a backend whose queue is watched.
+	// queueProbeInterval is how often the queue of a backend is read that is watched or busy.
 	queueProbeInterval = time.Second
 )
 
@@ -192,31 +192,50 @@ func (b *Backend) watchQueue() {
 
 // watchesQueue reports whether probes read the length of the queue.
 func (b *Backend) watchesQueue() bool {
-	return b.clock().UnixNano()-b.watched.Load() < int64(queueWatch)
+	return b.clock().UnixNano()-b.watched.Load() < int64(queueWatch) || b.InFlight() >= busyFrom || b.turns.limited()
 }
 
-// probeQueue stores how many requests wait in vLLM's own queue. A backend that does not tell has no queue.
+// hasQueue reports whether requests wait for the backend, at the server or here.
+func (b *Backend) hasQueue() bool { return b.queued.Load() > 0 || b.Held() > 0 }
+
+// probeQueue reads how many requests wait in vLLM's own queue. A backend that does not tell has no queue. Batch lines that run
+// count as those that wait, since live requests are not held back because of them.
 func (b *Backend) probeQueue(ctx context.Context) {
+	b.mu.Lock()
+	b.readFrom = max(burstFrom, 2*b.inFlight)
+	b.mu.Unlock()
 	response, err := b.Get(ctx, "/metrics")
-	if err != nil || response.Status != http.StatusOK {
+	if err != nil {
 		b.queued.Store(0)
+		b.turns.expire(b.clock())
 		return
 	}
-	b.queued.Store(waitingRequests(response.Body))
+	running, waiting, known := engineLoad(response.Body)
+	b.queued.Store(waiting)
+	if known && response.Status == http.StatusOK {
+		b.turns.observe(b.clock(), running, max(0, waiting-b.places.load()))
+	} else {
+		b.turns.open()
+	}
 }
 
-// waitingRequests returns the sum of vllm:num_requests_waiting over the engines of a server, from its metrics.
-func waitingRequests(metrics []byte) (sum int64) {
-	const name = "vllm:num_requests_waiting"
+// engineLoad returns how many requests run and wait in the engines of a server, from its metrics.
+func engineLoad(metrics []byte) (running, waiting int64, known bool) {
 	lines := bufio.NewScanner(bytes.NewReader(metrics))
 	for lines.Scan() {
-		rest, found := strings.CutPrefix(lines.Text(), name)
-		if !found || rest == "" || (rest[0] != '{' && rest[0] != ' ') {
+		rest, found := strings.CutPrefix(lines.Text(), "vllm:num_requests_")
+		end := strings.IndexAny(rest, "{ ")
+		if !found || end < 0 {
 			continue
 		}
-		if value, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64); err == nil {
-			sum += int64(value)
+		value, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
+		switch {
+		case err != nil:
+		case rest[:end] == "running":
+			running += int64(value)
+		case rest[:end] == "waiting":
+			waiting, known = waiting+int64(value), true
 		}
 	}
-	return sum
+	return running, waiting, known
 }

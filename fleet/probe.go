@@ -20,46 +20,68 @@ import (
 // boot time, which the next clients get as an estimate, is accurate to this interval.
 const startingProbeInterval = 100 * time.Millisecond
 
-// probeUntil probes the backend at the probe interval, and at once after probeSoon, until ctx ends or removed is
-// closed.
+// probeUntil probes the backend at the probe interval, and at once after probeSoon, until ctx ends or removed is closed. It
+// reads the queue of a busy backend in between.
 func (b *Backend) probeUntil(ctx context.Context, removed <-chan struct{}) {
 	timer := time.NewTimer(b.settings.ProbeInterval)
 	defer timer.Stop()
+	defer b.turns.open()
+	due := time.Now().Add(b.settings.ProbeInterval)
 	for {
+		probes := true
 		select {
 		case <-ctx.Done():
 			return
 		case <-removed:
 			return
+		case <-b.queueNow:
+			probes = false
 		case <-timer.C:
+			probes = !time.Now().Before(due)
 		case <-b.probeNow:
 		}
-		b.probe(ctx)
+		if probes {
+			b.probe(ctx)
+			due = time.Now().Add(b.probeInterval())
+		}
+		next := time.Until(due)
 		if b.watchesQueue() {
 			b.readQueue(ctx)
+			next = min(time.Until(due), b.queueInterval())
 		}
-		interval := b.settings.ProbeInterval
-		if b.watchesQueue() {
-			interval = min(interval, queueProbeInterval)
-		}
-		if state, _ := b.State(); state == Starting {
-			interval = min(interval, startingProbeInterval)
-		}
-		if b.listening.decides() {
-			interval = min(interval, refusedProbeInterval)
-		}
-		timer.Reset(interval)
+		timer.Reset(next)
 	}
+}
+
+// probeInterval returns how long after a probe the next one follows.
+func (b *Backend) probeInterval() time.Duration {
+	interval := b.settings.ProbeInterval
+	if state, _ := b.State(); state == Starting {
+		interval = min(interval, startingProbeInterval)
+	}
+	if b.listening.decides() {
+		interval = min(interval, refusedProbeInterval)
+	}
+	return interval
 }
 
 // readQueue reads the length of a ready backend's queue.
 func (b *Backend) readQueue(ctx context.Context) {
 	if !b.isReady() {
+		b.turns.open()
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.settings.ProbeTimeout)
 	defer cancel()
 	b.probeQueue(ctx)
+}
+
+// readQueueSoon requests that the queue is read at once.
+func (b *Backend) readQueueSoon() {
+	select {
+	case b.queueNow <- struct{}{}:
+	default:
+	}
 }
 
 // probeSoon requests an immediate probe.

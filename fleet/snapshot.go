@@ -27,6 +27,7 @@ type BackendSnapshot struct {
 	Version  string    `json:"version,omitempty"` // of vLLM
 	Breaker  string    `json:"breaker"`
 	InFlight int64     `json:"in_flight"`
+	Held     int       `json:"held"` // requests that wait here because the engine is full
 }
 
 // Snapshot returns the state of every model, in the order of the configuration.
@@ -65,6 +66,6 @@ func (b *Backend) snapshot() BackendSnapshot {
 	b.mu.Unlock()
 	return BackendSnapshot{
 		Name: b.Name, URL: b.URL("").String(), GPU: b.GPU, State: l.state, Since: l.since.UTC(), Reason: l.reason,
-		Version: b.Version(), Breaker: string(b.Breaker()), InFlight: inFlight,
+		Version: b.Version(), Breaker: string(b.Breaker()), InFlight: inFlight, Held: b.Held(),
 	}
 }

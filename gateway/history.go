@@ -16,6 +16,7 @@ func (g *Gateway) sampleGauges() history.Gauges {
 	}
 	for _, m := range g.fleet.Models() {
 		for _, b := range m.Backends() {
+			sampled.Waiting += b.Held()
 			sampled.InFlight[history.Key{Model: m.ID(), Backend: b.Name}] = int(b.InFlight())
 		}
 	}

@@ -38,14 +38,14 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 	once := false // a RetryElsewhereOnce has been used
 	prefix := x.prefix()
 	for x.attempts.count < x.settings.Attempts {
-		lease, err := x.model.Acquire(x.attempts.tried, x.routing(), prefix)
+		lease, err := s.acquire(x, prefix)
 		if err != nil && x.attempts.count == 0 {
-			lease, err = x.acquireAfterBoot(err, prefix)
-			if err != nil {
-				return nil, err
-			}
+			lease, err = s.acquireAfterBoot(x, err, prefix)
 		}
 		if err != nil {
+			if x.attempts.count == 0 || x.cancelled() {
+				return nil, x.unavailable(err)
+			}
 			break
 		}
 		x.attempts.count++
@@ -79,22 +79,45 @@ func (x *exchange) routing() fleet.Caller {
 	return fleet.Caller{Key: x.caller.identity.KeyID, Filter: x.attempts.usable}
 }
 
+// acquire leases a backend for the next attempt. If those that suit are full, a completion waits for its account's turn there;
+// a line of a batch has its place already, and a call of the tokenizer takes none of the engine's.
+func (s *Server) acquire(x *exchange, prefix fleet.Prefix) (*fleet.Lease, error) {
+	routing := x.routing()
+	if x.reservation != nil && x.caller.line == nil {
+		routing.Account = x.caller.identity.AccountID
+	}
+	lease, err := x.model.Acquire(x.attempts.tried, routing, prefix)
+	if !errors.Is(err, fleet.ErrFull) {
+		return lease, err //nolint:wrapcheck // converted by unavailable
+	}
+	began := time.Now()
+	x.delivery.keepalive.waitingFor(waitingForTurn)
+	lease, err = x.model.AcquireInTurn(x.r.Context(), x.attempts.tried, routing, prefix)
+	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
+	held := time.Since(began)
+	x.timings.queued += held
+	if err != nil || held < reauthenticateAfter {
+		return lease, err //nolint:wrapcheck // converted by unavailable
+	}
+	if _, err := s.identify(x); err != nil {
+		lease.Release()
+		return nil, x.refuseKey(err)
+	}
+	return lease, nil
+}
+
 // acquireAfterBoot leases a backend for the first attempt if the model has been stopped since awaitModel, as it may
 // have been while the request waited for a slot or for its reservation. err is that of Acquire. It waits for what is
 // left of cold_wait.
-func (x *exchange) acquireAfterBoot(err error, prefix fleet.Prefix) (*fleet.Lease, error) {
+func (s *Server) acquireAfterBoot(x *exchange, err error, prefix fleet.Prefix) (*fleet.Lease, error) {
 	if _, booting := errors.AsType[*fleet.BootingError](err); !booting {
-		return nil, x.unavailable(err)
+		return nil, err
 	}
 	if err := x.awaitModel(); err != nil {
 		return nil, err
 	}
 	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
-	lease, err := x.model.Acquire(nil, x.routing(), prefix)
-	if err != nil {
-		return nil, x.unavailable(err)
-	}
-	return lease, nil
+	return s.acquire(x, prefix)
 }
 
 // prefix returns what decides on the backend of a completion. Calls of the tokenizer have no reservation and no prefix.

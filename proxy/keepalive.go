@@ -160,5 +160,6 @@ func (x *exchange) bootComment() string {
 }
 
 func waitingForBudget() string     { return "queued for the budget" }
+func waitingForTurn() string       { return "queued, the model is full" }
 func waitingForFirstEvent() string { return "waiting for the first token" }
 func waitingForNextEvent() string  { return "waiting for the next token" }
