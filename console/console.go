@@ -29,6 +29,7 @@ import (
 	"basegate/history"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
+	"basegate/notify"
 	"basegate/prompts"
 	"basegate/sso"
 	"basegate/usage"
@@ -36,13 +37,12 @@ import (
 
 // Settings are the part of the configuration that a reload may change.
 type Settings struct {
-	PublicURL       *url.URL                   // of the gateway, for browsers and clients
-	ClientAddress   func(*http.Request) string // returns the address of a request's client
-	FeedbackWebhook *url.URL                   // is called with every feedback; nil if there is none
-	KeyLifetime     time.Duration              // after which a new key expires unless chosen otherwise; 0: never
-	AccessRequests  bool                       // users without an account can request one
-	Provider        *sso.Provider              // with which users can sign in beside passwords; nil if there is none
-	Configuration   []ConfigValue              // of the gateway, for administrators
+	PublicURL      *url.URL                   // of the gateway, for browsers and clients
+	ClientAddress  func(*http.Request) string // returns the address of a request's client
+	KeyLifetime    time.Duration              // after which a new key expires unless chosen otherwise; 0: never
+	AccessRequests bool                       // users without an account can request one
+	Provider       *sso.Provider              // with which users can sign in beside passwords; nil if there is none
+	Configuration  []ConfigValue              // of the gateway, for administrators
 }
 
 // Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm, Notices, Gateways and Turns.
@@ -57,8 +57,8 @@ type Deps struct {
 	History   *history.History
 	DB        *database.DB // stores feedback
 	Prompts   *prompts.Store
-	Transport http.RoundTripper // for the feedback webhook
-	Mail      Mailer            // for invitations; nil if none are mailed
+	Feedback  func(notify.Feedback) // sends feedback to the operators
+	Mail      Mailer                // for invitations; nil if none are mailed
 	Log       *zap.Logger
 	Warm      Warmer          // nil if models cannot be started from the console
 	Notices   func() []string // returns what administrators should know; nil if there is nothing
@@ -94,7 +94,7 @@ type Console struct {
 	past        pastActivity
 	log         *zap.Logger
 	clock       func() time.Time
-	webhook     *http.Client
+	onFeedback  func(notify.Feedback)
 	mail        Mailer
 	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
@@ -110,7 +110,7 @@ func New(s Settings, d Deps) *Console {
 		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
 		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
 		batches: d.Batches, gateways: d.Gateways, turns: d.Turns,
-		clock: time.Now, webhook: &http.Client{Transport: d.Transport}, mail: d.Mail, assets: readAssets(),
+		clock: time.Now, onFeedback: d.Feedback, mail: d.Mail, assets: readAssets(),
 		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
 		formLimiter: ratelimit.New(anonymousForms),
 	}

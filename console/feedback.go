@@ -1,19 +1,12 @@
 package console
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 	"unicode/utf8"
 
-	"go.uber.org/zap"
+	"basegate/notify"
 )
 
 // Limits of feedback.
@@ -90,7 +83,7 @@ func (c *Console) sendFeedback(r *request) error {
 	if err := c.storeFeedback(r.ctx(), f); err != nil {
 		return err
 	}
-	c.callWebhook(r.ctx(), f)
+	c.onFeedback(notify.Feedback{Time: f.Time, Account: f.Email, Page: f.Page, RequestID: f.RequestID, Message: f.Message})
 	if !r.signedIn() {
 		return r.redirect("/feedback/sent?" + url.Values{"page": {f.Page}}.Encode())
 	}
@@ -115,64 +108,4 @@ func (f feedback) validate() *problem {
 		return invalid("This is not a request ID. It begins with req_ and is in the header X-Request-Id of every response.").on("request_id")
 	}
 	return nil
-}
-
-// webhookTimeout limits how long the response waits for the webhook.
-const webhookTimeout = 3 * time.Second
-
-// callWebhook sends the feedback to the webhook, if one is configured. The feedback is already stored, so an error of
-// the webhook is only logged.
-func (c *Console) callWebhook(ctx context.Context, f feedback) {
-	webhook := c.settings.Load().FeedbackWebhook
-	if webhook == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, webhookTimeout)
-	defer cancel()
-	body, err := json.Marshal(f.webhookBody())
-	if err != nil {
-		c.log.Warn("encode feedback for the webhook", zap.Error(err))
-		return
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, webhook.String(), bytes.NewReader(body))
-	if err == nil {
-		req.Header.Set("Content-Type", "application/json")
-		err = c.sendToWebhook(req)
-	}
-	if err != nil { // the error contains the URL, which may hold a secret
-		c.log.Warn("feedback webhook failed", zap.String("host", webhook.Host))
-	}
-}
-
-func (c *Console) sendToWebhook(req *http.Request) error {
-	resp, err := c.webhook.Do(req)
-	if err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	defer resp.Body.Close()
-	if _, err := io.CopyN(io.Discard, resp.Body, 4<<10); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read response: %w", err)
-	}
-	if resp.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("status %d", resp.StatusCode)
-	}
-	return nil
-}
-
-// webhookBody returns the JSON fields that the webhook receives. Chat servers show "text" (Slack, Mattermost) or
-// "content" (Discord).
-func (f feedback) webhookBody() map[string]string {
-	sender := f.Email
-	if sender == "" {
-		sender = "somebody who is not signed in"
-	}
-	lines := []string{"Feedback from " + sender + ", on " + f.Page}
-	if f.RequestID != "" {
-		lines = append(lines, "Request "+f.RequestID)
-	}
-	text := strings.Join(append(lines, f.Message), "\n")
-	return map[string]string{
-		"text": text, "content": text, "time": f.Time.UTC().Format(time.RFC3339),
-		"account": f.Email, "page": f.Page, "request_id": f.RequestID, "message": f.Message,
-	}
 }

@@ -31,6 +31,7 @@ import (
 	"basegate/history"
 	"basegate/identity"
 	"basegate/internal/databasetest"
+	"basegate/notify"
 	"basegate/prompts"
 	"basegate/usage"
 )
@@ -105,7 +106,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
 		Ledger: s.ledger, Usage: usage.New(db, zap.NewNop()), Fleet: s.fleet, History: s.history, DB: db, Prompts: s.prompts,
-		Transport: &http.Transport{DisableKeepAlives: true}, Log: zap.NewNop(),
+		Feedback: func(notify.Feedback) {}, Log: zap.NewNop(),
 		Completer: unauthorizedCompleter{}, Batches: noBatches{},
 	}
 	for _, c := range change {

@@ -20,7 +20,7 @@ import (
 )
 
 func notifySettings(c *config.Config) notify.Settings {
-	return notify.Settings{Webhook: c.Notifications.Webhook, Mail: c.Mail.Alerts, PublicURL: c.Server.PublicURL.String()}
+	return notify.Settings{Webhook: c.Notifications.Webhook, Feedback: c.Console.FeedbackWebhook, Mail: c.Mail.Alerts, PublicURL: c.Server.PublicURL.String()}
 }
 
 // newNotifier creates the notifier, whose mails go to the administrators.

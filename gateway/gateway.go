@@ -150,7 +150,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	}
 	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
 	g.registry.MustRegister(g.turns())
-	g.console = g.newConsole(store, webhooks)
+	g.console = g.newConsole(store)
 	g.newServers(ctx)
 	return g, nil
 }
@@ -163,11 +163,11 @@ func (g *Gateway) turns() admission.TurnsCollector {
 }
 
 // newConsole creates the console.
-func (g *Gateway) newConsole(store *identity.Store, webhooks http.RoundTripper) *console.Console {
+func (g *Gateway) newConsole(store *identity.Store) *console.Console {
 	return console.New(consoleSettings(g.config, g.booted), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts,
-		Transport: webhooks, Mail: g.mailer, Log: g.log.Named("console"), Warm: g.warm, Notices: g.notices,
+		Feedback: g.notifier.Feedback, Mail: g.mailer, Log: g.log.Named("console"), Warm: g.warm, Notices: g.notices,
 		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(), Turns: g.turns(),
 	})
 }

@@ -102,13 +102,12 @@ func batchSettings(c *config.Config) batch.Settings {
 // consoleSettings returns the console's settings. booted is the configuration with which the gateway has started.
 func consoleSettings(c, booted *config.Config) console.Settings {
 	return console.Settings{
-		PublicURL:       c.Server.PublicURL,
-		ClientAddress:   clientAddress(c.Server.TrustedProxies),
-		FeedbackWebhook: c.Console.FeedbackWebhook,
-		KeyLifetime:     c.Limits.KeyLifetime,
-		AccessRequests:  c.Console.AccessRequests,
-		Provider:        identityProvider(c),
-		Configuration:   configValues(c, needsRestart(booted, c)),
+		PublicURL:      c.Server.PublicURL,
+		ClientAddress:  clientAddress(c.Server.TrustedProxies),
+		KeyLifetime:    c.Limits.KeyLifetime,
+		AccessRequests: c.Console.AccessRequests,
+		Provider:       identityProvider(c),
+		Configuration:  configValues(c, needsRestart(booted, c)),
 	}
 }
 

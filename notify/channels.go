@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// payload is the JSON that the webhook receives. Slack and Mattermost show its text.
+// payload is the JSON that the webhook receives.
 type payload struct {
-	Text    string `json:"text"`
+	chat
 	Event   string `json:"event"`
 	Time    string `json:"time"`
 	Gateway string `json:"gateway"`
@@ -27,7 +27,38 @@ type payload struct {
 	Detail  string `json:"detail,omitempty"`
 }
 
-// text returns what people read: the text with what completes it.
+// Feedback is a message of a user to the administrators.
+type Feedback struct {
+	Time      time.Time
+	Account   string // e-mail address; empty if nobody was signed in
+	Page      string // path of the page it was sent from
+	RequestID string // may be empty
+	Message   string
+}
+
+// feedbackPayload is the JSON that the webhook of feedback receives.
+type feedbackPayload struct {
+	chat
+	Time      string `json:"time"`
+	Account   string `json:"account"`
+	Page      string `json:"page"`
+	RequestID string `json:"request_id"`
+	Message   string `json:"message"`
+}
+
+func (f *Feedback) text() string {
+	sender := f.Account
+	if sender == "" {
+		sender = "somebody who is not signed in"
+	}
+	lines := []string{"Feedback from " + sender + ", on " + f.Page}
+	if f.RequestID != "" {
+		lines = append(lines, "Request "+f.RequestID)
+	}
+	return strings.Join(append(lines, f.Message), "\n")
+}
+
+// text returns what people read: the text with what completes it, and how many further notices are not sent.
 func (n *Notice) text() string {
 	text := n.Text
 	switch {
@@ -39,24 +70,42 @@ func (n *Notice) text() string {
 	if n.Detail != "" {
 		text += ": " + n.Detail
 	}
+	if n.more > 0 {
+		text += fmt.Sprintf(" (and %d more)", n.more)
+	}
 	return text
 }
 
-// callWebhook sends a notice to the webhook. Its address may be a secret, so no error contains it.
 func (n *Notifier) callWebhook(ctx context.Context, notice *Notice) error {
 	s := n.settings.Load()
 	if s.Webhook == nil {
 		return nil // a reload has removed it
 	}
-	body, err := json.Marshal(payload{
-		Text: notice.text(), Event: notice.Kind, Time: notice.Time.UTC().Format(time.RFC3339), Gateway: s.PublicURL,
+	return n.post(ctx, s.Webhook, payload{
+		chat: newChat(notice.text(), s.Webhook.Hostname()), Event: notice.Kind, Time: notice.Time.UTC().Format(time.RFC3339), Gateway: s.PublicURL,
 		Model: notice.Model, Backend: notice.Backend, Account: notice.Account, Key: notice.Key, Percent: notice.Percent,
 		Detail: notice.Detail,
 	})
+}
+
+func (n *Notifier) sendFeedback(ctx context.Context, notice *Notice) error {
+	webhook, f := n.settings.Load().Feedback, notice.feedback
+	if webhook == nil {
+		return nil // a reload has removed it
+	}
+	return n.post(ctx, webhook, feedbackPayload{
+		chat: newChat(notice.text(), webhook.Hostname()),
+		Time: f.Time.UTC().Format(time.RFC3339), Account: f.Account, Page: f.Page, RequestID: f.RequestID, Message: f.Message,
+	})
+}
+
+// post sends JSON to a webhook. Its address may be a secret, so no error contains it.
+func (n *Notifier) post(ctx context.Context, webhook *url.URL, payload any) error {
+	body, err := json.Marshal(payload)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errPermanent, err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Webhook.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, webhook.String(), bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("%w: the address of the webhook is not valid", errPermanent)
 	}

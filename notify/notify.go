@@ -1,8 +1,9 @@
-// Package notify notifies operators by webhook and mail of events that need them: budgets, breakers, boots and disks.
+// Package notify notifies operators by webhook and mail of events that need them: budgets, breakers, boots and disks. It sends
+// them the feedback of users too.
 //
 // Notify never blocks and never fails: each channel has a bounded queue and a goroutine of its own, which makes a few
-// attempts. Notices about the same subject are sent once in a while, and all notices together are limited. Notices that
-// are not sent are counted. Which events are notices is left to the gateway.
+// attempts. Notices about the same subject are sent once in a while, and all notices together are limited, as are the messages
+// to a webhook: one a second. Notices that are not sent are counted, and the next message says how many. Which events are notices is left to the gateway.
 package notify
 
 import (
@@ -23,6 +24,8 @@ import (
 
 const (
 	queueLength    = 64
+	feedbackLength = 1                // one message stands for all that arrive while it waits
+	webhookPause   = time.Second      // between two messages to a webhook
 	repeatInterval = 10 * time.Minute // between two notices of one kind and subject
 	attempts       = 4
 	attemptTimeout = 10 * time.Second
@@ -54,12 +57,15 @@ type Notice struct {
 	// Complete fills in what takes a database read, before the notice is sent; nil if nothing is missing.
 	Complete func(context.Context, *Notice)
 
-	mailed map[string]bool // recipients that have it
+	feedback *Feedback       // nil of an event
+	more     int64           // notices before it that were dropped
+	mailed   map[string]bool // recipients that have it
 }
 
 // Settings are what a reload may change.
 type Settings struct {
 	Webhook   *url.URL // nil: none
+	Feedback  *url.URL // a webhook of its own; nil: none
 	Mail      bool     // notices are mailed to the recipients
 	PublicURL string   // of the gateway, named in notices
 }
@@ -85,7 +91,8 @@ type Notifier struct {
 	settings atomic.Pointer[Settings]
 	client   *http.Client
 	count    *prometheus.CounterVec
-	channels []*channel
+	channels []*channel // of events
+	feedback *channel
 
 	mu      sync.Mutex // guards the fields below
 	limiter *rate.Limiter
@@ -100,6 +107,8 @@ type channel struct {
 	name    string
 	enabled func() bool
 	queue   chan Notice
+	pause   time.Duration // between two notices
+	dropped atomic.Int64  // since a notice last said so
 	// send makes one attempt. An error that is permanent is not retried.
 	send func(context.Context, *Notice) error
 }
@@ -116,25 +125,29 @@ func New(s Settings, d Deps) *Notifier {
 		}},
 		count: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "basegate_notifications_total",
-			Help: "Notifications of operators, by channel (webhook, mail) and outcome (sent, failed, dropped).",
+			Help: "Notifications of operators, by channel (webhook, mail, feedback) and outcome (sent, failed, dropped).",
 		}, []string{"channel", "outcome"}),
 	}
 	n.settings.Store(&s)
 	d.Registry.MustRegister(n.count)
-	for _, channel := range []string{"webhook", "mail"} { // so that the series are there before the first notice
+	for _, channel := range []string{"webhook", "mail", "feedback"} { // so that the series are there before the first notice
 		for _, outcome := range []string{"sent", "failed", "dropped"} {
 			n.count.WithLabelValues(channel, outcome)
 		}
 	}
 	n.channels = []*channel{
 		{
-			name: "webhook", queue: make(chan Notice, queueLength), send: n.callWebhook,
+			name: "webhook", queue: make(chan Notice, queueLength), send: n.callWebhook, pause: webhookPause,
 			enabled: func() bool { return n.settings.Load().Webhook != nil },
 		},
 		{
 			name: "mail", queue: make(chan Notice, queueLength), send: n.sendMails,
 			enabled: func() bool { return n.settings.Load().Mail && d.Mailer.Enabled() },
 		},
+	}
+	n.feedback = &channel{
+		name: "feedback", queue: make(chan Notice, feedbackLength), send: n.sendFeedback, pause: webhookPause,
+		enabled: func() bool { return n.settings.Load().Feedback != nil },
 	}
 	return n
 }
@@ -146,7 +159,7 @@ func (n *Notifier) Reload(s Settings) { n.settings.Store(&s) }
 func (n *Notifier) Start(ctx context.Context) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	n.stop = stop
-	for _, c := range n.channels {
+	for _, c := range append([]*channel{n.feedback}, n.channels...) {
 		n.workers.Go(func() { n.work(running, c) })
 	}
 }
@@ -173,15 +186,31 @@ func (n *Notifier) Notify(notice Notice) {
 			continue
 		}
 		if !admitted {
-			n.count.WithLabelValues(c.name, "dropped").Inc()
+			n.drop(c)
 			continue
 		}
-		select {
-		case c.queue <- notice:
-		default:
-			n.count.WithLabelValues(c.name, "dropped").Inc()
-		}
+		n.enqueue(c, notice)
 	}
+}
+
+// Feedback queues feedback for its webhook, if there is one.
+func (n *Notifier) Feedback(f Feedback) {
+	if n.feedback.enabled() {
+		n.enqueue(n.feedback, Notice{Kind: "feedback", Text: f.text(), Time: f.Time, feedback: &f})
+	}
+}
+
+func (n *Notifier) enqueue(c *channel, notice Notice) {
+	select {
+	case c.queue <- notice:
+	default:
+		n.drop(c)
+	}
+}
+
+func (n *Notifier) drop(c *channel) {
+	c.dropped.Add(1)
+	n.count.WithLabelValues(c.name, "dropped").Inc()
 }
 
 // admit reports whether a notice may be sent, and if not, whether it is a repetition.
@@ -211,6 +240,9 @@ func (n *Notifier) work(ctx context.Context, c *channel) {
 			return
 		case notice := <-c.queue:
 			n.deliver(ctx, c, &notice)
+			if c.pause > 0 && !wait.For(ctx, c.pause) {
+				return
+			}
 		}
 	}
 }
@@ -220,6 +252,7 @@ func (n *Notifier) deliver(ctx context.Context, c *channel, notice *Notice) {
 	if notice.Complete != nil {
 		notice.Complete(ctx, notice)
 	}
+	notice.more = c.dropped.Swap(0)
 	pause := firstPause
 	var err error
 	for attempt := range attempts {

@@ -1,20 +1,24 @@
 package notify_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -95,36 +99,142 @@ func wantCount(t *testing.T, registry *prometheus.Registry, channel, outcome str
 	}
 }
 
-func TestWebhookReceivesTheDocumentedPayload(t *testing.T) {
-	received := make(chan map[string]any, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		var body map[string]any
-		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-			t.Error(err)
+// golden compares text with a file of testdata; UPDATE_GOLDEN=1 writes it.
+func golden(t *testing.T, name string, body []byte) {
+	t.Helper()
+	var got bytes.Buffer
+	if err := json.Indent(&got, body, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	got.WriteByte('\n')
+	file := filepath.Join("testdata", name+".json")
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(file, got.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
 		}
-		if r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" || r.URL.Path != "/hook" {
-			t.Errorf("got %s %s with %q, want a POST of JSON to /hook", r.Method, r.URL.Path, r.Header.Get("Content-Type"))
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", file, diff)
+	}
+}
+
+// received returns the bodies that webhooks receive, and a transport to them.
+func received(t *testing.T) (bodies chan []byte, transport roundTrip) {
+	t.Helper()
+	bodies = make(chan []byte, 1000)
+	return bodies, func(r *http.Request) (*http.Response, error) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("got %s with %q, %v, want a POST of JSON", r.Method, r.Header.Get("Content-Type"), err)
 		}
-		received <- body
-	}))
-	defer server.Close()
-	n, _ := start(t, notify.Settings{Webhook: hook(t, server.URL+"/hook"), PublicURL: "https://gate.example.org"},
-		&http.Transport{DisableKeepAlives: true}, new(outbox), zap.NewNop())
-	defer n.Close()
-	n.Notify(notify.Notice{
-		Kind: "budget_80", Text: "80 % of a budget are used", Percent: 80, Detail: "80 of 100 tokens", Subject: "acc",
-		Time:     time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC),
-		Complete: func(_ context.Context, n *notify.Notice) { n.Account, n.Key = "ada@example.org", "laptop" },
+		bodies <- body
+		return status(200)
+	}
+}
+
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// What users write neither notifies anybody in a chat nor shows a link under another text.
+func TestWebhooksReceiveTheDocumentedPayloads(t *testing.T) {
+	const hostile = "<!channel> <https://evil.example|the status page> @everyone a@here [status](https://evil.example) **b** & `c`"
+	for name, c := range map[string]struct {
+		webhook string
+		notice  notify.Notice
+	}{
+		"budget": {"https://chat.example.org/hook", notify.Notice{
+			Kind: "budget_80", Text: "80 % of a budget are used", Percent: 80, Detail: "80 of 100 tokens", Subject: "acc", Time: noon,
+			Complete: func(_ context.Context, n *notify.Notice) { n.Account, n.Key = "ada@example.org", "laptop" },
+		}},
+		"hostile key": {"https://chat.example.org/hook", notify.Notice{
+			Kind: "budget_80", Text: "80 % of a budget are used", Percent: 80, Time: noon, Account: "eve@example.org", Key: hostile,
+		}},
+		"slack":   {"https://hooks.slack.com/services/x", notify.Notice{Kind: "disk_low", Text: "the disk is nearly full", Time: noon}},
+		"discord": {"https://discord.com/api/webhooks/x", notify.Notice{Kind: "disk_low", Text: "the disk is nearly full", Time: noon}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bodies, transport := received(t)
+			n, _ := start(t, notify.Settings{Webhook: hook(t, c.webhook), PublicURL: "https://gate.example.org"}, transport, new(outbox), zap.NewNop())
+			defer n.Close()
+			n.Notify(c.notice)
+			golden(t, strings.ReplaceAll(name, " ", "_"), <-bodies)
+		})
+	}
+	t.Run("feedback", func(t *testing.T) {
+		bodies, transport := received(t)
+		n, _ := start(t, notify.Settings{Feedback: hook(t, "https://chat.example.org/hook")}, transport, new(outbox), zap.NewNop())
+		defer n.Close()
+		n.Feedback(notify.Feedback{Time: noon, Page: "/usage", RequestID: "req_1", Message: hostile + "\n[a]: https://evil.example"})
+		golden(t, "feedback", <-bodies)
 	})
-	got := <-received
-	want := map[string]any{
-		"text":  "80 % of a budget are used (key laptop of ada@example.org): 80 of 100 tokens",
-		"event": "budget_80", "time": "2026-11-22T10:00:00Z", "gateway": "https://gate.example.org",
-		"account": "ada@example.org", "key": "laptop", "percent": 80., "detail": "80 of 100 tokens",
+}
+
+func TestContentIsNotLongerThanDiscordTakes(t *testing.T) {
+	bodies, transport := received(t)
+	n, _ := start(t, notify.Settings{Feedback: hook(t, "https://discord.com/x")}, transport, new(outbox), zap.NewNop())
+	defer n.Close()
+	n.Feedback(notify.Feedback{Message: strings.Repeat("*ä", 2500)})
+	var got struct{ Content string }
+	if err := json.Unmarshal(<-bodies, &got); err != nil {
+		t.Fatal(err)
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got %v, want %v", got, want)
+	if length := utf8.RuneCountInString(got.Content); length > 2000 || length < 1990 || !strings.HasSuffix(got.Content, "…") {
+		t.Errorf("got %d characters that end with %.20q, want just under 2,000 and …", length, got.Content[len(got.Content)-20:])
 	}
+}
+
+// A flood is a message a second, and the next one says how many are not sent.
+func TestWebhooksGetAMessageASecondThatCountsTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bodies, transport := received(t)
+		n, registry := start(t, notify.Settings{
+			Webhook: hook(t, "https://hooks.example.org/x"), Feedback: hook(t, "https://chat.example.org/y"),
+		}, transport, new(outbox), zap.NewNop())
+		defer n.Close()
+		n.Feedback(notify.Feedback{Message: "the first"})
+		synctest.Wait()
+		for range 400 {
+			n.Feedback(notify.Feedback{Message: "one of 400"})
+		}
+		time.Sleep(999 * time.Millisecond)
+		synctest.Wait()
+		if len(bodies) != 1 {
+			t.Fatalf("in the first second: got %d messages, want 1", len(bodies))
+		}
+		<-bodies
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(bodies) != 1 {
+			t.Fatalf("after the flood: got %d messages, want 1 for all of it", len(bodies))
+		}
+		if body := string(<-bodies); !strings.Contains(body, "one of 400 (and 399 more)") {
+			t.Errorf("got %s, want the number of the others", body)
+		}
+		wantCount(t, registry, "feedback", "dropped", 399)
+
+		for i := range 30 { // the limit of all events together is 20 at once
+			n.Notify(notify.Notice{Kind: "boot_failed", Text: fmt.Sprint("event ", i), Subject: fmt.Sprint(i)})
+			if i == 0 {
+				synctest.Wait()
+			}
+		}
+		for i := range 20 {
+			synctest.Wait()
+			if len(bodies) != i+1 {
+				t.Fatalf("after %d seconds: got %d messages, want %d", i, len(bodies), i+1)
+			}
+			time.Sleep(time.Second)
+		}
+		if first := string(<-bodies); strings.Contains(first, "more)") {
+			t.Errorf("got %s, want the first event alone", first)
+		}
+		if second := string(<-bodies); !strings.Contains(second, "event 1 (and 10 more)") {
+			t.Errorf("got %s, want the number of those that were dropped", second)
+		}
+	})
 }
 
 func TestFailedAttemptsAreRetriedAFewTimes(t *testing.T) {

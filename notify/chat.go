@@ -1,0 +1,107 @@
+package notify
+
+import (
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// chat is what chat servers show of a notice. Nothing in it mentions anybody or shows a link under another text, whoever has
+// written parts of it.
+type chat struct {
+	Type        string       `json:"type,omitempty"`
+	Text        string       `json:"text"`    // of Slack and Mattermost
+	Content     string       `json:"content"` // of Discord
+	Mentions    mentions     `json:"allowed_mentions"`
+	Attachments []attachment `json:"attachments,omitempty"` // of Teams
+}
+
+// mentions says whom Discord notifies by the content: nobody.
+type mentions struct {
+	Parse []string `json:"parse"`
+}
+
+// attachment is an Adaptive Card.
+type attachment struct {
+	ContentType string `json:"contentType"`
+	Content     card   `json:"content"`
+}
+
+type card struct {
+	Schema  string     `json:"$schema"`
+	Type    string     `json:"type"`
+	Version string     `json:"version"`
+	Body    []richText `json:"body"`
+}
+
+// richText is a paragraph that Teams shows as it is; in a TextBlock, it would interpret Markdown.
+type richText struct {
+	Type    string    `json:"type"`
+	Inlines []textRun `json:"inlines"`
+}
+
+type textRun struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+// newChat returns what the chat server of a host shows. Slack and Discord have attachments of their own and refuse cards.
+func newChat(text, host string) chat {
+	c := chat{Text: escapeSlack(text), Content: escapeDiscord(text), Mentions: mentions{Parse: []string{}}}
+	if belongsTo(host, "slack.com") || belongsTo(host, "discord.com") || belongsTo(host, "discordapp.com") {
+		return c
+	}
+	c.Type = "message"
+	c.Attachments = []attachment{{
+		ContentType: "application/vnd.microsoft.card.adaptive",
+		Content: card{
+			Schema: "http://adaptivecards.io/schemas/adaptive-card.json", Type: "AdaptiveCard", Version: "1.2",
+			Body: []richText{{Type: "RichTextBlock", Inlines: []textRun{{Type: "TextRun", Text: text}}}},
+		},
+	}}
+	return c
+}
+
+func belongsTo(host, domain string) bool {
+	return host == domain || strings.HasSuffix(host, "."+domain)
+}
+
+// invisible is a space without width, which ends a mention or a link.
+const invisible = "\u200b"
+
+var (
+	slackEntities = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "](", "]"+invisible+"(", "][", "]"+invisible+"[", "]:", "]"+invisible+":")
+	// mention is an @ that is not within an e-mail address.
+	mention = regexp.MustCompile(`(^|[^\w.+-])@|@(everyone|here|channel|all)\b`)
+)
+
+// escapeSlack escapes what Slack interprets, and ends the mentions and links of Mattermost's Markdown.
+func escapeSlack(text string) string { return slackEntities.Replace(endMentions(text)) }
+
+func endMentions(text string) string {
+	return mention.ReplaceAllStringFunc(text, func(found string) string {
+		before, after, _ := strings.Cut(found, "@")
+		return before + "@" + invisible + after
+	})
+}
+
+// maxContent is the most that Discord takes, in characters.
+const maxContent = 2000
+
+// escapeDiscord escapes Discord's Markdown and cuts the text to what Discord takes.
+func escapeDiscord(text string) string {
+	var b strings.Builder
+	length := 0
+	for _, r := range endMentions(text) {
+		escaped := string(r)
+		if strings.ContainsRune("\\`*_~|<>[]()#", r) {
+			escaped = `\` + escaped
+		}
+		if length += utf8.RuneCountInString(escaped); length >= maxContent {
+			b.WriteString("…")
+			break
+		}
+		b.WriteString(escaped)
+	}
+	return b.String()
+}
