@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -201,18 +203,23 @@ func attacks(bodies map[string]string) map[string]func(ctx context.Context, u *h
 	}
 }
 
-// Ten hostile users attack at once, each in another way. An honest user is served, keys are revoked, and the memory and
-// the write-ahead log stay within their limits.
-func TestTenHostileUsersAtOnce(t *testing.T) {
+// Hostile users attack at once, each in another way. An honest user is served and takes its turn at a full backend, uploads of
+// others are not refused, keys are revoked, and the memory, the write-ahead log and the messages to a webhook stay within their
+// limits.
+func TestHostileUsersAtOnce(t *testing.T) {
 	duration, requireTimes := attackDuration(t)
 	useBinaryWithoutRaceDetector(t)
 	t.Setenv("GOMEMLIMIT", fmt.Sprint(attackMemoryLimit))
 	_, quick := startMockProcess(t)
+	_, full := startMockProcess(t, "--max-num-seqs", fmt.Sprint(hostileRunning), "--first-delay", "500ms")
+	webhook, messages := countMessages(t)
 	env := newEnvironment(t, settings{
-		server: ", read_header_timeout: 5s", extra: "upstream: {idle_timeout: 5s}", models: modelConfig("m", quick) + ", " + modelConfig("g", greedyBackend(t)),
+		server: `, read_header_timeout: 5s, trusted_proxies: ["127.0.0.1/32"]`,
+		extra:  fmt.Sprintf("upstream: {idle_timeout: 5s}\nconsole: {feedback_webhook: %q}", webhook),
+		models: modelConfig("m", quick) + ", " + modelConfig("g", greedyBackend(t)) + ", " + modelConfig("f", full),
 	})
 	env.fillLedger(attackLedgerEntries)
-	honest := env.createKey("honest")
+	honest, uploading, patient := env.createKey("honest"), env.createKey("uploads"), env.createKey("at the full backend")
 	var revoked []string
 	for i := range attackRevokedKeys {
 		revoked = append(revoked, env.createKey(fmt.Sprint("revoked ", i)))
@@ -225,10 +232,21 @@ func TestTenHostileUsersAtOnce(t *testing.T) {
 	done := make(chan struct{})
 	var all []*hostileUser
 	list := attacks(hostileBodies())
+	crowd := new(crowd)
+	maps.Copy(list, sharedAttacks(crowd))
 	for name := range list {
 		email := fmt.Sprintf("user%d@example.org", len(users)+2)
 		own := *g
 		own.secret = env.createKeyOf(email, name)
+		switch name {
+		case manyKeys:
+			for i := range hostileKeys {
+				crowd.secrets = append(crowd.secrets, env.createKeyOf(email, fmt.Sprint("key ", i)))
+			}
+		case spentTokenizer:
+			env.run("key", "set", own.secret[:13], "--monthly-budget", "20")
+			g.spend(own.secret)
+		}
 		load := &hostileLoad{gateway: &own, backend: quick, done: done, address: strings.TrimPrefix(g.url, "http://")}
 		users[name] = &hostileUser{hostileLoad: load, t: t, secret: own.secret, browser: g.signInAs(email), responses: map[int]int{}}
 		all = append(all, users[name])
@@ -239,6 +257,10 @@ func TestTenHostileUsersAtOnce(t *testing.T) {
 	for name, u := range users {
 		list[name](ctx, u)
 	}
+	began := time.Now()
+	others := &hostileLoad{gateway: g, backend: quick, done: done}
+	others.uploadWhile(t, uploading)
+	besideCrowd := others.completeBesideCrowd(t, patient, crowd)
 	wait := startHonestClient(t, g.url, honest, duration)
 	slowest := g.revoke(t, revoked)
 	latencies := wait()
@@ -247,6 +269,9 @@ func TestTenHostileUsersAtOnce(t *testing.T) {
 	for _, u := range all {
 		u.goroutines.Wait()
 	}
+
+	turns := besideCrowd()
+	checkMessages(t, messages, began)
 
 	for name, u := range users {
 		t.Logf("%s: responses by status %v", name, u.responses)
@@ -259,6 +284,11 @@ func TestTenHostileUsersAtOnce(t *testing.T) {
 	}
 	if logSize > maxLog {
 		t.Errorf("the write-ahead log grew to %d MiB, want at most %d", logSize>>20, maxLog>>20)
+	}
+	slices.Sort(turns)
+	t.Logf("at the full backend: during a request of another account, so many of the crowd ended: %v", turns)
+	if len(turns) == 0 || turns[len(turns)/2] >= hostileKeys*hostileAtOnce { // as many as wait before it without turns
+		t.Errorf("at the full backend, accounts do not take turns: during requests of another account, %v of the crowd ended", turns)
 	}
 	if g.metric("basegate_ledger_lost_rows_total") != 0 {
 		t.Error("ledger rows are lost")
