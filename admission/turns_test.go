@@ -217,3 +217,46 @@ basegate_turns_waiting uploads 2
 		}
 	})
 }
+
+// Places that are held beyond a lower number are kept, and nobody gets another one before enough are given back.
+func TestTheNumberOfPlacesMayChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := admission.NewTurns(3, 0)
+		held := make([]admission.Turn, 3)
+		for i := range held {
+			if !turns.Try(&held[i]) {
+				t.Fatalf("place %d of 3 is not free", i+1)
+			}
+		}
+		if turns.Try(new(admission.Turn)) {
+			t.Error("got a fourth place of three")
+		}
+		var wg sync.WaitGroup
+		granted := make(chan string, 2)
+		for _, account := range []string{"a", "b"} {
+			wg.Go(func() {
+				turn := take(t, turns, account)
+				granted <- account
+				turn.Release()
+			})
+			synctest.Wait()
+		}
+		turns.SetPlaces(1)
+		held[0].Release()
+		held[0].Release() // has no effect
+		held[1].Release()
+		synctest.Wait()
+		if s := turns.Stats(); s.Running != 1 || s.Waiting != 2 {
+			t.Errorf("with one place that is held: got %+v, want one running and two waiting", s)
+		}
+		turns.SetPlaces(2)
+		wg.Wait()
+		if first, second := <-granted, <-granted; first != "a" || second != "b" {
+			t.Errorf("got turns of %s and %s, want a and b", first, second)
+		}
+		held[2].Release()
+		if s := turns.Stats(); s.Running != 0 || s.Accounts != 0 {
+			t.Errorf("at the end: got %+v, want no place held", s)
+		}
+	})
+}

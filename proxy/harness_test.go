@@ -57,6 +57,7 @@ type harness struct {
 	log      *lockedBuffer
 	registry *prometheus.Registry
 	server   *proxy.Server
+	fleet    *fleet.Fleet
 	keys     *identity.Keys
 	accounts *identity.Accounts
 	queue    *admission.Queue
@@ -138,6 +139,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 		t.Fatal(err)
 	}
 	t.Cleanup(models.Close)
+	h.fleet = models
 
 	h.usage = usage.New(db, log)
 	h.ledger = budget.New(db, log, budget.Settings{})

@@ -1,0 +1,134 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"basegate/internal/poll"
+)
+
+// fullEngine runs one request at a time, and its completions wait for release.
+type fullEngine struct {
+	url      string
+	running  atomic.Int64 // requests that have arrived and not ended
+	readings atomic.Int64 // of its load
+	release  chan struct{}
+}
+
+func startFullEngine(t *testing.T) *fullEngine {
+	t.Helper()
+	e := &fullEngine{release: make(chan struct{})}
+	complete := func(w http.ResponseWriter, r *http.Request) {
+		e.running.Add(1)
+		defer e.running.Add(-1)
+		body, _ := io.ReadAll(r.Body)
+		select {
+		case <-e.release:
+		case <-r.Context().Done():
+			return
+		}
+		if strings.Contains(string(body), `"stream":true`) {
+			respondStream(event(0, "a", `"length"`))(w, r)
+			return
+		}
+		respond(http.StatusOK, "application/json", plainResponse)(w, r)
+	}
+	e.url = startBackendOf(t, "0.33.0", complete, func(*http.Request) bool { return true }, func(mux *http.ServeMux) {
+		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+			all := e.running.Load()
+			running := min(all, 1)
+			fmt.Fprintf(w, "vllm:num_requests_running %d\nvllm:num_requests_waiting %d\n", running, all-running)
+			e.readings.Add(1)
+		})
+	})
+	return e
+}
+
+// waitedLong matches a Server-Timing with a second or more in the queue.
+var waitedLong = regexp.MustCompile(`queue;dur=\d{4}`)
+
+// A request that is held back at a full backend waits as one in the queue: its client may leave, its key may be revoked, and its
+// wait is told. Its place returns whatever becomes of it.
+func TestARequestIsHeldBackWhileItsBackendIsFull(t *testing.T) {
+	t.Parallel()
+	e := startFullEngine(t)
+	h := newHarness(t, func(o *harnessOptions) { withoutTimeouts(o); o.probes = 10 * time.Millisecond }, e.url)
+	m, _ := h.fleet.Model("m")
+	backend := m.Backends()[0]
+	awaitHeld := func(n int) {
+		t.Helper()
+		poll.Until(t, fmt.Sprint("requests that are held back: ", n), func() bool { return backend.Held() == n })
+	}
+	other := h.secondKey()
+	var all []<-chan response
+	for i := range 8 {
+		body := `{"model":"m","prompt":"a","max_tokens":4}`
+		if i%2 == 1 {
+			body = streamRequest
+		}
+		all = append(all, h.completeAsync(t.Context(), body))
+	}
+	poll.Until(t, "all have arrived", func() bool { return e.running.Load() == 8 })
+	before := e.readings.Load()
+	poll.Until(t, "the gateway knows that seven wait", func() bool { return e.readings.Load() >= before+3 })
+
+	ctx, leave := context.WithCancel(t.Context())
+	left := h.completeAsync(ctx, `{"model":"m","prompt":"leaves"}`)
+	awaitHeld(1)
+	leave()
+	awaitHeld(0)
+	if _, ok := <-left; ok {
+		t.Error("the client that has left received a response")
+	}
+
+	began := time.Now()
+	late := h.completeAsync(t.Context(), `{"model":"m","prompt":"late"}`)
+	awaitHeld(1)
+	refused := make(chan response, 1)
+	go func() { refused <- h.completeAs(other, `{"model":"m","prompt":"revoked"}`) }()
+	awaitHeld(2)
+	revoke(t, h, "other")
+	poll.Until(t, "they have waited for over a second", func() bool { return time.Since(began) > 1100*time.Millisecond })
+	close(e.release)
+	for i, c := range append(all, late) {
+		if got, ok := <-c; !ok || got.status != http.StatusOK {
+			t.Errorf("request %d: got %d %s", i, got.status, got.body)
+		} else if timing := got.header.Get("Server-Timing"); i == len(all) && !waitedLong.MatchString(timing) {
+			t.Errorf("Server-Timing of a request that was held back: got %q, want over a second in the queue", timing)
+		}
+	}
+	if got := <-refused; got.status != http.StatusUnauthorized {
+		t.Errorf("with a key that was revoked while it waited: got %d %s, want 401", got.status, got.body)
+	}
+	poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 && backend.InFlight() == 0 && backend.Held() == 0 })
+	for _, row := range h.awaitRows(11) {
+		if row.Code != "" && row.PromptTokens+row.CompletionTokens != 0 {
+			t.Errorf("a request that never reached the backend costs %+v", row)
+		}
+	}
+}
+
+// revoke revokes the key with a name.
+func revoke(t *testing.T, h *harness, name string) {
+	t.Helper()
+	all, err := h.keys.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range all {
+		if k.Name == name {
+			if _, err := h.keys.Revoke(t.Context(), k.ID); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no key is named %s", name)
+}
