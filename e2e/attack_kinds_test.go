@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,8 +26,8 @@ const (
 	hostileRunning  = 16 // requests that the full backend runs at once
 )
 
-// sharedAttacks are further attacks, each by a user with an account of its own.
-func sharedAttacks(crowd *crowd) map[string]func(ctx context.Context, u *hostileUser) {
+// sharedAttacks are further attacks, each by a user with an account of its own. keys are further ones of the user of manyKeys.
+func sharedAttacks(keys *[]string) map[string]func(ctx context.Context, u *hostileUser) {
 	return map[string]func(ctx context.Context, u *hostileUser){
 		"slow uploads": func(_ context.Context, u *hostileUser) {
 			u.holdConnections(u.t, 40, 'x', func(int) []byte {
@@ -67,25 +68,14 @@ func sharedAttacks(crowd *crowd) map[string]func(ctx context.Context, u *hostile
 			})
 		},
 		manyKeys: func(ctx context.Context, u *hostileUser) {
-			for _, secret := range crowd.secrets {
-				u.repeat(hostileAtOnce, 0, func() { crowd.complete(ctx, u, secret) })
+			for _, secret := range *keys {
+				u.repeat(hostileAtOnce, 0, func() { u.doWith(ctx, secret, "/v1/completions", fullRequest) })
 			}
 		},
 	}
 }
 
-// crowd are the keys of one account that fill the backend of the model f.
-type crowd struct {
-	secrets []string
-	ended   atomic.Int64 // requests of them that have ended
-}
-
 const fullRequest = `{"model": "f", "prompt": "Once upon a time", "max_tokens": 2, "temperature": 0}`
-
-func (c *crowd) complete(ctx context.Context, u *hostileUser, secret string) {
-	u.doWith(ctx, secret, "/v1/completions", fullRequest)
-	c.ended.Add(1)
-}
 
 // doWith sends a JSON body with a key.
 func (u *hostileUser) doWith(ctx context.Context, secret, path, body string) {
@@ -133,23 +123,31 @@ func (l *hostileLoad) uploadWhile(t *testing.T, secret string) {
 	})
 }
 
-// completeBesideCrowd sends requests of another account to the full backend until the load is stopped. The returned function
-// returns how many of the crowd ended during each.
-func (l *hostileLoad) completeBesideCrowd(t *testing.T, secret string, c *crowd) (ended func() []int64) {
+// served returns how many requests of the user have been served.
+func (u *hostileUser) served() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.responses[http.StatusOK]
+}
+
+// takeTurns sends requests of another account than the user's to the full backend until the load is stopped. The returned
+// function returns how many of the user were served during each, in ascending order.
+func (l *hostileLoad) takeTurns(t *testing.T, secret string, u *hostileUser) (served func() []int) {
 	t.Helper()
-	var all []int64
+	var all []int
 	l.goroutines.Go(func() {
 		for l.waitInterval() {
-			before := c.ended.Load()
+			before := u.served()
 			got, err := post(l.url, secret, fullRequest)
 			if err != nil || got.status != http.StatusOK {
 				t.Errorf("an honest request at the full backend: %d %s %v", got.status, got.body, err)
 			}
-			all = append(all, c.ended.Load()-before)
+			all = append(all, u.served()-before)
 		}
 	})
-	return func() []int64 {
+	return func() []int {
 		l.goroutines.Wait()
+		slices.Sort(all)
 		return all
 	}
 }
