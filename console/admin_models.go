@@ -35,6 +35,7 @@ type adminBackend struct {
 	Level                    string // CSS class of the state: good, warn or bad
 	Breaker                  breaker.State
 	InFlight                 int64
+	Held                     int // requests that wait here because its engine is full
 	Version                  string
 	Changing                 bool // it is starting or draining
 	LastHour                 pastHour
@@ -101,7 +102,7 @@ func newAdminBackend(m *fleet.Model, b *fleet.Backend) adminBackend {
 	state, reason := b.State()
 	row := adminBackend{
 		Name: b.Name, GPU: b.GPU, State: string(state), Reason: reason, Level: "bad", Changing: state == fleet.Starting || state == fleet.Draining,
-		Breaker: b.Breaker(), InFlight: b.InFlight(), Version: b.Version(), Log: b.CommandLog(), Findings: b.LaunchFindings(),
+		Breaker: b.Breaker(), InFlight: b.InFlight(), Held: b.Held(), Version: b.Version(), Log: b.CommandLog(), Findings: b.LaunchFindings(),
 	}
 	switch state {
 	case fleet.Ready:
