@@ -102,7 +102,7 @@ const maxEventsShown = 100
 // latestFigures are those of the last whole minute.
 type latestFigures struct {
 	Requests, Tokens, P50, P95 string
-	Failed                     string // share of the requests; empty if there were none
+	Failed, Refused            string // shares of the requests; empty if there were none
 	Waiting, Running           string
 }
 
@@ -111,14 +111,14 @@ type overviewRow struct {
 	Name             string
 	Backend          bool // it is a backend of the model above
 	Requests, Tokens int64
-	Failed           string // share of the requests
+	Failed, Refused  string // shares of the requests
 	P50, P95         string
 }
 
 // overviewTime is the figures of one interval.
 type overviewTime struct {
 	Time                                      time.Time
-	Requests, Tokens, Failed, Queue, P50, P95 string
+	Requests, Tokens, Errors, Queue, P50, P95 string
 }
 
 // timelineEvent is an event with the names of what it is about.
@@ -300,7 +300,7 @@ func newLatestFigures(report history.Report, totals []history.Series, name strin
 		Waiting: formatKnown(lastKnown(report.Waiting), formatRate), Running: formatKnown(lastKnown(report.Running), formatRate),
 	}
 	if t := findSeries(totals, name).Total; t.Requests > 0 {
-		f.Failed = formatShare(t.Failed, t.Requests)
+		f.Failed, f.Refused = formatShare(t.Failed, t.Requests), formatShare(t.Refused, t.Requests)
 	}
 	return f
 }
@@ -320,8 +320,8 @@ func overviewRows(report history.Report) []overviewRow {
 	for _, s := range report.Series {
 		row := overviewRow{
 			Name: s.Model, Requests: s.Total.Requests, Tokens: s.Total.Prompt + s.Total.Completion,
-			Failed: formatShare(s.Total.Failed, s.Total.Requests),
-			P50:    formatKnown(s.Total.FirstTokenP50, formatSeconds), P95: formatKnown(s.Total.FirstTokenP95, formatSeconds),
+			Failed: formatShare(s.Total.Failed, s.Total.Requests), Refused: formatShare(s.Total.Refused, s.Total.Requests),
+			P50: formatKnown(s.Total.FirstTokenP50, formatSeconds), P95: formatKnown(s.Total.FirstTokenP95, formatSeconds),
 		}
 		switch {
 		case s.Backend != "":
@@ -341,20 +341,20 @@ func overviewTimes(report history.Report, name string) []overviewTime {
 		if s.Requests[i] == nil {
 			continue // the gateway did not run
 		}
-		var failed float64
+		var errors float64
 		for _, c := range report.Codes {
 			if n := c.Counts[i]; n != nil && (s.Model == "" || c.Model == s.Model) {
-				failed += *n
+				errors += *n
 			}
 		}
 		row := overviewTime{
 			Time:     report.Begin.Add(time.Duration(i) * report.Interval),
-			Requests: formatKnown(s.Requests[i], formatRate), Tokens: formatKnown(s.Tokens[i], formatRate), Failed: formatNumber(int64(failed)),
+			Requests: formatKnown(s.Requests[i], formatRate), Tokens: formatKnown(s.Tokens[i], formatRate), Errors: formatNumber(int64(errors)),
 			Queue: formatKnown(report.Waiting[i], formatRate),
 			P50:   formatKnown(s.FirstToken[i], formatSeconds), P95: formatKnown(s.FirstToken5[i], formatSeconds),
 		}
 		if s.Backend != "" {
-			row.Failed, row.Queue = "", "" // of a model and of all
+			row.Errors, row.Queue = "", "" // of a model and of all
 		}
 		rows = append(rows, row)
 	}

@@ -39,10 +39,15 @@ func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
 		s.history.Record(history.Request{Model: "llama-8b", Backend: "gpu1", Prompt: 1000, Completion: 200, FirstToken: 300 * time.Millisecond})
 	}
 	s.history.Record(history.Request{Model: "llama-405b", Backend: "node1", Code: "out_of_memory"})
+	for range 2 {
+		s.history.Record(history.Request{Model: "llama-405b", Backend: "node1", Code: "context_length_exceeded"})
+	}
+	s.history.Record(history.Request{Model: "llama-405b", Backend: "node1", Code: "client_gone"})
 	b := s.signIn("root@example.org")
 	page := b.get("/admin/overview")
 	wantStatus(t, "overview", page, http.StatusOK)
-	has(t, page.body, "llama-8b", "gpu1", "node1", "out_of_memory", "72,000", "100.0\u202f%", "aria-current=\"page\">Overview")
+	has(t, page.body, "Errors of the service", "Refused", `<td class="n nowrap">25.0`+"\u202f"+`%</td><td class="n nowrap">50.0`+"\u202f"+`%</td>`)
+	has(t, page.body, "llama-8b", "gpu1", "node1", "out_of_memory", "72,000", "aria-current=\"page\">Overview")
 	data := overviewData(t, page.body)
 	if got := data.Get(`charts.#(id=="requests").series.#.name`).String(); got != `["all","llama-405b","llama-8b"]` {
 		t.Errorf("lines of the requests: got %s, want all requests and each model", got)
@@ -55,11 +60,11 @@ func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
 	for _, v := range values {
 		sum += 10 * v.Float()
 	}
-	if sum < 60.9 || sum > 61.1 {
-		t.Errorf("the chart of the requests shows %v requests, want 61", sum)
+	if sum < 63.9 || sum > 64.1 {
+		t.Errorf("the chart of the requests shows %v requests, want 64", sum)
 	}
-	if got := data.Get(`charts.#(id=="errors").series.0.name`).String(); got != "out_of_memory" {
-		t.Errorf("got the error code %q, want out_of_memory", got)
+	if got, want := data.Get(`charts.#(id=="errors").series.#.name`).String(), `["context_length_exceeded","client_gone","out_of_memory"]`; got != want {
+		t.Errorf("got the error codes %s, want %s", got, want)
 	}
 
 	one := b.get("/admin/overview?period=day&series=llama-8b+%2F+gpu1")

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	apierr "basegate/errors"
 )
 
 const (
@@ -60,6 +61,20 @@ type Request struct {
 	FirstToken time.Duration
 }
 
+// clientGone is the code of a request whose client has disconnected, which is nobody's failure.
+const clientGone = "client_gone"
+
+// outcome returns whether the service has failed a request, or has refused it as the client's fault: its status is 4xx.
+func (q *Request) outcome() (failed, refused bool) {
+	if q.Code == "" || q.Code == clientGone {
+		return false, false
+	}
+	code := apierr.Code(q.Code)
+	status := code.Status()
+	refused = status >= 400 && status < 500 && !code.FromUpstream()
+	return !refused, refused
+}
+
 // Gauges are sampled with every point.
 type Gauges struct {
 	Waiting  int         // requests that wait for a slot or for the reservations of others
@@ -69,7 +84,8 @@ type Gauges struct {
 
 // point is one series during one step.
 type point struct {
-	requests, failed   uint32
+	requests           uint32
+	failed, refused    uint32
 	prompt, completion uint32
 	inFlight           uint32
 	firstToken         distribution
@@ -216,8 +232,11 @@ func (o *hour) add(k Key, step int, q *Request) (model string) {
 	}
 	p := &s[step]
 	p.requests = saturatingAdd(p.requests, 1)
-	if q.Code != "" {
+	switch failed, refused := q.outcome(); {
+	case failed:
 		p.failed = saturatingAdd(p.failed, 1)
+	case refused:
+		p.refused = saturatingAdd(p.refused, 1)
 	}
 	p.prompt = saturatingAdd(p.prompt, q.Prompt)
 	p.completion = saturatingAdd(p.completion, q.Completion)

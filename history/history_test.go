@@ -75,11 +75,13 @@ func TestReportHasRatesByModelAndBackend(t *testing.T) {
 	}
 	h.Record(history.Request{Model: "m", Backend: "gpu2", Code: "out_of_memory"})
 	h.Record(history.Request{Code: "invalid_api_key"})
+	h.Record(history.Request{Model: "m", Backend: "gpu1", Code: "client_gone"})
+	h.Record(history.Request{Model: "m", Code: "overloaded"})
 
 	r := h.Read(time.Hour, history.Step)
 	last := r.Points - 1
 	for key, want := range map[history.Key]float64{
-		{}: 2.2, {Model: "m"}: 2.1, gpu1: 2, {Model: "m", Backend: "gpu2"}: .1,
+		{}: 2.4, {Model: "m"}: 2.3, gpu1: 2.1, {Model: "m", Backend: "gpu2"}: .1,
 	} {
 		if got := valueOf(find(t, r, key).Requests[last]); math.Abs(got-want) > 1e-9 {
 			t.Errorf("requests a second of %+v: got %v, want %v", key, got, want)
@@ -92,14 +94,19 @@ func TestReportHasRatesByModelAndBackend(t *testing.T) {
 	if got := valueOf(s.InFlight[last]); got != 3 {
 		t.Errorf("attempts in flight: got %v, want 3", got)
 	}
-	if got := find(t, r, history.Key{}).Total; got.Requests != 22 || got.Failed != 2 || got.Prompt != 2000 || got.Completion != 1000 {
-		t.Errorf("got totals %+v, want 22 requests, 2 of them failed, 2000 and 1000 tokens", got)
+	if got := find(t, r, history.Key{}).Total; got.Requests != 24 || got.Failed != 2 || got.Refused != 1 ||
+		got.Prompt != 2000 || got.Completion != 1000 {
+		t.Errorf("got totals %+v, want 24 requests, 2 of them failed and 1 refused, 2000 and 1000 tokens", got)
 	}
 	if got := valueOf(r.Waiting[last]); got != 7 {
 		t.Errorf("queue depth: got %v, want 7", got)
 	}
-	if len(r.Codes) != 2 || r.Codes[0].Total != 1 || r.Codes[0].Code != "invalid_api_key" || r.Codes[1].Model != "m" {
-		t.Errorf("got error codes %+v, want one invalid_api_key and one out_of_memory of m", r.Codes)
+	var codes []string
+	for _, c := range r.Codes {
+		codes = append(codes, fmt.Sprintf("%d %s of %q", c.Total, c.Code, c.Model))
+	}
+	if got, want := strings.Join(codes, ", "), `1 client_gone of "m", 1 invalid_api_key of "", 1 out_of_memory of "m", 1 overloaded of "m"`; got != want {
+		t.Errorf("error codes: got %s, want %s", got, want)
 	}
 }
 

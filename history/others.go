@@ -107,6 +107,7 @@ func (o *hour) merge(other *hour) {
 func (p *point) merge(other *point) {
 	p.requests = saturatingAdd(p.requests, int64(other.requests))
 	p.failed = saturatingAdd(p.failed, int64(other.failed))
+	p.refused = saturatingAdd(p.refused, int64(other.refused))
 	p.prompt = saturatingAdd(p.prompt, int64(other.prompt))
 	p.completion = saturatingAdd(p.completion, int64(other.completion))
 	p.inFlight = saturatingAdd(p.inFlight, int64(other.inFlight))

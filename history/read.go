@@ -31,7 +31,8 @@ type Series struct {
 
 // Totals are the sums over the whole period.
 type Totals struct {
-	Requests, Failed   int64
+	Requests           int64
+	Failed, Refused    int64 // by the service's fault, and by the client's
 	Prompt, Completion int64
 	FirstTokenP50      *float64 // seconds
 	FirstTokenP95      *float64
@@ -79,9 +80,10 @@ type reader struct {
 
 // sum is one series in one interval.
 type sum struct {
-	requests, failed, prompt, completion int64
-	inFlight                             uint32
-	firstToken                           total
+	requests, failed, refused, prompt, completion int64
+
+	inFlight   uint32
+	firstToken total
 }
 
 // intervalOf returns the index of the interval of a step, or -1 if it is outside the period.
@@ -162,6 +164,7 @@ func (s *reader) at(k Key, interval int) *sum {
 func (s *sum) add(p *point) {
 	s.requests += int64(p.requests)
 	s.failed += int64(p.failed)
+	s.refused += int64(p.refused)
 	s.prompt += int64(p.prompt)
 	s.completion += int64(p.completion)
 	s.inFlight = max(s.inFlight, p.inFlight)
@@ -218,6 +221,7 @@ func (s *reader) convert(k Key, sums []sum) Series {
 		p := &sums[i]
 		r.Total.Requests += p.requests
 		r.Total.Failed += p.failed
+		r.Total.Refused += p.refused
 		r.Total.Prompt += p.prompt
 		r.Total.Completion += p.completion
 		if !s.ran[i] && p.requests == 0 {

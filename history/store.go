@@ -32,6 +32,7 @@ type storedPoint struct {
 	Step       int         `json:"i"`
 	Requests   uint32      `json:"r,omitempty"`
 	Failed     uint32      `json:"x,omitempty"`
+	Refused    uint32      `json:"u,omitempty"`
 	Prompt     uint32      `json:"p,omitempty"`
 	Completion uint32      `json:"c,omitempty"`
 	InFlight   uint32      `json:"f,omitempty"`
@@ -81,7 +82,8 @@ func (o *hour) stored() storedHour {
 
 func (p *point) stored(step int) storedPoint {
 	s := storedPoint{
-		Step: step, Requests: p.requests, Failed: p.failed, Prompt: p.prompt, Completion: p.completion, InFlight: p.inFlight,
+		Step: step, Requests: p.requests, Failed: p.failed, Refused: p.refused, Prompt: p.prompt, Completion: p.completion,
+		InFlight: p.inFlight,
 	}
 	for bucket, n := range p.firstToken {
 		if n > 0 {
@@ -128,7 +130,8 @@ func (s *storedHour) restore() *hour {
 }
 
 func (s *storedPoint) restore(p *point) {
-	p.requests, p.failed, p.prompt, p.completion, p.inFlight = s.Requests, s.Failed, s.Prompt, s.Completion, s.InFlight
+	p.requests, p.failed, p.refused, p.inFlight = s.Requests, s.Failed, s.Refused, s.InFlight
+	p.prompt, p.completion = s.Prompt, s.Completion
 	for _, f := range s.FirstToken {
 		if int(f[0]) < buckets {
 			p.firstToken[f[0]] = f[1]
