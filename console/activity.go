@@ -251,17 +251,50 @@ func (c *Console) firstSteps(keys []keyRow) *firstSteps {
 // modelActivity is how a model has served all accounts in the last 60 minutes.
 type modelActivity struct {
 	FirstToken      time.Duration // the median, of streams; 0 if there were none
-	TokensPerSecond float64       // of completions, on average
+	TokensPerSecond float64       // the median decode speed, of streams; 0 if there were none
+}
+
+// modelActivities keeps the decode speeds that were read last, because all dashboards show the same.
+type modelActivities struct {
+	reading sync.Mutex // held while the speeds are read; taken before mu
+
+	mu     sync.Mutex
+	readAt time.Time
+	speeds map[string]float64 // tokens a second, by model
+}
+
+// speedAge is how old decode speeds may be.
+const speedAge = 15 * time.Second
+
+// decodeSpeeds returns the median decode speed of each model in the last 60 minutes. While another request reads the speeds, or
+// too many reports run, it returns the last ones.
+func (c *Console) decodeSpeeds(ctx context.Context) map[string]float64 {
+	m, now := &c.modelStats, c.clock()
+	m.mu.Lock()
+	last, fresh := m.speeds, now.Sub(m.readAt) < speedAge
+	m.mu.Unlock()
+	if fresh || !m.reading.TryLock() {
+		return last
+	}
+	defer m.reading.Unlock()
+	read, err := c.usages.DecodeSpeeds(ctx, now.Add(-time.Hour))
+	if err != nil {
+		return last
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.readAt, m.speeds = now, read
+	return read
 }
 
 // modelActivity returns the activity of each model.
-func (c *Console) modelActivity() map[string]modelActivity {
-	byModel := map[string]modelActivity{}
+func (c *Console) modelActivity(ctx context.Context) map[string]modelActivity {
+	byModel, speeds := map[string]modelActivity{}, c.decodeSpeeds(ctx)
 	for _, s := range c.history.Totals(time.Hour) {
 		if s.Model == "" || s.Backend != "" {
 			continue
 		}
-		a := modelActivity{TokensPerSecond: float64(s.Total.Completion) / time.Hour.Seconds()}
+		a := modelActivity{TokensPerSecond: speeds[s.Model]}
 		if median := s.Total.FirstTokenP50; median != nil {
 			a.FirstToken = time.Duration(*median * float64(time.Second))
 		}

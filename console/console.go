@@ -91,6 +91,7 @@ type Console struct {
 	turns       map[string]*admission.Turns
 	rates       batchRates
 	tokenTexts  tokenTexts
+	modelStats  modelActivities
 	past        pastActivity
 	log         *zap.Logger
 	clock       func() time.Time

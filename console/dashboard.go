@@ -100,7 +100,7 @@ func (c *Console) dashboardPage(r *request, a identity.Account) (dashboardPage, 
 		Total:  newGauges(c.ledger.AccountTotals(a.ID), a.Caps),
 		Models: c.modelRows(), CanWarm: c.warm != nil,
 	}
-	for i, stats := 0, c.modelActivity(); i < len(page.Models); i++ {
+	for i, stats := 0, c.modelActivity(ctx); i < len(page.Models); i++ {
 		page.Models[i].Activity = stats[page.Models[i].ID]
 	}
 	keys, pager, err := c.keyRows(r, a.ID, "/dashboard")

@@ -230,13 +230,27 @@ func TestDashboardBeginsWithWhatIsLeft(t *testing.T) {
 	has(t, b.get("/keys/"+k.ID).body, "5,540 tokens in the last 30 days", "/usage/requests/req_1", "llama-8b")
 }
 
-func TestDashboardShowsHowModelsServedTheLastHour(t *testing.T) {
+func TestDashboardShowsTheMedianDecodeSpeedOfStreams(t *testing.T) {
 	s := newSite(t)
-	s.account("ada@example.org", false)
-	b := s.signIn("ada@example.org")
-	has(t, b.get("/dashboard").body, "no tokens")
-	s.history.Record(history.Request{Model: "llama-8b", Backend: "gpu1", Completion: 36_000, FirstToken: 250 * time.Millisecond})
-	page := b.get("/dashboard").body
-	has(t, page, "to first token", `10 <span class="soft">tokens/s</span>`)
-	lacks(t, page, "no tokens")
+	a := s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	end := func(id string, stream bool, code string, tokens int64, firstToken, total time.Duration) {
+		r, err := s.ledger.Reserve(t.Context(), budget.Payer{Key: k.ID, Account: a.ID}, budget.Request{
+			ID: id, Model: "llama-8b", Endpoint: "/v1/completions", Stream: stream,
+		}, budget.Demand{PromptTokens: 12, Exact: true, Candidates: 1, MaxTokens: tokens}, nil)
+		must(t, err)
+		must(t, r.Settle(t.Context(), budget.Outcome{
+			Prompt: 12, Completion: tokens, Status: 200, Code: code, Backend: "gpu1", FirstToken: firstToken, Total: total,
+		}))
+	}
+	end("req_1", true, "", 51, time.Second, 2*time.Second)
+	end("req_2", true, "", 121, 10*time.Second, 12*time.Second)
+	end("req_3", true, "", 701, time.Second, 2*time.Second)
+	end("req_4", true, "client_gone", 3, time.Second, 2*time.Second)
+	end("req_5", true, "", 1, time.Second, 2*time.Second)
+	end("req_6", false, "", 2, 0, time.Minute)
+	s.history.Record(history.Request{Model: "llama-8b", Backend: "gpu1", Completion: 120, FirstToken: 250 * time.Millisecond})
+	page := s.signIn("ada@example.org").get("/dashboard").body
+	has(t, page, "to first token", `60 <span class="soft">tokens/s</span>`)
+	lacks(t, page, "no streams")
 }
