@@ -350,10 +350,14 @@ func Booting(model string, retry, elapsed, estimate time.Duration) error {
 // breaker is half-open.
 func BreakerOpen(model string, retry time.Duration) error {
 	retry = clampRetry(retry)
+	unit := "seconds"
+	if Seconds(retry) == 1 {
+		unit = "second"
+	}
 	return &Error{
 		Code: CircuitOpen,
-		Message: fmt.Sprintf("every backend of %s has failed repeatedly; the next try is in %d seconds",
-			model, Seconds(retry)),
+		Message: fmt.Sprintf("every backend of %s has failed repeatedly; the next try is in %d %s",
+			model, Seconds(retry), unit),
 		Extras:     []Extra{{"retry_after_seconds", Seconds(retry)}},
 		retryAfter: retry,
 	}
