@@ -15,10 +15,15 @@ func TestProblemsOfLinesQuoteNothingOfTheLine(t *testing.T) {
 		`temperature: got the string "a private prompt"; expected a number from 0 to 2`:                `temperature: got the string “…”; expected a number from 0 to 2`,
 		`temperature: got the string "` + apierr.Clip(strings.Repeat("private ", 20)) + `; expected 1`: `temperature: got the string “…”; expected 1`,
 		`url: got "/private"; expected "/v1/completions", the endpoint of the batch`:                   `Url: got “…”; expected "/v1/completions", the endpoint of the batch`,
-		`unknown field "max_tokns", did you mean "max_tokens"?`:                                        `Unknown field “…”, did you mean "max_tokens"?`,
-		`no model "org/private" here: use the short id "llama-8b"`:                                     `No model “…” here: use the short id "llama-8b"`,
-		`no model "private" here; available: llama-8b, trinity-base`:                                   `No model “…” here; available: llama-8b, trinity-base`,
-		`the name "a" private "b" stands twice in one object; send it once`:                            `The name “…” stands twice in one object; send it once`,
+		`method: expected "POST"`: `Method: expected "POST"`,
+		`truncation_side: got the string "a private prompt"; expected "left" or "right"`:                   `Truncation_side: got the string “…”; expected "left" or "right"`,
+		`response_format: got {"private": "text"}; expected {"type": "text"} or {"name": …, "schema": …}}`: `Response_format: got {“…”; expected {"type": "text"} or {"name": …, "schema": …}}`,
+		`tool_choice other than "none" has a meaning only with tools`:                                      `Tool_choice other than "none" has a meaning only with tools`,
+		`x: got the string "` + apierr.Clip("; expected "+strings.Repeat("private ", 20)) + `; expected 1`: `X: got the string “…”; expected 1`,
+		`unknown field "max_tokns", did you mean "max_tokens"?`:                                            `Unknown field “…”, did you mean "max_tokens"?`,
+		`no model "org/private" here: use the short id "llama-8b"`:                                         `No model “…” here: use the short id "llama-8b"`,
+		`no model "private" here; available: llama-8b, trinity-base`:                                       `No model “…” here; available: llama-8b, trinity-base`,
+		`the name "a" private "b" stands twice in one object; send it once`:                                `The name “…” stands twice in one object; send it once`,
 	} {
 		if got := (LineProblem{Message: message, Param: "temperature"}).Text(); got != want {
 			t.Errorf("%s\ngot  %s\nwant %s", message, got, want)
@@ -35,7 +40,7 @@ func TestProblemsOfLinesQuoteNothingOfTheLine(t *testing.T) {
 
 // A line's text may contain whatever the redaction looks for.
 func FuzzProblemsOfLinesQuoteNothingOfTheLine(f *testing.F) {
-	for _, text := range []string{`x", did you mean "`, `…`, `"`, `\"`, `; expected "`, strings.Repeat("é", 50)} {
+	for _, text := range []string{`x", did you mean "`, `…`, `"`, `\"`, `; expected "`, `; expected `, `: expected "a": …`, ` other than "`, strings.Repeat("é", 50)} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
