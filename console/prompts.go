@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxPrompt          = 4 << 20 // bytes of a saved prompt with its branches, as sent
+	maxPrompt          = 8 << 20 // bytes of a saved prompt with its branches, as sent
 	maxPromptName      = 200     // characters
 	maxModelName       = 200     // characters
 	maxPromptsReturned = 100     // by one search

@@ -244,7 +244,7 @@ func TestInvalidPromptIsRefusedWithAReason(t *testing.T) {
 		`{"name":"n","model":"` + strings.Repeat("m", 201) + `","document":{}}`:             "model",
 		`{"name":"n","model":"m"}`:                                                          "document",
 		`{"name":"n","model":"m","document":[]}`:                                            "document",
-		`{"name":"n","model":"m","document":{"text":"` + strings.Repeat("x", 4<<20) + `"}}`: "larger than",
+		`{"name":"n","model":"m","document":{"text":"` + strings.Repeat("x", 8<<20) + `"}}`: "larger than",
 		`{"name":"n","model":"m","document":{},"account_id":"acc_other"}`:                   "account_id",
 	} {
 		got := b.sendJSON(http.MethodPost, "/console/api/prompts", body)

@@ -399,6 +399,15 @@ func TestSearchFindsWordsAcrossChunks(t *testing.T) {
 	}
 }
 
+func TestSearchFindsWordsAcrossTokens(t *testing.T) {
+	f := newFixture(t)
+	f.create("as lists", []byte(`{"tree":{"format":3,"nodes":[{"text":"once","tokens":{"ids":[1,2],"text":[" nee","dle"]}}]}}`))
+	f.create("as objects", []byte(`{"tree":{"format":1,"nodes":[{"text":"once","tokens":[{"id":1,"text":" pin"},{"id":2,"text":"cushion"}]}]}}`))
+	if f.names("needle", "once") != "as lists" || f.names("pincushion", "once") != "as objects" {
+		t.Errorf("a search finds %q and %q, want each prompt by its tokens", f.names("needle", "once"), f.names("pincushion", "once"))
+	}
+}
+
 func FuzzMatchesTextInParts(f *testing.F) {
 	f.Add("the quick brown fox", "quick fox", uint8(3))
 	f.Add("ééé", "éé", uint8(1))

@@ -106,7 +106,9 @@ func searchText(d Draft) string {
 	text.WriteString(d.Name)
 	gjson.GetBytes(d.Document, "tree.nodes").ForEach(func(_, node gjson.Result) bool {
 		text.WriteString("\n" + node.Get("text").Str + "\n")
-		node.Get("tokens.#.text").ForEach(func(_, token gjson.Result) bool { text.WriteString(token.Str); return true })
+		for _, texts := range []string{"tokens.text", "tokens.#.text"} { // the latter in documents from before format 3
+			node.Get(texts).ForEach(func(_, token gjson.Result) bool { text.WriteString(token.Str); return true })
+		}
 		return true
 	})
 	return fold(text.String())
