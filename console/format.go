@@ -24,8 +24,8 @@ func templateFunctions(a assets) template.FuncMap {
 		"percent":  formatPercent,
 		"rate":     formatRate,
 		"date":     func(t time.Time) string { return t.UTC().Format("2 Jan 2006") },
-		"datetime": func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04") + " UTC" },
-		"seconds":  func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04:05") + " UTC" },
+		"datetime": func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04:05") + " UTC" },
+		"window":   formatWindow,
 		"rfc3339":  func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	}
 }

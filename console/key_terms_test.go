@@ -67,7 +67,7 @@ func TestPagesShowAndKeepTheExpiryAndModelsOfTheOperator(t *testing.T) {
 	must(t, err)
 	b, root := s.signIn("ada@example.org"), s.signIn("root@example.org")
 	page := "/keys/" + k.ID
-	has(t, b.get(page).body, "set by the operator: 31 Jan 2100, 09:30 UTC at the latest")
+	has(t, b.get(page).body, "set by the operator: 31 Jan 2100, 09:30:00 UTC at the latest")
 	wantRedirect(t, "the same day", b.post(page, "name", "k", "expires", "2100-01-31", "models_shown", "1"), "/dashboard")
 	if got, err := s.keys.Find(t.Context(), k.ID); err != nil || got.ExpiresAt.Hour() != 9 {
 		t.Errorf("got key %+v, error %v, want the time of day unchanged", got, err)

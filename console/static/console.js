@@ -1,4 +1,5 @@
 // The scripts of every page.
+import { clock, dateTime, inUTC, zone } from "./times.js";
 import { sessionLives, signInAgain, userOfPage } from "./session.js";
 
 // The choice of a light or dark theme.
@@ -46,10 +47,7 @@ for (const form of document.querySelectorAll("[data-submit-on-change]")) {
   form.addEventListener("change", () => form.requestSubmit());
 }
 
-// Times are shown in the reader's time zone, and in UTC on hover. Those of data-ago are relative while they are fresh.
-const dateTime = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
-const dateTimeSeconds = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
-
+// Times are shown as times.js says. Those of data-ago are relative while they are fresh, and those of data-clock have no date.
 function ago(time) {
   const seconds = (Date.now() - time) / 1000;
   if (seconds < 0 || seconds >= 86_400) return null;
@@ -60,10 +58,12 @@ function ago(time) {
 function showTimes() {
   for (const element of document.querySelectorAll("time[datetime]")) {
     const time = new Date(element.dateTime);
-    element.title ||= element.textContent;
-    const text = ("ago" in element.dataset && ago(time)) || ("seconds" in element.dataset ? dateTimeSeconds : dateTime).format(time);
+    element.title = inUTC(time);
+    const text = ("ago" in element.dataset && ago(time)) || ("clock" in element.dataset ? clock(time) : dateTime(time));
     if (element.textContent !== text) element.textContent = text;
   }
+  const line = document.getElementById("zone");
+  if (line) line.textContent = zone();
 }
 showTimes();
 setInterval(showTimes, 30_000);
@@ -78,11 +78,13 @@ session?.addEventListener("message", ({ data: signedIn }) => {
 });
 if (user) session?.postMessage(user);
 
-function removeDrafts() {
+async function removeDrafts() {
   document.dispatchEvent(new Event("sign-out"));
   session?.postMessage(null);
+  const clearing = import("./workbench/draftstore.js").then(({ clear }) => clear());
+  await Promise.race([clearing, new Promise((resolve) => { setTimeout(resolve, 3000); })]).catch(() => { /* storage may be disabled */ });
   try {
-    for (const key of Object.keys(localStorage)) if (key.startsWith("basegate-draft:")) localStorage.removeItem(key);
+    for (const key of Object.keys(localStorage)) if (key.startsWith("basegate-draft")) localStorage.removeItem(key); // see workbench/localdrafts.js
   } catch { /* storage may be disabled */ }
 }
 
@@ -120,7 +122,7 @@ document.addEventListener("submit", async (event) => {
     delete form.dataset.sending;
     return;
   }
-  if (/^\/(sign-out|account\/sign-out-everywhere)$/.test(pathname)) removeDrafts();
+  if (/^\/(sign-out|account\/sign-out-everywhere)$/.test(pathname)) await removeDrafts();
   checked.add(form);
   form.requestSubmit(submitter);
   setTimeout(() => { checked.delete(form); form.classList.remove("busy"); delete form.dataset.sending; }, 10_000); // if the response never comes

@@ -2,6 +2,8 @@
 // elements that have data-live and an id. A hidden page gets nothing; it refreshes as soon as it is shown. A page whose newer
 // version has no data-live-every is not refreshed any more.
 
+import { clock } from "./times.js";
+
 const status = document.querySelector("[data-live-every]");
 const seconds = Number(status?.dataset.liveEvery);
 const received = new Map(); // by id: the HTML that was inserted last
@@ -10,8 +12,6 @@ let timer;
 let running; // the AbortController of a refresh in progress
 let succeeded = new Date();
 let ended = false; // a page that asks for no refreshes has been received
-
-const clock = (time) => time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 const nameOf = (element) => element.getAttribute("aria-label") ?? element.textContent.trim();
 

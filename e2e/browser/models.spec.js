@@ -43,6 +43,7 @@ test("an operator warms, stops and books a model in place and sees what happens"
   await to.fill("2101-01-02T20:00");
   await model.getByRole("button", { name: "Book window for cold-8b" }).click();
   await expect(page.getByRole("status").first()).toContainText("2 Jan 2101, 18:00 to 2 Jan 2101, 20:00 UTC");
+  await expect(model.locator(".booked")).toContainText("2 Jan 2101, 18:00 to 2 Jan 2101, 20:00 UTC"); // in the zone in which it was entered
   await model.getByRole("button", { name: /^Remove the window/ }).click(); // listed once the gateway has read it
   await expect(page.getByRole("status").first()).toContainText("window removed");
 
