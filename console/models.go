@@ -45,11 +45,14 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 		ID: m.ID(), Checkpoint: m.Checkpoint(), Precision: m.Precision(), Context: m.MaxModelLen(), Status: m.Status(),
 	}
 	boot := m.BootEstimate()
+	failed, hasFailed := errors.AsType[*fleet.BootFailedError](m.CheckServable(fleet.Caller{}))
 	switch {
 	case row.Status == fleet.StatusWarm:
 		row.Meaning, row.Level = "responds at once", "good"
 	case row.Status == statusStarting:
 		row.Meaning, row.Level, row.Starting = "is starting, about "+formatDuration(boot), "warn", true
+	case hasFailed:
+		row.Meaning, row.Level = "could not be started. Next boot attempt in "+formatDuration(failed.RetryIn), "bad"
 	case boot > 0:
 		row.Meaning, row.Level = "is not running; starts on request in about "+formatDuration(boot), "warn"
 		row.Warmable = c.warm != nil

@@ -28,12 +28,14 @@ type workbenchPage struct {
 	Prompt  string // id of the saved prompt to open; may be empty
 	Shared  string // id of the link by which another user's prompt is opened; may be empty
 	Shades  []int  // CSS classes of the legend
+
+	MaxBytes int // of a saved prompt
 }
 
 func (c *Console) workbench(r *request) error {
 	return c.render(r, "workbench", "Workbench", workbenchPage{
 		BaseURL: c.settings.Load().PublicURL.String(), Prompt: r.query("prompt"), Shared: r.query("shared"),
-		Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8},
+		Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8}, MaxBytes: maxPrompt,
 	})
 }
 
@@ -76,6 +78,7 @@ type modelOption struct {
 	MaxModelLen int64   `json:"max_model_len"`
 	MaxLogprobs int     `json:"max_logprobs"`
 	BootSeconds float64 `json:"boot_seconds"` // 0 if the gateway does not start the model
+	State       string  `json:"state"`        // what the status means, as a predicate
 	Completions bool    `json:"completions"`  // the model serves completions
 	Chat        bool    `json:"chat"`         // the model serves chat completions
 }
@@ -96,7 +99,7 @@ func (c *Console) workbenchOptions(r *request) error {
 	}
 	for _, m := range c.fleet.Models() {
 		options.Models = append(options.Models, modelOption{
-			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(), m.Completions(), m.Chat(),
+			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(), c.modelRow(m).Meaning, m.Completions(), m.Chat(),
 		})
 	}
 	return r.sendJSON(http.StatusOK, options)

@@ -19,6 +19,18 @@ const done = (page) => expect(page.locator("#progress")).toHaveText(/completion 
 // event is an event of a stream with one token.
 const event = (text, id) => `data: ${JSON.stringify({ choices: [{ index: 0, text, finish_reason: null, logprobs: { tokens: [`token_id:${id}`], token_logprobs: [-1], top_logprobs: [null] } }] })}\n\n`;
 
+// draftsIn returns the drafts that the browser keeps.
+const draftsIn = (page) => page.evaluate(() => new Promise((resolve, reject) => {
+  const opening = indexedDB.open("basegate-drafts");
+  opening.onerror = () => reject(opening.error);
+  opening.onsuccess = () => {
+    const db = opening.result;
+    if (!db.objectStoreNames.contains("drafts")) { db.close(); resolve([]); return; }
+    const reading = db.transaction("drafts").objectStore("drafts").getAll();
+    reading.onsuccess = () => { db.close(); resolve(reading.result.map(({ fields }) => fields.prompt)); };
+  };
+}));
+
 test.beforeEach(async ({ page }) => { await signIn(page); });
 
 test("a reload keeps the prompt, its branches and the parameters, and signing out deletes them", async ({ page }) => {
@@ -37,7 +49,7 @@ test("a reload keeps the prompt, its branches and the parameters, and signing ou
   await page.getByText(process.env.EMAIL, { exact: true }).click();
   await page.getByRole("button", { name: "Sign out" }).click();
   await expect(page).toHaveURL(/sign-in/);
-  expect(await page.evaluate(() => Object.keys(localStorage).filter((key) => key.includes("draft")))).toEqual([]);
+  expect(await draftsIn(page)).toEqual([]);
   await signIn(page);
   await open(page);
   await expect(prompt(page)).toHaveValue("");
@@ -281,7 +293,7 @@ test("a tab that shows another page keeps its draft", async ({ page, context }) 
 
 test("signing out in one tab ends the drafts of the others until they sign in again", async ({ page, context }) => {
   const second = await context.newPage();
-  const drafts = () => second.evaluate(() => Object.entries(localStorage).filter(([key]) => key.includes("draft")).map(([, text]) => JSON.parse(text).prompt));
+  const drafts = () => draftsIn(second);
   const signOut = async () => {
     await second.goto("/usage");
     await second.getByRole("banner").getByText(process.env.EMAIL, { exact: true }).click();

@@ -20,7 +20,7 @@ async function errorOf(response) {
 async function send(method, path, body, signal, mayAsk = true) {
   const response = await request(basePath + path, {
     method, signal, headers: body === undefined ? {} : { "Content-Type": "application/json" },
-    body: body === undefined ? undefined : JSON.stringify(body),
+    body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
   });
   if (response.ok) return response;
   const error = await errorOf(response);
@@ -48,6 +48,7 @@ export const tokenize = (model, prompt, fragment, signal) => sendForJSON("POST",
 export const detokenize = (model, tokens) => sendForJSON("POST", "/detokenize", { model, tokens });
 export const searchPrompts = (words) => sendForJSON("GET", `/prompts?q=${encodeURIComponent(words)}`);
 export const getPrompt = (id) => sendForJSON("GET", `/prompts/${encodeURIComponent(id)}`);
+// createPrompt and updatePrompt take the JSON of a prompt as text: it is large.
 export const createPrompt = (prompt) => sendForJSON("POST", "/prompts", prompt);
 export const updatePrompt = (id, prompt) => sendForJSON("PUT", `/prompts/${encodeURIComponent(id)}`, prompt);
 export const deletePrompt = (id) => send("DELETE", `/prompts/${encodeURIComponent(id)}`);

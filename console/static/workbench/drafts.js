@@ -1,125 +1,146 @@
-// Drafts: what is not saved on the server is kept in the browser's storage, for each account, saved prompt and tab, until the
-// prompt is saved or the user signs out (see console.js).
-export const draftPrefix = "basegate-draft:";
+// Drafts: what is not saved on the server is kept in the browser, for each account, saved prompt and tab, until it is saved, or
+// the user discards it or signs out (see console.js).
+import * as store from "./draftstore.js";
+import * as tree from "./tree.js";
+import { discard, keep, migrate } from "./localdrafts.js";
+import { openTabs, takeTab } from "./tabs.js";
 
-// A tab has a number, so that two tabs do not replace each other's drafts. It holds a lock on its number until it is closed, also
-// while it shows another page: see console.js, which finds the lock's name in the storage of the tab.
-const lockPrefix = "basegate-workbench-tab:";
-const lockKey = "basegate-workbench-tab";
-const leavingKey = "basegate-workbench-leaving"; // stored while the tab goes from page to page, so a copy of the tab lacks it
-const reloading = 30_000; // milliseconds for which a tab that is loaded again waits for the lock that it had, which a slow machine releases late
+const pause = 500; // milliseconds from a change until it is stored
+const retry = 5000; // milliseconds until the draft is stored again after the browser had no room
 
-// hold takes a lock until the page is left, and reports whether it could.
-function hold(name, options) {
-  return new Promise((resolve, reject) => {
-    const held = (lock) => { resolve(Boolean(lock)); return lock && new Promise(() => {}); };
-    navigator.locks.request(name, options, held).catch(reject);
-  });
-}
-
-// takeNumber returns the number that this tab had before it was loaded again, or else the lowest one that no other tab has, and
-// whether it is the earlier one. Browsers have locks on secure origins only: elsewhere, all tabs have the number 0.
-async function takeNumber(prefix) {
-  if (!navigator.locks) return { number: 0, earlier: true };
-  const stored = sessionStorage.getItem(lockKey);
-  const again = sessionStorage.getItem(leavingKey) !== null;
-  sessionStorage.removeItem(leavingKey);
-  addEventListener("pagehide", () => { try { sessionStorage.setItem(leavingKey, ""); } catch { /* it waits for nothing then */ } });
-  const options = again ? { signal: AbortSignal.timeout(reloading) } : { ifAvailable: true };
-  if (stored?.startsWith(prefix) && await hold(stored, options).catch(() => false)) {
-    return { number: Number(stored.slice(prefix.length)), earlier: true };
-  }
-  let number = 0;
-  while (!await hold(prefix + number, { ifAvailable: true })) number++;
-  try { sessionStorage.setItem(lockKey, prefix + number); } catch { /* the number is another one after a reload */ }
-  return { number, earlier: false };
-}
-
-// parse returns a stored draft, or null.
-function parse(text) {
-  try { return JSON.parse(text); } catch { return null; }
-}
+const newId = () => [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(36)).join("-");
 
 export class Drafts {
-  // savedId returns the id of the saved prompt that is open, or null. content returns what to keep, with the tree as JSON, or a
-  // falsy value if everything is saved. warn shows a text.
-  constructor(account, savedId, content, warn) {
-    Object.assign(this, { account, savedId, content, warn, number: null, earlier: false, timer: 0, whole: true, stopped: false });
-    document.addEventListener("sign-out", () => { this.stopped = true; });
+  // promptId returns the id of the prompt that is open, or null. content returns what to keep as {doc, ...fields}, or a falsy value
+  // if everything is saved. tell is called with null when the draft is stored, and with an error when it is not.
+  constructor(account, promptId, content, tell) {
+    Object.assign(this, { account, promptId, content, tell, owner: newId(), tab: null, earlier: false, stopped: false, whole: true });
+    Object.assign(this, { db: null, timer: 0, revision: 0, stored: 0, queue: Promise.resolve() });
+    this.forget();
+    document.addEventListener("sign-out", () => { this.stopped = true; this.remove(); });
     document.addEventListener("sign-in", () => { this.stopped = false; });
   }
 
-  // start chooses the number of the tab. Before, nothing is stored.
+  // start chooses the number of the tab, and takes over what earlier versions have stored. Before, nothing is stored.
   async start() {
-    Object.assign(this, await takeNumber(this.lockPrefix).catch(() => ({ number: 0, earlier: true }))); // storage may be disabled
+    Object.assign(this, await takeTab(this.account).catch(() => ({}))); // storage may be disabled
+    try {
+      this.db = await store.openStore();
+      await migrate(this.db);
+    } catch { /* it is tried again with the first draft */ }
+    this.started = true;
   }
 
-  get lockPrefix() { return `${lockPrefix}${this.account}:`; }
+  // forget makes what comes next another draft.
+  forget() { Object.assign(this, { id: newId(), written: new Map() }); }
 
-  // prefix is the key of the tab with number 0.
-  get prefix() { return `${draftPrefix}${this.account}:${this.savedId() ?? "new"}`; }
-
-  get key() { return this.number ? `${this.prefix}#${this.number}` : this.prefix; }
+  get prompt() { return this.promptId() ?? "new"; }
 
   // schedule stores the draft soon.
   schedule() {
-    this.timer ||= setTimeout(() => this.flush(), 500);
+    this.revision++;
+    this.timer ||= setTimeout(() => this.flush(), pause);
   }
 
-  // flush stores the draft. It returns false if the browser does not take it.
+  // then runs a task after those before it.
+  then(task) {
+    this.queue = this.queue.then(task, task);
+    return this.queue;
+  }
+
+  // flush stores the draft, and resolves to false if the browser does not take it.
   flush() {
     clearTimeout(this.timer);
     this.timer = 0;
+    return this.then(() => this.store());
+  }
+
+  async store() {
     const content = this.content();
-    if (!content || this.stopped || this.number === null) return true;
+    const { revision } = this;
+    if (!content || this.stopped || !this.started) return true;
     try {
-      const { tree, ...fields } = content;
-      localStorage.setItem(this.key, `${JSON.stringify({ ...fields, time: Date.now() }).slice(0, -1)},"tree":${tree}}`);
-      this.whole = true;
-    } catch {
-      if (this.whole) this.warn("This draft is too large for the browser to keep. Save it, so that it is not lost.");
-      this.whole = false;
+      this.db ??= await store.openStore();
+      const tx = store.write(this.db);
+      tx.done.catch(() => { /* the error is that of a request, or of commit */ });
+      const record = await tx.objectStore("drafts").get(this.id);
+      if (record && record.owner !== this.owner) this.forget(); // another tab, which did not see that this one is open, has taken it over
+      if (!record) this.written.clear(); // another tab has signed out meanwhile
+      store.put(tx, ...this.changes(content));
+      await tx.done;
+      this.written = new Map(Object.entries(content.doc.nodes));
+      Object.assign(this, { whole: true, stored: revision });
+      this.tell(null);
+    } catch (error) {
+      this.db?.close(); // the user may have deleted the data of the site
+      Object.assign(this, { db: null, whole: false, written: new Map() });
+      this.tell(error);
+      this.timer ||= setTimeout(() => this.flush(), retry);
     }
     return this.whole;
   }
 
-  // read returns the draft of this tab, or else the newest one of a closed tab, which becomes that of this tab. null: there is none,
-  // or another prompt has been opened meanwhile.
-  async read() {
-    try {
-      const { key } = this;
-      const own = this.earlier ? localStorage.getItem(key) : null; // a new tab may have the number of a closed one
-      const draft = parse(own ?? await this.takeOver());
-      return this.key === key ? draft : null;
-    } catch {
-      return null; // storage may be disabled
-    }
+  // changes returns the draft, the nodes that have changed since it was stored, and the ids of those that were removed.
+  changes({ doc, ...fields }) {
+    const { account, id, owner, prompt, tab } = this;
+    const changed = doc.order.filter((node) => this.written.get(node) !== doc.nodes[node]).map((node) => tree.packNode(doc.nodes[node]));
+    const removed = [...this.written.keys()].filter((node) => !doc.nodes[node]);
+    return [{ account, id, owner, prompt, tab, time: Date.now(), order: doc.order, selected: doc.selected, next: doc.next, fields }, changed, removed];
   }
 
-  // takeOver makes the newest draft that a closed tab has left that of this tab, and returns it. If there was one already, which then
-  // is of a closed tab too, they change places.
-  async takeOver() {
-    const { key, prefix } = this;
-    const open = new Set((await navigator.locks?.query())?.held.map((lock) => lock.name));
-    const isLeft = (k) => k === key || (k === prefix && !open.has(`${this.lockPrefix}0`))
-      || (k.startsWith(`${prefix}#`) && !open.has(this.lockPrefix + k.slice(prefix.length + 1)));
-    const time = (k) => parse(localStorage.getItem(k))?.time ?? 0;
-    const newest = Object.keys(localStorage).filter(isLeft).sort((a, b) => time(b) - time(a))[0];
-    if (!newest || newest === key) return newest && localStorage.getItem(key);
-    const [draft, older] = [localStorage.getItem(newest), localStorage.getItem(key)];
+  // leave stores the draft while the page is left, when nothing can be waited for.
+  leave() {
+    const content = this.content();
+    if (this.stored === this.revision || !content || this.stopped || !this.started) return;
+    const changes = this.changes(content);
+    try { keep(...changes, this.written.size === 0); } catch { /* there is no room for it */ }
     try {
-      localStorage.removeItem(newest); // first: the storage may have no room for both
-      localStorage.setItem(key, draft);
-      if (older !== null) localStorage.setItem(newest, older);
-    } catch { // another tab has taken the room
-      localStorage.setItem(newest, draft);
-    }
-    return draft;
+      const tx = store.write(this.db);
+      tx.done.catch(() => {});
+      store.put(tx, ...changes);
+      tx.commit();
+    } catch { /* storage may be disabled */ }
   }
 
+  // read returns the draft that this tab has of the prompt that is open, or else the newest one of a closed tab, which becomes that
+  // of this tab: {doc, time, …}. null: there is none, or another prompt has been opened meanwhile.
+  read() {
+    return this.then(async () => {
+      const { account, prompt } = this;
+      try {
+        const open = await openTabs();
+        const tx = store.write(this.db);
+        const drafts = await store.draftsOf(tx, account, prompt);
+        const isOwn = ({ tab }) => tab !== null && tab === this.tab;
+        const draft = (this.earlier && drafts.find(isOwn)) || drafts.find((other) => isOwn(other) || !open.has(other.tab)); // a new tab may have the number of a closed one
+        if (!draft || prompt !== this.prompt) { tx.commit(); return null; }
+        for (const other of drafts.filter(isOwn)) store.putRecord(tx, { ...other, tab: null });
+        store.putRecord(tx, { ...draft, tab: this.tab, owner: this.owner });
+        await tx.done;
+        const nodes = (await store.nodes(this.db, draft)).map(tree.unpackNode);
+        if (prompt !== this.prompt || !nodes.length) return null;
+        const doc = tree.fromNodes(nodes, draft.selected, draft.next);
+        Object.assign(this, { id: draft.id, written: new Map(Object.entries(doc.nodes)) });
+        return { ...draft.fields, doc, time: draft.time };
+      } catch {
+        return null; // storage may be disabled
+      }
+    });
+  }
+
+  // remove deletes the draft, unless another tab has taken it over. What is kept next is another one.
   remove() {
     clearTimeout(this.timer);
     this.timer = 0;
-    try { localStorage.removeItem(this.key); } catch { /* storage may be disabled */ }
+    const { id, owner } = this;
+    this.forget();
+    return this.then(async () => {
+      try {
+        discard(id);
+        const tx = store.write(this.db);
+        if ((await tx.objectStore("drafts").get(id))?.owner === owner) store.remove(tx, id);
+        await tx.done;
+      } catch { /* storage may be disabled */ }
+    });
   }
 }

@@ -13,9 +13,10 @@ import { shownModel } from "./columns.js";
 import { settings } from "./requests.js";
 import { withText } from "./texts.js";
 
-export function start(name) {
+// start connects the buttons. prompt returns the document with its name, as it is saved.
+export function start(prompt) {
   for (const button of document.querySelectorAll("[data-copy-as]")) button.addEventListener("click", () => copyAs(button.dataset.copyAs));
-  for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => save(button.dataset.export, name()));
+  for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => save(button.dataset.export, prompt()));
 }
 
 // request returns the request of the selected branch, or of the conversation that is shown.
@@ -56,6 +57,7 @@ function copyAs(kind) {
     curl: () => copying.asCurl(base, request()),
     python: () => copying.asPython(base, request()),
     node: () => copying.asNode(base, request()),
+    document: () => [files.asDocument(prompt), "application/json", "workbench.json"],
     json: () => copying.asJSON(request()),
     batch: () => copying.asBatchLine(request()),
     "lm-eval": () => copying.asLmEval(base, request()),
@@ -74,7 +76,7 @@ function branches() {
       return { name: labelOf(node), depth, role, model: node.made?.model, text: node.text, reasoning, calls, call, finish, settings: node.made?.settings ?? null, tokens: probabilities(tokens) };
     }
     return {
-      name: labelOf(node), depth, model: modelOf(node.id), text: node.parent === null ? node.text || $("prompt").value : tree.plainText(tokens),
+      name: labelOf(node), depth, model: modelOf(node.id), text: node.parent === null ? node.text || $("prompt").value : tree.plainText(tree.withoutSpecialTokens(state.doc, tokens.map((token) => ({ token, node: node.id }))).map(({ token }) => token)),
       settings: node.made?.settings ?? null, tokens: probabilities(tokens),
     };
   });
@@ -82,9 +84,10 @@ function branches() {
 
 const probabilities = (tokens) => tokens.map(({ id, text: piece, logprob }) => ({ id, text: piece, logprob }));
 
-function save(kind, name) {
-  const title = name || "Workbench";
+function save(kind, prompt) {
+  const title = prompt.name || "Workbench";
   const [content, type, ending] = {
+    document: () => [files.asDocument(prompt), "application/json", "workbench.json"],
     json: () => [files.asJSON(title, branches()), "application/json", "json"],
     markdown: () => [isChat() ? files.asTranscript(title, conversation()) : files.asMarkdown(title, branches()), "text/markdown", "md"],
     notebook: () => [files.asNotebook(title, bench.dataset.base, request(), branches()), "application/x-ipynb+json", "ipynb"],

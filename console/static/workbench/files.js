@@ -6,6 +6,16 @@ export function asJSON(title, branches) {
   return `${JSON.stringify({ title, branches }, null, 2)}\n`;
 }
 
+// asDocument returns the whole document, which ofDocument reads: {name, model, document}.
+export const asDocument = (prompt) => `${JSON.stringify({ workbench: 1, ...prompt })}\n`;
+
+export function ofDocument(text) {
+  let file = null;
+  try { file = JSON.parse(text); } catch { /* it is another kind of file */ }
+  if (file?.workbench !== 1 || !file.document) throw new Error("This is not a document of the workbench. It opens the files of “Whole document”.");
+  return file;
+}
+
 export function asMarkdown(title, branches) {
   const parts = [`# ${title}\n`];
   for (const { name, depth, model, text, settings } of branches) {

@@ -53,9 +53,11 @@ function showNewest(chat) {
   else setDocument(tree.select(...turns.addConversation(state.doc)));
 }
 
+const isOffered = (id) => [...$("model").options].some((option) => option.value === id);
+
 // fitModel chooses a model for what is shown: the one of that name, if it has the mode.
 export function fitModel(name) {
-  const fits = state.options.models.filter((option) => option[isChat() ? "chat" : "completions"]).map(({ id }) => id);
+  const fits = state.options.models.filter((option) => option[isChat() ? "chat" : "completions"]).map(({ id }) => id).filter(isOffered);
   showModel([name, model(), ...fits].find((id) => fits.includes(id)));
 }
 

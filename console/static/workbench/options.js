@@ -4,7 +4,9 @@ import * as chatbody from "./chatbody.js";
 import * as conversing from "./conversing.js";
 import * as tree from "./tree.js";
 import { $, bench, element, isChat, model, onChange, state } from "./state.js";
-import { dateTime, retryWhileUnreachable } from "./problems.js";
+import { dateTime } from "../times.js";
+import { retryWhileUnreachable } from "./problems.js";
+import { secondSettings } from "./comparing.js";
 import { nextMessages } from "./composer.js";
 import { runButtons, settings } from "./requests.js";
 
@@ -12,7 +14,13 @@ import { runButtons, settings } from "./requests.js";
 export async function start() {
   $("model").addEventListener("change", renderModel);
   $("model").addEventListener("shown", renderModel);
-  $("key").addEventListener("change", () => { renderBudget(); estimateSoon(); });
+  $("key").addEventListener("change", () => {
+    const chosen = model();
+    renderModels();
+    if (model() !== chosen) $("model").dispatchEvent(new Event("change"));
+    renderBudget();
+    estimateSoon();
+  });
   for (const id of ["prompt", "settings", "second-settings", "message", "chat-settings"]) $(id).addEventListener("input", estimateSoon);
   for (const id of ["model", "second-model", "compare", "message-role"]) $(id).addEventListener("change", estimateSoon);
   onChange(() => { if (isChat() && !state.running) estimateSoon(); });
@@ -25,17 +33,24 @@ export async function start() {
 
 async function load(mayAsk = true) {
   state.options = await api.getOptions(mayAsk);
-  const { models, keys } = state.options;
-  for (const el of document.querySelectorAll("[data-models]")) {
-    setOptions(el, models.filter((m) => m.completions || el.dataset.models !== "completions").map((m) => [m.id, `${m.id} (${m.status})`]));
-  }
+  const { keys } = state.options;
   setOptions($("key"), keys.filter((k) => k.state === "active").map((k) => [k.id, `${k.name} ${k.prefix}…`]));
+  renderModels();
   for (const el of runButtons) el.disabled = !$("key").value || Boolean(state.running);
   if (!$("key").value) {
     $("error").replaceChildren(element("p", { className: "notice warn" }, "The workbench needs an active key: its budget and queue apply. ", element("a", { href: "/keys/new", textContent: "Create key" })));
   }
   renderModel();
   renderBudget();
+}
+
+// renderModels offers the models that the chosen key may use.
+function renderModels() {
+  const allowed = state.options.keys.find((key) => key.id === $("key").value)?.models;
+  const models = state.options.models.filter((m) => !allowed || allowed.includes(m.id));
+  for (const el of document.querySelectorAll("[data-models]")) {
+    setOptions(el, models.filter((m) => m.completions || el.dataset.models !== "completions").map((m) => [m.id, `${m.id} (${m.status})`]));
+  }
 }
 
 function setOptions(select, entries) {
@@ -46,8 +61,8 @@ function setOptions(select, entries) {
 function renderModel() {
   const m = state.options.models.find((option) => option.id === model());
   if (!m) return;
-  const boot = m.boot_seconds ? ` Starts with your request, in about ${m.boot_seconds} s.` : "";
-  $("model-state").textContent = `${m.status === "warm" ? "Ready" : m.status}${m.max_model_len ? `, context of ${m.max_model_len.toLocaleString("en")} tokens` : ""}.${m.status === "warm" ? "" : boot}`;
+  const context = m.max_model_len ? `, context of ${m.max_model_len.toLocaleString("en")} tokens` : "";
+  $("model-state").textContent = m.status === "warm" ? `Ready${context}.` : `${m.status}${context}. It ${m.state}.`;
   if (!m.max_logprobs) return;
   for (const form of [$("settings"), $("second-settings")]) form.elements.logprobs.max = m.max_logprobs;
   $("chat-settings").elements.top_logprobs.max = Math.min(m.max_logprobs, chatbody.mostAlternatives);
@@ -99,7 +114,7 @@ function nextChat() {
 function nextCompletions() {
   if (!$("prompt").value) return [];
   const requests = [{ model: model(), prompt: promptOf(model()), ...settings() }];
-  if ($("compare").checked) requests.push({ model: $("second-model").value, prompt: promptOf($("second-model").value), ...settings($("second-settings")) });
+  if ($("compare").checked) requests.push({ model: $("second-model").value, prompt: promptOf($("second-model").value), ...secondSettings() });
   return requests;
 }
 

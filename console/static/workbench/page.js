@@ -1,6 +1,7 @@
 // The workbench's page: it connects the modules, and opens, saves and keeps drafts of documents.
 import * as branches from "./branches.js";
 import * as columns from "./columns.js";
+import * as comparing from "./comparing.js";
 import * as composer from "./composer.js";
 import * as conversing from "./conversing.js";
 import * as exporting from "./exporting.js";
@@ -8,6 +9,7 @@ import * as modes from "./modes.js";
 import * as options from "./options.js";
 import * as popover from "./popover.js";
 import * as presets from "./presets.js";
+import * as selecting from "./selecting.js";
 import * as scoring from "./scoring.js";
 import * as thread from "./thread.js";
 import * as tree from "./tree.js";
@@ -15,10 +17,14 @@ import * as turns from "./turns.js";
 import * as api from "./api.js";
 import { $, bench, isChat, keepPrompt, model, onChange, setDocument, showPrompt, state } from "./state.js";
 import { Drafts } from "./drafts.js";
+import { ofDocument } from "./files.js";
+import { explain, maxBytes, showSize, warn } from "./keeping.js";
 import { SavedPrompts } from "./saved.js";
 import { Sharing, showNotice } from "./sharing.js";
 import { chatParameters, createFields, fillForm } from "./parameters.js";
-import { dateTime, retryWhileUnreachable, showError } from "./problems.js";
+import { dateTime } from "../times.js";
+import { retryWhileUnreachable, showError } from "./problems.js";
+import { hide as hideDifferences } from "./differences.js";
 import { edit } from "./editing.js";
 import { branchFrom, branchWithText, continueFrom, generate, settings } from "./requests.js";
 
@@ -27,6 +33,7 @@ const runningMessage = "A request is running. Wait for it, or stop it first.";
 $("settings").append(...createFields("p"));
 $("second-settings").append(...createFields("q"));
 $("chat-settings").append(...createFields("c", chatParameters));
+comparing.start();
 columns.start({ continueFrom, edit });
 thread.start();
 composer.start();
@@ -35,6 +42,7 @@ const inMode = (chat, completion) => (...args) => (isChat() ? chat : completion)
 popover.start({ branchFrom: inMode(conversing.branchFrom, branchFrom), branchWithText: inMode(conversing.branchWithText, branchWithText) });
 modes.start();
 scoring.start();
+selecting.start();
 presets.start();
 
 let sharing = null;
@@ -45,17 +53,25 @@ const saved = new SavedPrompts({
   onChange: (share) => sharing?.show(share),
 });
 sharing = new Sharing(saved);
-exporting.start(() => saved.name.value.trim());
+const currentDocument = () => ({ tree: tree.pack(state.doc), settings: settings(), chat: conversing.settings() });
+exporting.start(() => { keepPrompt(); return { name: saved.name.value.trim(), model: model(), document: currentDocument() }; });
 
 // The draft of what is not saved. A reload, a crash or a lost session does not lose it.
 const drafts = new Drafts(bench.dataset.account, () => saved.id ?? state.addressed, () => state.unsaved && {
   prompt: $("prompt").value, message: $("message").value, model: model(), settings: settings(), chat: conversing.settings(),
-  name: saved.name.value, version: saved.version, tree: tree.packAsJSON(state.doc),
-}, (text) => saved.setStatus(text));
-onChange(() => drafts.schedule());
+  name: saved.name.value, version: saved.version, doc: state.doc,
+}, warn);
+
+function edited() {
+  state.unsaved = true;
+  drafts.schedule();
+  queueMicrotask(() => { if (state.unsaved) saved.edited(); }); // showing a document, or another mode, is no edit
+}
+onChange(edited);
 
 // show shows a document that was saved.
 function show(document_) {
+  hideDifferences();
   state.doc = tree.unpack(document_.tree);
   if (isChat()) modes.fitModel(turns.thread(state.doc, state.doc.selected).findLast((turn) => turn.made)?.made.model);
   else showPrompt(tree.rootOf(state.doc, state.doc.selected));
@@ -64,20 +80,46 @@ function show(document_) {
   state.sideBySide = [];
   setDocument(state.doc);
   state.unsaved = false;
+  saved.setStatus("");
+  showSize();
 }
 
 // fillForms shows parameters. A document from before conversations has none of theirs.
 function fillForms({ settings: values, chat }) {
   if (values) fillForm($("settings"), values);
+  comparing.follow();
   if (chat) fillForm($("chat-settings"), chat);
 }
 
 async function openSaved(id) {
   if (state.running) { saved.setStatus(runningMessage); return; }
   if (state.unsaved && !confirm("You have unsaved changes. Open the other prompt and discard them?")) return;
-  if (state.unsaved) drafts.remove();
   try {
-    await showSaved(await saved.load(id));
+    const prompt = await saved.load(id);
+    if (state.unsaved) drafts.remove();
+    state.unsaved = false;
+    await showSaved(prompt);
+  } catch (error) {
+    showError(error);
+  }
+}
+
+// openFile shows the document of a file. It is another prompt until it is saved.
+async function openFile(file) {
+  if (state.running) { saved.setStatus(runningMessage); return; }
+  if (state.unsaved && !confirm("You have unsaved changes. Open the file and discard them?")) return;
+  try {
+    const { name, model: requested, document: document_ } = ofDocument(await file.text());
+    tree.unpack(document_.tree); // if this throws, what is open stays
+    if (state.unsaved) drafts.remove();
+    saved.close();
+    leaveAddressed();
+    show(document_);
+    modes.fitModel(requested);
+    saved.name.value = name ?? "";
+    $("open-panel").open = false;
+    history.replaceState(null, "", "/workbench");
+    edited();
   } catch (error) {
     showError(error);
   }
@@ -85,9 +127,8 @@ async function openSaved(id) {
 
 // showSaved shows a saved prompt that was loaded, with the changes that the user has made to it and not saved.
 async function showSaved(prompt) {
-  show(prompt.document);
   leaveAddressed();
-  await restoreDraft();
+  if (!await restoreDraft() && saved.id === prompt.id) show(prompt.document);
   $("open-panel").open = false;
   history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(prompt.id)}`);
 }
@@ -95,10 +136,12 @@ async function showSaved(prompt) {
 // openShared shows the prompt of another user's link, with the changes that the user has made to it and not saved.
 async function openShared(share) {
   const prompt = await retryWhileUnreachable(() => api.getSharedPrompt(share));
+  const restored = await restoreDraft();
   if (state.addressed !== share) return; // the user has opened another prompt meanwhile
-  show(prompt.document);
-  saved.name.value = prompt.name;
-  await restoreDraft();
+  if (!restored) {
+    show(prompt.document);
+    saved.name.value = prompt.name;
+  }
   showNotice(prompt);
 }
 
@@ -112,7 +155,8 @@ function leaveAddressed() {
 async function restoreDraft() {
   const draft = await drafts.read();
   if (!draft) return false;
-  state.doc = tree.unpack(draft.tree);
+  hideDifferences();
+  Object.assign(state, { doc: draft.doc, sideBySide: [] });
   if (!isChat()) showPrompt(tree.rootOf(state.doc, state.doc.selected));
   $("prompt").value = draft.prompt;
   $("message").value = draft.message ?? "";
@@ -126,19 +170,30 @@ async function restoreDraft() {
   return true;
 }
 
+// save stores the document on the server. The draft goes only when what was saved is what is shown.
+let saving = false;
 async function save() {
+  if (saving) return;
+  saving = true;
   keepPrompt();
+  const { revision } = drafts;
+  saved.setStatus("Saving…");
   try {
-    drafts.remove();
-    await saved.save(model(), { tree: tree.pack(state.doc), settings: settings(), chat: conversing.settings() });
-    state.unsaved = Boolean($("message").value); // it is no part of the conversation
-    drafts.remove();
+    await saved.save(model(), currentDocument(), maxBytes);
     leaveAddressed();
-    drafts.schedule();
+    $("export-document").hidden = true;
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(saved.id)}`);
+    if (drafts.revision !== revision) edited();
+    else if ($("message").value) drafts.schedule(); // it is no part of the conversation
+    else {
+      state.unsaved = false;
+      drafts.remove();
+    }
   } catch (error) {
-    drafts.schedule();
-    saved.setStatus(error.code === "conflict" ? "This prompt was changed elsewhere since you opened it, so nothing was saved. Save again to keep your version as another prompt." : error.message);
+    const isKept = await drafts.flush();
+    saved.setStatus(explain(error, isKept));
+  } finally {
+    saving = false;
   }
 }
 
@@ -147,6 +202,7 @@ function startOver() {
   if (state.unsaved && !confirm("You have unsaved changes. Discard them and start over?")) return;
   drafts.remove();
   saved.close();
+  hideDifferences();
   $("prompt").value = "";
   $("message").value = "";
   leaveAddressed();
@@ -154,23 +210,30 @@ function startOver() {
   setDocument(isChat() ? tree.select(...turns.addConversation(next)) : next);
   state.unsaved = false;
   drafts.remove();
+  showSize();
   history.replaceState(null, "", "/workbench");
+}
+
+// editedIfSaved is called when something changes that a saved prompt has beside its text.
+function editedIfSaved() {
+  if (saved.id) edited();
+  else drafts.schedule();
 }
 
 for (const form of [$("settings"), $("second-settings"), $("chat-settings")]) {
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", () => drafts.schedule());
+  form.addEventListener("input", editedIfSaved);
 }
+for (const id of ["name", "model"]) $(id).addEventListener("change", editedIfSaved);
+$("open-file").addEventListener("change", (event) => { if (event.target.files[0]) openFile(event.target.files[0]).finally(() => { event.target.value = ""; }); });
 $("generate").addEventListener("click", () => generate());
 $("stop").addEventListener("click", () => state.running?.abort());
-const typed = ["prompt", "message"];
-for (const id of typed) $(id).addEventListener("input", () => { state.unsaved = true; drafts.schedule(); });
+for (const id of ["prompt", "message"]) $(id).addEventListener("input", edited);
 $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) generate(); });
 $("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });
 $("new").addEventListener("click", startOver);
-addEventListener("beforeunload", (event) => { if (state.unsaved && ($("prompt").value || isChat()) && !drafts.flush()) event.preventDefault(); });
-addEventListener("pagehide", () => drafts.flush());
-
+addEventListener("beforeunload", (event) => { if (state.unsaved && ($("prompt").value || isChat()) && !drafts.whole) event.preventDefault(); });
+addEventListener("pagehide", () => drafts.leave());
 await drafts.start();
 try {
   await options.start();
@@ -183,5 +246,5 @@ try {
   try { await restoreDraft(); } catch { /* another version of the workbench has written it */ }
   showError(error);
 }
-for (const id of typed) $(id).readOnly = false; // text typed before would be replaced, or stored as another prompt's draft
+for (const id of ["prompt", "message"]) $(id).readOnly = false; // text typed before would be replaced, or stored as another prompt's draft
 bench.dataset.ready = "";

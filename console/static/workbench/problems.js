@@ -1,9 +1,9 @@
 // Errors as the page shows them: what happened, what to do, and which field it is about.
 import { $, isChat } from "./state.js";
+import { dateTime } from "../times.js";
 import { markInvalid } from "./parameters.js";
 
 const number = (n) => (n ?? 0).toLocaleString("en");
-export const dateTime = (time) => new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZoneName: "short" });
 
 // advice has additional texts by error code.
 const advice = {
@@ -21,7 +21,17 @@ const advice = {
   vllm_oom: () => "The model’s server has run out of memory. Shorten the prompt, or lower max_tokens or n.",
 };
 
-const tryAgain = (error) => `Try again in ${error.retryAfter || "a few"} seconds.`;
+const tryAgain = (error) => `Try again in ${error.retryAfter ? seconds(error.retryAfter) : "a few seconds"}.`;
+const seconds = (n) => `${number(n)} ${n === 1 ? "second" : "seconds"}`;
+
+// saysWhen matches a message that says itself when to try again.
+const saysWhen = /; (the next try is|try again) in \d+ seconds?\.?$/i;
+
+// sentence returns a message as a sentence, without what the advice repeats.
+function sentence(message) {
+  const text = message.replace(saysWhen, "").trim();
+  return text ? text[0].toUpperCase() + text.slice(1) + (/[.!?…:”"]$/.test(text) ? "" : ".") : "";
+}
 
 // showError shows an error and marks the field that it is about. null removes the last error.
 export function showError(error) {
@@ -30,10 +40,10 @@ export function showError(error) {
   if (!error) { box.replaceChildren(); return; }
   const p = document.createElement("p");
   p.className = "notice bad";
-  p.textContent = error.message;
-  const more = advice[error.code]?.(error.details, error);
-  if (more) p.append(" ", more);
-  else if (error.status === 429 || error.status === 503) p.append(" ", tryAgain(error));
+  p.textContent = sentence(error.message);
+  let more = advice[error.code]?.(error.details, error);
+  if (!more && (error.status === 429 || error.status === 503)) more = tryAgain(error);
+  if (more && !/try again/i.test(p.textContent)) p.append(" ", more);
   if (error.partial) p.append(" The text generated so far is kept. To go on from its end, press “Continue” above it.");
   if (error.details?.request_id) {
     const small = document.createElement("small");

@@ -3,6 +3,7 @@ import * as api from "./api.js";
 import * as tree from "./tree.js";
 import { $, bench, documentChanged, model, modelOf, render, scheduleRender, select, setDocument, state } from "./state.js";
 import { readForm } from "./parameters.js";
+import { secondSettings, showRuns } from "./comparing.js";
 import { showError } from "./problems.js";
 import { resolveTexts, textsOf, tokensOfText } from "./texts.js";
 import { follow, startFollowing } from "./columns.js";
@@ -12,15 +13,17 @@ import * as popover from "./popover.js";
 // runButtons are the buttons that start a request.
 export const runButtons = document.querySelectorAll("[data-run]");
 
+const sayProgress = (text) => { $("progress").textContent = text; };
+
 export const settings = (form = $("settings")) => readForm(form);
 
 // tokenizedRoot returns the id of the prompt's root for a model, with its tokens. Completions are requested with token ids,
 // so that they continue exactly these tokens.
-async function tokenizedRoot(model, signal) {
+async function tokenizedRoot(model, signal, say) {
   let id;
   [state.doc, id] = tree.ensureRoot(state.doc, $("prompt").value, model);
   if (state.doc.nodes[id].tokens.length) return id;
-  const tokens = await retryDuringBoot(model, signal, () => tokensOfText(model, state.doc.nodes[id].text, false, signal));
+  const tokens = await retryDuringBoot(model, signal, () => tokensOfText(model, state.doc.nodes[id].text, false, signal), say);
   state.doc = tree.change(state.doc, id, { tokens });
   documentChanged();
   return id;
@@ -30,8 +33,20 @@ async function tokenizedRoot(model, signal) {
 export async function generate() {
   const batch = `b${Date.now()}`;
   const jobs = [{ model: model(), settings: settings(), form: $("settings"), batch }];
-  if ($("compare").checked) jobs.push({ model: $("second-model").value, settings: settings($("second-settings")), form: $("second-settings"), batch });
-  await runExclusively((signal) => waitForAll(jobs.map(async (job) => runJob(job, await tokenizedRoot(job.model, signal), signal))));
+  if ($("compare").checked) jobs.push({ model: $("second-model").value, settings: secondSettings(), form: $("second-settings"), batch });
+  const lines = showRuns(jobs.map((job) => job.model));
+  await runExclusively((signal) => waitForAll(jobs.map((job, i) => runInLine(job, lines[i], jobs.length > 1, signal))));
+}
+
+// runInLine runs a job and shows its progress in its line, which says how it has ended if there are several.
+async function runInLine(job, say, several, signal) {
+  if (several) say("Generating…");
+  try {
+    await runJob({ ...job, say }, await tokenizedRoot(job.model, signal, say), signal);
+  } catch (error) {
+    if (several) say(error.name === "AbortError" ? "Stopped. The text so far is kept, and is charged." : "Failed.");
+    throw Object.assign(error, { isSaid: several });
+  }
 }
 
 // continueFrom continues a node at its end, with the model whose token ids it has.
@@ -120,12 +135,13 @@ async function runJob(job, from, signal) {
   const inPlace = ids[0] === from;
   state.sideBySide = [];
   if (state.doc.nodes[state.doc.selected].made?.batch !== job.batch) state.doc = tree.select(state.doc, ids[0]);
-  const pace = new Pace((text) => { $("progress").textContent = text; });
+  const say = job.say ?? sayProgress;
+  const pace = new Pace(say);
   try {
     await retryDuringBoot(job.model, signal, () => {
       pace.start();
       return api.stream(api.completionsPath, $("key").value, { model: job.model, prompt, ...params }, signal, (event) => receive(event, ids, params, pace));
-    });
+    }, say);
     pace.end();
   } catch (error) {
     if (inPlace) state.doc = tree.change(state.doc, from, { made: state.doc.nodes[from]?.tokens.length > before ? state.doc.nodes[from].made : null });
@@ -181,12 +197,13 @@ export async function runExclusively(task) {
   showError(null);
   startFollowing();
   $("progress").textContent = "Generating…";
+  $("second-progress").textContent = "";
   try {
     await task(state.running.signal);
     if ($("progress").textContent === "Generating…") $("progress").textContent = "";
     return true;
   } catch (error) {
-    $("progress").textContent = error.name === "AbortError" ? "Stopped. The text so far is kept, and is charged." : "";
+    if (!error.isSaid) $("progress").textContent = error.name === "AbortError" ? "Stopped. The text so far is kept, and is charged." : "";
     if (error.name !== "AbortError") showError(error);
     return false;
   } finally {
@@ -199,21 +216,21 @@ export async function runExclusively(task) {
 }
 
 // retryDuringBoot sends a request again, after a countdown, while the model is booting.
-export async function retryDuringBoot(model, signal, send) {
+export async function retryDuringBoot(model, signal, send, say = sayProgress) {
   for (;;) {
     try {
       return await send();
     } catch (error) {
       if (error.code !== "modal_cold_boot") throw error;
-      await countDown(model, Math.max(error.retryAfter, 1), signal);
+      await countDown(model, Math.max(error.retryAfter, 1), signal, say);
     }
   }
 }
 
-async function countDown(model, seconds, signal) {
+async function countDown(model, seconds, signal, say) {
   signal.throwIfAborted();
   for (let left = seconds; left > 0; left--) {
-    $("progress").textContent = `${model} is starting: about ${left} s left. Continues automatically.`;
+    say(`${model} is starting: about ${left} s left. Continues automatically.`);
     await new Promise((resolve, reject) => {
       const timer = setTimeout(resolve, 1000);
       signal.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });

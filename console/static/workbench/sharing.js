@@ -1,7 +1,7 @@
 // The link by which colleagues open a saved prompt, and the prompt of such a link.
 import * as api from "./api.js";
 import { $ } from "./state.js";
-import { dateTime } from "./problems.js";
+import { dateTime } from "../times.js";
 
 const linkOf = (share) => new URL(`/workbench?shared=${encodeURIComponent(share)}`, location.href).href;
 

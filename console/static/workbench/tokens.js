@@ -3,6 +3,16 @@
 import { shade } from "./measures.js";
 import { partsOf } from "./tree.js";
 
+// plainSlice returns the part of a token's text that visibleText shows from one of its characters to another.
+export function plainSlice({ text }, from, to, spaces = false) {
+  if (!text || text.includes("\ufffd")) return "";
+  let at = 0;
+  return [...text].filter((character) => {
+    at += visibleText({ text: character }, spaces).length;
+    return at > from && at <= to;
+  }).join("");
+}
+
 // visibleText returns the text of a token with visible characters for line breaks and tabs. A token whose text is unknown,
 // empty or a part of a character alone is shown as its id. Spaces are shown as dots on request.
 export function visibleText(token, spaces = false) {
@@ -36,6 +46,11 @@ const hasMoved = ({ screenX, screenY }) => screenX !== at.x || screenY !== at.y;
 // mostInRun is how many tokens without a line break are laid out together.
 const mostInRun = 500;
 
+const views = new WeakMap(); // by their boxes
+
+// viewOf returns the TokenView of an element.
+export const viewOf = (box) => views.get(box);
+
 // TokenView shows tokens in runs, which end at line breaks: the browser lays out only the last run again while a text grows. A
 // run without a line break ends after mostInRun tokens, where the next one begins a new line.
 export class TokenView {
@@ -44,6 +59,7 @@ export class TokenView {
   // followsPointer returns true.
   constructor(box, { onMove, onSelect, onLeave, followsPointer }) {
     this.box = box;
+    views.set(box, this);
     this.places = [];
     this.begin = 0; // the number of the first token that is shown
     this.current = -1;

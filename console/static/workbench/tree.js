@@ -11,6 +11,7 @@
 // A token is {id, text, logprob, top}: text is the text of this token alone, or null if it is not known; logprob is natural,
 // or null if it is not known; top is [{id, logprob}], the likeliest first. Words that a user wrote in a conversation have no id.
 // Prefixes are made of ids, since the text of a token can be a part of a character. Ids are those of the root's model.
+import * as packing from "./packing.js";
 
 const emptyNode = { parent: null, at: 0, text: "", model: null, tokens: [], made: null, finish: null };
 
@@ -157,12 +158,23 @@ export function continuation(tree, id) {
   return begin < 0 ? { places: [], begin: places.length } : { places: places.slice(begin), begin };
 }
 
-// textOf returns the text of a node's path: of the prompt and what follows it, without the special tokens that the tokenizer
-// adds at the beginning. resolve adds the text to a place whose token has none.
+// textOf returns the text of a node's path: of the prompt and what follows it, without special tokens. resolve adds the text to
+// a place whose token has none.
 export function textOf(tree, id, resolve = (place) => place) {
-  const { text } = rootOf(tree, id);
-  const tokens = withoutSpecial(path(tree, id).map((place) => resolve(place).token), text);
-  return tokens.length ? plainText(tokens) : text;
+  const tokens = withoutSpecialTokens(tree, path(tree, id).map(resolve)).map(({ token }) => token);
+  return tokens.length ? plainText(tokens) : rootOf(tree, id).text;
+}
+
+// isSpecial reports whether a token that a model has generated is none of the text, such as <|end_of_text|>.
+const isSpecial = ({ text }) => /^(<\|[^|]*\|>|<\/?s>|<(bos|eos|pad|unk|start_of_turn|end_of_turn)>)$/.test(text ?? "");
+
+// withoutSpecialTokens returns the places without the special tokens that the tokenizer adds at the beginning of a prompt, and
+// those that a model has generated. What the user wrote stays.
+export function withoutSpecialTokens(tree, places) {
+  const isPrompt = ({ node }) => tree.nodes[node].parent === null && !tree.nodes[node].role;
+  const prompt = places.filter(isPrompt);
+  const kept = new Set(prompt.length ? withoutSpecial(prompt.map(({ token }) => token), tree.nodes[prompt[0].node].text) : []);
+  return places.filter((place) => (isPrompt(place) ? kept.has(place.token) : !isSpecial(place.token)));
 }
 
 // withoutSpecial returns the tokens of a text without the special ones at the beginning, such as <|begin_of_text|>.
@@ -191,30 +203,42 @@ export function unchangedBy(tokens, text) {
   return kept;
 }
 
-// pack returns a tree as it is saved. A version of the workbench without conversations refuses a tree that has one.
+const packedNodes = new WeakMap(); // {stored, bytes} by node: nodes are immutable
+
+function packed(node) {
+  if (!packedNodes.has(node)) {
+    const { tokens, ...fields } = node;
+    const stored = { ...fields, tokens: packing.packTokens(tokens) };
+    packedNodes.set(node, { stored, bytes: packing.bytesOf({ ...fields, tokens: 0 }) + packing.bytesOfPacked(stored.tokens) });
+  }
+  return packedNodes.get(node);
+}
+
+// packNode returns a node as the browser stores it, and unpackNode reverses it.
+export const packNode = (node) => packed(node).stored;
+export const unpackNode = (stored) => ({ ...stored, tokens: packing.unpackTokens(stored.tokens) });
+
+// bytesOf returns about how long the JSON of pack is.
+export const bytesOf = (tree) => tree.order.reduce((sum, id) => sum + packed(tree.nodes[id]).bytes, 0);
+
+// pack returns a tree as it is saved. Earlier versions of the workbench, whose formats are 1 and 2, refuse it.
 export function pack(tree) {
-  return { format: tree.order.some((id) => tree.nodes[id].role) ? 2 : 1, nodes: tree.order.map((id) => tree.nodes[id]), selected: tree.selected, next: tree.next };
+  const nodes = tree.order.map((id) => packNode(tree.nodes[id])).map((stored) => ({ ...stored, tokens: packing.asJSON(stored.tokens) }));
+  return { format: 3, nodes, selected: tree.selected, next: tree.next };
 }
 
-// packAsJSON returns what pack returns as JSON. It keeps the JSON of tokens, so that it is fast while a text grows.
-export function packAsJSON(tree) {
-  const { nodes, ...rest } = pack(tree);
-  const nodesAsJSON = nodes.map(({ tokens, ...node }) => `${JSON.stringify(node).slice(0, -1)},"tokens":[${tokens.map(tokenAsJSON).join(",")}]}`);
-  return `${JSON.stringify(rest).slice(0, -1)},"nodes":[${nodesAsJSON.join(",")}]}`;
+// fromNodes returns the tree of a list of nodes, the root first.
+export function fromNodes(list, selected, next) {
+  const nodes = Object.fromEntries(list.map((n) => [n.id, n]));
+  return { nodes, order: list.map((n) => n.id), selected: nodes[selected] ? selected : list[0].id, next };
 }
 
-const tokensAsJSON = new WeakMap();
-function tokenAsJSON(token) {
-  let text = tokensAsJSON.get(token);
-  if (text === undefined) tokensAsJSON.set(token, text = JSON.stringify(token));
-  return text;
-}
-
-// unpack returns a tree that pack has saved. It throws if another version has saved it in another format.
+// unpack returns a tree that pack has saved. It throws if another version has saved it in another format. Formats 1 and 2 have
+// tokens as they are in nodes.
 export function unpack(saved) {
-  if (![1, 2].includes(saved?.format) || !Array.isArray(saved.nodes) || saved.nodes[0]?.parent !== null) {
+  if (![1, 2, 3].includes(saved?.format) || !Array.isArray(saved.nodes) || saved.nodes[0]?.parent !== null) {
     throw new Error("This was saved by another version of the workbench, which this one cannot read.");
   }
-  const nodes = Object.fromEntries(saved.nodes.map((n) => [n.id, n]));
-  return { nodes, order: saved.nodes.map((n) => n.id), selected: nodes[saved.selected] ? saved.selected : saved.nodes[0].id, next: saved.next };
+  const nodes = saved.format < 3 ? saved.nodes : saved.nodes.map((n) => unpackNode({ ...n, tokens: packing.ofJSON(n.tokens) }));
+  return fromNodes(nodes, saved.selected, saved.next);
 }

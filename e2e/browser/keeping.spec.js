@@ -1,0 +1,209 @@
+// What is not saved is never lost: large trees, saves that fail, full disks, two tabs, and drafts of earlier versions.
+import { readFileSync } from "node:fs";
+import { expect, expectAccessible, signIn, test } from "./console.js";
+
+const prompt = (page) => page.getByLabel("Prompt", { exact: true });
+const status = (page) => page.locator("#saved-status");
+const size = (page) => page.locator("#saved-size");
+
+async function open(page, path = "/workbench") {
+  await page.goto(path);
+  await expect(page.locator("#bench[data-ready]")).toBeAttached();
+}
+
+// draftsIn returns how many drafts and nodes of drafts the browser keeps.
+const draftsIn = (page) => page.evaluate(() => new Promise((resolve) => {
+  const opening = indexedDB.open("basegate-drafts");
+  opening.onsuccess = () => {
+    const tx = opening.result.transaction(["drafts", "nodes"]);
+    const [drafts, nodes] = ["drafts", "nodes"].map((name) => tx.objectStore(name).count());
+    tx.oncomplete = () => { opening.result.close(); resolve([drafts.result, nodes.result]); };
+  };
+}));
+
+// stream returns a response with tokens for n choices, each with 20 alternatives of 64 bits.
+function stream(n, each) {
+  const events = [];
+  for (let i = 0; i < each; i++) {
+    for (let index = 0; index < n; index++) {
+      const top = Object.fromEntries(Array.from({ length: 20 }, (_, k) => [`token_id:${1000 + (7 * i + k) % 100_000}`, -0.1 - k / 3 - i / 1e7]));
+      const logprobs = { tokens: [`token_id:${1000 + 7 * i % 100_000}`], token_logprobs: [-0.1 - i / 1e7], top_logprobs: [top] };
+      events.push(JSON.stringify({ choices: [{ index, text: ` ${index}.${i}`, finish_reason: i + 1 === each ? "length" : null, logprobs }] }));
+    }
+  }
+  events.push(JSON.stringify({ choices: [], usage: { prompt_tokens: 4, completion_tokens: n * each } }), "[DONE]");
+  return events.map((event) => `data: ${event}\n\n`).join("");
+}
+
+// generateLarge makes a tree of n branches with that many tokens each.
+async function generateLarge(page, text, n, each) {
+  await page.route("**/console/api/completions*", (route) => route.fulfill({ contentType: "text/event-stream", body: stream(n, each) }));
+  await prompt(page).fill(text);
+  await page.locator("#p-n").fill(String(n));
+  await page.locator("#p-logprobs").fill("20");
+  await page.getByRole("button", { name: "Generate" }).click();
+  await expect(page.locator("#progress")).toContainText(`${(n * each).toLocaleString("en")} completion tokens`, { timeout: 120_000 });
+  await page.unroute("**/console/api/completions*");
+}
+
+async function save(page, name) {
+  if (name) await page.getByRole("textbox", { name: "Name", exact: true }).fill(name);
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+}
+
+const restored = (page) => expect(page.locator("#progress")).toContainText("restored", { timeout: 120_000 });
+
+const lastTokens = (page, n, each) => expect(page.locator("#columns .column")).toContainText(Array.from({ length: n }, (_, index) => `${index}.${each - 1}`), { timeout: 120_000 });
+
+test.beforeEach(async ({ page }) => { await signIn(page); });
+
+test("a tree of 20,000 tokens with 20 alternatives is kept through failed saves, saved, reloaded and edited in two tabs", async ({ page, context }) => {
+  test.slow();
+  const [n, each] = [4, 5000];
+  await open(page);
+  await generateLarge(page, "A very large tree", n, each);
+  await expect(size(page)).toHaveText(/^[67]\.\d of 8 MiB$/);
+
+  // Saves that fail keep the draft, and say so.
+  const name = `Large ${Date.now()}`;
+  for (const [answer, text] of [
+    [{ status: 413, contentType: "text/html", body: "<h1>413 Request Entity Too Large</h1>" }, /413\. Nothing is lost: the draft stays in this browser\. Export it to a file/],
+    [{ status: 507, json: { error: { code: "storage_unavailable", message: "The disk is full." } } }, "The disk is full. Nothing is lost: the draft stays in this browser."],
+    [{ status: 200, contentType: "text/html", body: "<h1>Sign in</h1>" }, "Nothing is lost: the draft stays in this browser."],
+    [null, "The connection to the gateway was lost. Nothing is lost: the draft stays in this browser."],
+  ]) {
+    await page.route("**/console/api/prompts", (route) => (route.request().method() !== "POST" ? route.continue() : answer ? route.fulfill(answer) : route.abort()));
+    await save(page, name);
+    await expect(status(page)).toContainText(text);
+    await page.unroute("**/console/api/prompts");
+    expect(await draftsIn(page)).toEqual([1, 1 + n]);
+  }
+  await page.reload();
+  await restored(page);
+  await lastTokens(page, n, each);
+  await expectAccessible(page);
+
+  // What was saved is what was generated, and the draft is gone.
+  await save(page, name);
+  await expect(status(page)).toHaveText("Saved.");
+  await expect.poll(() => draftsIn(page)).toEqual([0, 0]);
+  await page.reload();
+  await expect(page.locator("#bench[data-ready]")).toBeAttached();
+  await lastTokens(page, n, each);
+  await page.locator("#columns .column").last().getByRole("option", { name: "3.4999", exact: true }).click();
+  await expect(page.locator("#token .alternatives li, #token tr").first()).toBeVisible();
+
+  // Two tabs keep their own changes, and neither overwrites the other's.
+  const second = await context.newPage();
+  await open(second, page.url());
+  await lastTokens(second, n, each);
+  for (const [tab, text] of [[page, "Changed in the first tab"], [second, "Changed in the second tab"]]) {
+    await prompt(tab).fill(text);
+    await expect(status(tab)).toHaveText("Edited");
+  }
+  for (const [tab, text] of [[page, "Changed in the first tab"], [second, "Changed in the second tab"]]) {
+    await tab.reload();
+    await restored(tab);
+    await expect(prompt(tab)).toHaveValue(text);
+  }
+  await save(page);
+  await expect(status(page)).toHaveText("Saved.");
+  await save(second);
+  await expect(status(second)).toContainText("changed elsewhere");
+  await second.reload();
+  await expect(prompt(second)).toHaveValue("Changed in the second tab");
+  await lastTokens(second, n, each);
+  await save(second);
+  await expect(status(second)).toContainText("Save again to keep your version as another prompt.");
+  await save(second, `${name}, second`);
+  await expect(status(second)).toHaveText("Saved.");
+  expect(second.url()).not.toBe(page.url());
+});
+
+test("a browser without room for the draft says so, and the draft is kept once there is room", async ({ page, context }) => {
+  await open(page);
+  const cdp = await context.newCDPSession(page);
+  const { origin } = new URL(page.url());
+  await cdp.send("Storage.overrideQuotaForOrigin", { origin, quotaSize: 1 });
+  await generateLarge(page, "No room for this", 1, 1000);
+  await expect(page.locator("#draft-status")).toContainText("no room for the draft. Nothing is lost while this page is open");
+  await expect(page.getByRole("button", { name: "Export to a file" })).toBeVisible();
+  await cdp.send("Storage.overrideQuotaForOrigin", { origin });
+  await prompt(page).fill("No room for this until now");
+  await expect(page.locator("#draft-status")).toBeEmpty();
+  await page.reload();
+  await expect(prompt(page)).toHaveValue("No room for this until now");
+  await lastTokens(page, 1, 1000);
+});
+
+test("a document that is too large to save is exported to a file, which the workbench opens again", async ({ page }) => {
+  await page.route("**/workbench", async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, body: (await response.text()).replace(/data-max-bytes="\d+"/, 'data-max-bytes="200000"') });
+  });
+  await open(page);
+  await generateLarge(page, "Too large", 2, 500);
+  await expect(size(page)).toContainText("of 0.2 MiB: too large to save. Export it to a file.");
+  await save(page, "Too large");
+  await expect(status(page)).toContainText("MiB can be saved. Nothing is lost: the draft stays in this browser. Export it to a file, which the workbench can open again.");
+  expect(await draftsIn(page)).toEqual([1, 3]);
+  const downloading = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Export to a file" }).click();
+  const path = await (await downloading).path();
+  const { document } = JSON.parse(readFileSync(path, "utf8"));
+  expect(document.tree.nodes).toHaveLength(3);
+  page.on("dialog", (dialog) => dialog.accept());
+  await page.getByRole("button", { name: "New", exact: true }).click();
+  await expect(page.locator("#columns .column")).toHaveCount(0);
+  await page.getByText("Open", { exact: true }).click();
+  await page.getByLabel("Open a file of “Whole document”").setInputFiles({ name: "large.workbench.json", mimeType: "application/json", buffer: readFileSync(path) });
+  await lastTokens(page, 2, 500);
+  await expect(page.getByRole("textbox", { name: "Name", exact: true })).toHaveValue("Too large");
+  await page.reload();
+  await lastTokens(page, 2, 500);
+  await page.getByText("Open", { exact: true }).click();
+  await page.getByLabel("Open a file of “Whole document”").setInputFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from("[]") });
+  await expect(page.locator("#error")).toContainText("This is not a document of the workbench.");
+  await lastTokens(page, 2, 500);
+});
+
+test("drafts of an earlier version of the workbench are taken over", async ({ page }) => {
+  const draft = (text) => JSON.stringify({
+    prompt: text, message: "", model: "llama-8b", settings: { max_tokens: 9 }, chat: {}, name: "Old", version: 0, time: Date.now(),
+    tree: { format: 1, nodes: [{ id: "root", parent: null, at: 0, text, model: null, tokens: [], made: null, finish: null }], selected: "root", next: 1 },
+  });
+  await page.goto("/dashboard");
+  await page.evaluate(([key, text, other]) => {
+    localStorage.setItem(`${key}:new`, text);
+    localStorage.setItem(`${key}:new#3`, other);
+  }, [`basegate-draft:${process.env.EMAIL}`, draft("Of the earlier version"), draft("Of another tab")]);
+  await open(page);
+  await expect(page.locator("#progress")).toContainText("restored");
+  await expect(page.locator("#p-max_tokens")).toHaveValue("9");
+  await expect.poll(() => draftsIn(page)).toEqual([2, 2]);
+  expect(await page.evaluate(() => Object.keys(localStorage).filter((key) => key.startsWith("basegate-draft")))).toEqual([]);
+});
+
+test("edits in a tab that another one has taken over are kept beside it", async ({ page, context }) => {
+  await context.addInitScript(() => { Object.defineProperty(Navigator.prototype, "locks", { value: undefined }); }); // as by HTTP from another machine
+  await open(page);
+  await prompt(page).fill("Of the first tab");
+  await expect.poll(() => draftsIn(page)).toEqual([1, 1]);
+  const second = await context.newPage();
+  await open(second);
+  await expect(prompt(second)).toHaveValue("Of the first tab");
+  await prompt(second).fill("Of the second tab");
+  await prompt(page).fill("Of the first tab, and more");
+  await expect.poll(() => draftsIn(page)).toEqual([2, 2]);
+  await prompt(second).fill("Of the second tab, and more");
+  await second.close();
+  await page.close();
+  for (const text of ["Of the second tab, and more", "Of the first tab, and more"]) {
+    const next = await context.newPage();
+    await open(next);
+    await expect(prompt(next)).toHaveValue(text);
+    next.on("dialog", (dialog) => dialog.accept());
+    await next.getByRole("button", { name: "New", exact: true }).click();
+    await next.close();
+  }
+});
