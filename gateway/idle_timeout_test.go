@@ -13,6 +13,7 @@ import (
 
 func TestIdleConnectionsEndAfterTheConfiguredTime(t *testing.T) {
 	withAndWithoutFastPath(t, func(t *testing.T, fastPath bool) {
+		t.Helper()
 		c := newConfig(t, model("m", &url.URL{Scheme: "http", Host: "127.0.0.1:9"}))
 		c.Server.FastPath, c.Server.IdleTimeout = fastPath, 50*time.Millisecond
 		g := start(t, c)

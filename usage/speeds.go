@@ -20,7 +20,7 @@ func (s *Store) DecodeSpeeds(ctx context.Context, since time.Time) (speeds map[s
 		q.add(`) newest
 			WHERE stream AND code = '' AND state = 'settled' AND completion_tokens > 1
 				AND first_token_us > 0 AND total_us > first_token_us`)
-		found, err := q.query(ctx, from)
+		found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
 		if err != nil {
 			return err
 		}
