@@ -267,9 +267,9 @@ func everything(t *testing.T) *config.Config {
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(54, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(57, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(68, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(60, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(63, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(74, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

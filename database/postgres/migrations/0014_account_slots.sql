@@ -26,12 +26,6 @@ END
 $$;
 -- +goose StatementEnd
 
--- The keys that count towards limits.keys_per_account, all keys in the order of lists, and those by which the operator has raised
--- an account's slots. The table is small, so they are not made concurrently.
-CREATE INDEX keys_live ON keys (account_id, expires_at) WHERE state <> 'revoked';
-CREATE INDEX keys_listed ON keys (account_id, (state = 'revoked'), created_at, id);
-CREATE INDEX keys_operator_concurrency ON keys (account_id, concurrency) WHERE operator_concurrency IS NOT NULL AND state = 'active';
-
 -- NULL, before a gateway of this release has set it: accounts are not limited.
 ALTER TABLE ledger_setting ADD COLUMN concurrency_per_account integer CHECK (concurrency_per_account >= 1);
 
@@ -90,7 +84,7 @@ $$;
 -- an account's concurrency concerns all its keys; so do changes of very many keys, whose list would be long. A change that is
 -- rolled back to a savepoint is forgotten with it.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION ledger_note_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION ledger_note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
 DECLARE
     v_account text := to_jsonb(NEW) ->> TG_ARGV[0];
 BEGIN
@@ -146,7 +140,7 @@ END
 $$;
 -- +goose StatementEnd
 
-DROP FUNCTION ledger_sync(text[]); -- internal, and replaced by the one above
+-- ledger_sync(text[]), which the one above replaces, is left for a later migration to remove.
 
 -- ledger_configure_v2 records the slots of keys that have no number of their own, and those of accounts, and reports whether
 -- ledger_sync_v1 must be called for all accounts: a number has changed, or an earlier change was not finished.
