@@ -214,7 +214,8 @@ func TestHostileUsersAtOnce(t *testing.T) {
 	webhook, messages := countMessages(t)
 	env := newEnvironment(t, settings{
 		server: `, read_header_timeout: 5s, trusted_proxies: ["127.0.0.1/32"]`,
-		extra:  fmt.Sprintf("upstream: {idle_timeout: 5s}\nconsole: {feedback_webhook: %q}", webhook),
+		extra: fmt.Sprintf("upstream: {idle_timeout: 5s}\nlimits: {concurrency_per_key: %d, concurrency_per_account: %d}\nconsole: {feedback_webhook: %q}",
+			hostileAtOnce, hostileKeys*hostileAtOnce, webhook),
 		models: modelConfig("m", quick) + ", " + modelConfig("g", greedyBackend(t)) + ", " + modelConfig("f", full),
 	})
 	env.fillLedger(attackLedgerEntries)

@@ -22,7 +22,9 @@ import (
 func TestAnAccountWithManyKeysDoesNotFillABackend(t *testing.T) {
 	const keys, perKey = 40, 8
 	mock := startMock(t, mockvllm.Options{MaxNumSeqs: 16, FirstDelay: 200 * time.Millisecond})
-	env := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 8}"}, mock.URL())
+	env := newEnvironment(t, settings{
+		extra: fmt.Sprintf("limits: {concurrency_per_key: %d, concurrency_per_account: %d}", perKey, keys*perKey), // its slots do not bound the account
+	}, mock.URL())
 	env.run("account", "create", "other@example.org")
 	other := env.createKeyOf("other@example.org", "other")
 	secrets := make([]string, keys)
