@@ -25,7 +25,7 @@ func newMetrics() *metrics {
 
 // Turns returns the places for which accounts wait, by the work that needs them.
 func (s *Service) Turns() map[string]*admission.Turns {
-	return map[string]*admission.Turns{"uploads": s.uploads}
+	return map[string]*admission.Turns{"uploads": s.uploads, "validations": s.validations, "large_validations": s.largeFiles}
 }
 
 // know exports the series of models before their first lines.

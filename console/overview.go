@@ -42,7 +42,8 @@ type turnsRow struct {
 
 // workNames are the names of the work for which accounts wait.
 var workNames = map[string]string{
-	"uploads": "Uploads of files", "validations": "Checks of batches", "reports": "Reports and searches", "prompt_saves": "Saves of prompts",
+	"uploads": "Uploads of files", "validations": "Checks of batches", "large_validations": "Checks of large batches",
+	"reports": "Reports and searches", "prompt_saves": "Saves of prompts", "large_bodies": "Parsing of large bodies",
 }
 
 // maxTurnsShown limits the accounts of one work on the page: those that have waited longest.

@@ -157,7 +157,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 
 // turns returns the places for which accounts wait, by the work that needs them.
 func (g *Gateway) turns() admission.TurnsCollector {
-	all := admission.TurnsCollector{"reports": g.db.Reports(), "prompt_saves": g.prompts.Writes()}
+	all := admission.TurnsCollector{"reports": g.db.Reports(), "prompt_saves": g.prompts.Writes(), "large_bodies": g.proxy.LargeBodies()}
 	maps.Copy(all, g.batches.Turns())
 	return all
 }

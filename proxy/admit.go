@@ -82,16 +82,20 @@ func (s *Server) readAuthenticated(x *exchange, rules bodyRules) error {
 // megabyte, which small requests would otherwise wait for.
 const largeBody = 256 << 10
 
-// maxLargeParses limits the large bodies that are parsed at once, to half of the processors.
-func maxLargeParses() int64 { return max(1, int64(runtime.GOMAXPROCS(0)/2)) }
+// newLargeBodies returns places to parse large bodies, as many as half of the processors.
+func newLargeBodies() *admission.Turns { return admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0) }
+
+// LargeBodies returns the places to parse large bodies, for metrics.
+func (s *Server) LargeBodies() *admission.Turns { return s.largeBodies }
 
 // parse parses and validates the body.
 func (s *Server) parse(x *exchange, body []byte, rules bodyRules) (err error) {
 	if len(body) >= largeBody {
-		if err := s.largeParses.Acquire(x.r.Context(), 1); err != nil {
+		turn, err := s.largeBodies.Acquire(x.r.Context(), x.caller.identity.AccountID)
+		if err != nil {
 			return x.cancelErr()
 		}
-		defer s.largeParses.Release(1)
+		defer turn.Release()
 	}
 	x.request, err = rules(x, body)
 	if errors.Is(err, admission.ErrFull) {

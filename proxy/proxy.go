@@ -17,7 +17,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"golang.org/x/sync/semaphore"
 
 	"basegate/admission"
 	"basegate/fleet"
@@ -62,8 +61,8 @@ type Server struct {
 	receipts  *receipt.Log
 	killers   *killers
 
-	freeText    *ratelimit.Limiter  // by account
-	largeParses *semaphore.Weighted // held while a large body is parsed
+	freeText    *ratelimit.Limiter // by account
+	largeBodies *admission.Turns   // one is held while a large body is parsed
 
 	draining atomic.Bool
 	inFlight atomic.Int64
@@ -100,7 +99,7 @@ type Deps struct {
 func New(s Settings, d Deps) *Server {
 	server := &Server{
 		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, slots: d.Slots, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended, receipts: d.Receipts,
-		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeParses: semaphore.NewWeighted(maxLargeParses()), idle: make(chan struct{}, 1), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
+		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeBodies: newLargeBodies(), idle: make(chan struct{}, 1), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
 	}
 	server.settings.Store(&s)
 	return server
