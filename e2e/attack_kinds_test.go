@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"basegate/internal/poll"
 )
 
 // Hostile users of what many share: uploads, validations, forms, the tokenizer, a backend and the webhook of feedback.
@@ -103,12 +105,10 @@ func (u *hostileUser) uploadLarge() string {
 // spend uses up the budget of a key.
 func (g *gateway) spend(secret string) {
 	g.t.Helper()
-	for range 20 {
-		if got, err := post(g.url, secret, smallRequest); err == nil && got.status == http.StatusTooManyRequests {
-			return
-		}
-	}
-	g.t.Fatal("the budget of the key is not used up")
+	poll.Until(g.t, "the budget of the key is used up", func() bool {
+		got, err := post(g.url, secret, smallRequest)
+		return err == nil && got.status == http.StatusTooManyRequests
+	})
 }
 
 // uploadWhile uploads small files of a key until the load is stopped. None may be refused.
