@@ -148,13 +148,15 @@ test("differences are those of the document that is shown", async ({ page }) => 
 
 test("an error is one sentence and its advice, not doubled", async ({ page }) => {
   await open(page);
-  for (const [code, status, retry, message, text] of [
+  for (const [code, status, retry, message, text, param] of [
     ["circuit_open", 503, "1", "every backend of llama-8b has failed repeatedly; the next try is in 1 seconds", "Every backend of llama-8b has failed repeatedly. Try again in 1 second."],
     ["overloaded", 503, "7", "too many requests are waiting", "Too many requests are waiting. Try again in 7 seconds."],
     ["rate_limited", 429, "1", "too many requests; try again in 1 seconds", "Too many requests. Try again in 1 second."],
+    ["invalid_request", 400, "", "max_tokens: got 1.5, expected an integer", "max_tokens: got 1.5, expected an integer."],
+    ["invalid_request", 400, "", "temperature must be non-negative", "temperature must be non-negative.", "temperature"],
     ["vllm_engine_dead", 502, "", "the engine has died", "The engine has died. The model’s server has stopped. Try again in a few seconds."],
   ]) {
-    await page.route("**/console/api/completions*", (route) => route.fulfill({ status, headers: { ...(retry && { "Retry-After": retry }), "Content-Type": "application/json" }, body: JSON.stringify({ error: { code, message } }) }));
+    await page.route("**/console/api/completions*", (route) => route.fulfill({ status, headers: { ...(retry && { "Retry-After": retry }), "Content-Type": "application/json" }, body: JSON.stringify({ error: { code, message, param } }) }));
     await generate(page, code);
     await expect(page.locator("#error p")).toHaveText(text);
     await page.unroute("**/console/api/completions*");

@@ -27,10 +27,12 @@ const seconds = (n) => `${number(n)} ${n === 1 ? "second" : "seconds"}`;
 // saysWhen matches a message that says itself when to try again.
 const saysWhen = /; (the next try is|try again) in \d+ seconds?\.?$/i;
 
-// sentence returns a message as a sentence, without what the advice repeats.
-function sentence(message) {
+// sentence returns a message as a sentence, without what the advice repeats. A field or a model at its beginning keeps its case.
+function sentence(message, param) {
   const text = message.replace(saysWhen, "").trim();
-  return text ? text[0].toUpperCase() + text.slice(1) + (/[.!?…:”"]$/.test(text) ? "" : ".") : "";
+  const [word] = text.match(/^[a-z]+(?=[.,;!?…]?(\s|$))/) ?? [];
+  const begun = word && word !== param ? text[0].toUpperCase() + text.slice(1) : text;
+  return begun + (!begun || /[.!?…:”"]$/.test(begun) ? "" : ".");
 }
 
 // showError shows an error and marks the field that it is about. null removes the last error.
@@ -40,7 +42,7 @@ export function showError(error) {
   if (!error) { box.replaceChildren(); return; }
   const p = document.createElement("p");
   p.className = "notice bad";
-  p.textContent = sentence(error.message);
+  p.textContent = sentence(error.message, error.param);
   let more = advice[error.code]?.(error.details, error);
   if (!more && (error.status === 429 || error.status === 503)) more = tryAgain(error);
   if (more && !/try again/i.test(p.textContent)) p.append(" ", more);
