@@ -3,7 +3,6 @@ import { expectAccessible, basegate, complete, expect, checkPage, signIn, test }
 const password = "a password for the browser";
 
 test("a user accepts an invitation, creates a key, spends tokens and pauses the key", async ({ page, context }) => {
-  test.setTimeout(180_000); // twelve pages at six widths
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   const invitation = basegate("account", "invite", "ada@example.org").trim();
   await page.goto(invitation);

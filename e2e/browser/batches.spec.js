@@ -30,7 +30,6 @@ async function download(page, link) {
 const wrong = `${lines(1)}not JSON\n${lines(1, { temperature: "a private prompt" }).replace("line-0", "other")}`;
 
 test("a file is dropped, mended, run, watched and downloaded", async ({ page }) => {
-  test.setTimeout(180_000);
   await signIn(page);
   await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "Files" }).click();
   await expect(page.getByText("No files yet")).toBeVisible();
@@ -80,7 +79,6 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
 });
 
 test("a running batch is watched and cancelled at the width of a phone", async ({ page }) => {
-  test.setTimeout(180_000);
   await page.setViewportSize({ width: 390, height: 844 });
   await signIn(page);
   await page.goto("/files");
@@ -131,7 +129,6 @@ test("a running batch is watched and cancelled at the width of a phone", async (
 });
 
 test("an upload is stopped, asks for the session, and needs no script", async ({ page, browser }) => {
-  test.setTimeout(120_000);
   await signIn(page);
   await page.goto("/files");
   const before = await page.getByRole("row").count();

@@ -55,8 +55,6 @@ const streams = (page, deltas, more = "data: [DONE]\n\n") => page.route("**/cons
 
 const weather = [{ type: "function", function: { name: "weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } } }];
 
-test.describe.configure({ timeout: 120_000 }); // some check the page at each width and color scheme, twice
-
 test.beforeEach(async ({ page }) => { await signIn(page); });
 
 test("a model that chats has both modes, others have completions alone, and each mode keeps what it shows", async ({ page }) => {

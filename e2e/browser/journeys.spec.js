@@ -5,7 +5,6 @@ import { addColdModel, basegate, complete, expect, signIn, test } from "./consol
 const password = "a password for the browser";
 
 test("newcomer: invitation, password, key, first answer, usage", async ({ page, browser }) => {
-  test.setTimeout(120_000);
   const administrator = await (await browser.newContext({ baseURL: process.env.CONSOLE })).newPage();
   await signIn(administrator);
   await administrator.goto("/admin/accounts");
@@ -40,7 +39,6 @@ test("newcomer: invitation, password, key, first answer, usage", async ({ page, 
 });
 
 test("researcher: prompt, branches, compare, export", async ({ page }) => {
-  test.setTimeout(120_000);
   await signIn(page);
   await page.keyboard.press("g");
   await page.keyboard.press("w");
@@ -70,7 +68,6 @@ test("researcher: prompt, branches, compare, export", async ({ page }) => {
 });
 
 test("operator: cold model, warm, requests, paused key, audit log", async ({ page }) => {
-  test.setTimeout(120_000);
   const removeColdModel = await addColdModel();
   try {
     basegate("account", "create", "runner@example.org");

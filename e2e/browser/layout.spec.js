@@ -54,7 +54,6 @@ test("no page is wider than the window, and all are accessible in light and dark
 });
 
 test("the workbench is not wider than the window after any action", async ({ page }) => {
-  test.setTimeout(180_000);
   await signIn(page);
   await page.goto("/workbench");
   await expect(page.locator("#bench[data-ready]")).toBeAttached();

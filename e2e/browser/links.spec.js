@@ -27,7 +27,6 @@ async function createBatch() {
 }
 
 test("every link of every page leads to a page or a file", async ({ page }) => {
-  test.setTimeout(180_000);
   await (await complete(process.env.API_KEY)).text();
   await createBatch();
   await signIn(page);

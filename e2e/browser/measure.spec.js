@@ -32,7 +32,6 @@ function tasksByCPU(trace, from) {
 }
 
 for (const isChat of [false, true]) test(`3,000 tokens of a ${isChat ? "conversation" : "completion"} with five alternatives stream without a task over 50 ms after the first second`, async ({ page, browser }) => {
-  test.setTimeout(180_000);
   await page.goto("/workbench");
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
   // The page receives the stream in pieces of ten tokens, 300 tokens a second, as from a fast model.

@@ -5,7 +5,6 @@ test.beforeAll(async () => { removeColdModel = await addColdModel(); });
 test.afterAll(() => removeColdModel());
 
 test("an operator warms, stops and books a model in place and sees what happens", async ({ page }) => {
-  test.setTimeout(120_000);
   await signIn(page);
   await expect(async () => {
     await page.goto("/admin/models");

@@ -1,7 +1,6 @@
 import { expect, expectAccessible, expectNoOverflow, checkPage, signIn, test } from "./console.js";
 
 test("every page of the tutorial is public and links to the next", async ({ page }) => {
-  test.setTimeout(180_000);
   await page.goto("/tutorial");
   await expect(page).toHaveURL(/\/tutorial\/overview$/);
   for (let n = 0; ; n++) {

@@ -294,7 +294,6 @@ test("the page loads less than 300 kB", async ({ page }) => {
 });
 
 test("new text of a long prompt is in view and followed, unless the user scrolls away", async ({ page }) => {
-  test.setTimeout(120_000);
   await open(page);
   await fillIn(page, Array.from({ length: 250 }, (_, i) => `This is line ${i} of a prompt that is longer than the window.`).join("\n"), { max_tokens: 600, seed: 5 });
   await page.getByRole("button", { name: "Generate" }).click();
