@@ -74,10 +74,23 @@ func (s *Service) poll() {
 		case <-s.ctx.Done():
 			return
 		case seq := <-p.validated:
-			p.validating[seq](nil)
-			delete(p.validating, seq)
+			p.forgetValidations(seq)
 		case <-s.created:
 		case <-tick.C:
+		}
+	}
+}
+
+// forgetValidations forgets a validation that has ended, and all others that wait to say so: a poll for each would delay the
+// batches of others.
+func (p *poller) forgetValidations(seq int64) {
+	for {
+		p.validating[seq](nil)
+		delete(p.validating, seq)
+		select {
+		case seq = <-p.validated:
+		default:
+			return
 		}
 	}
 }
