@@ -164,14 +164,15 @@ func (p *Provider) Finish(ctx context.Context, flow Flow, state, code string) (U
 	return p.user(id, info, err)
 }
 
-// needsMore reports whether the ID token lacks a claim that decides about the user, and does not refuse the user either.
+// needsMore reports whether the ID token lacks a claim that decides about the user, and does not refuse the user either. An address
+// that is trusted without email_verified is looked up too: userinfo may have a false one.
 func (p *Provider) needsMore(id claims) bool {
 	address, verified := id.text("email"), id.verified()
 	if address != "" && verified == no {
 		return false
 	}
 	_, grouped := id.list(p.settings.GroupsClaim)
-	return address == "" || verified == unknown && !p.settings.TrustEmail || !grouped && p.needsGroups(address)
+	return address == "" || verified == unknown || !grouped && p.needsGroups(address)
 }
 
 // needsGroups reports whether groups decide about the user of the address.
