@@ -82,7 +82,7 @@ func (n *Notifier) callWebhook(ctx context.Context, notice *Notice) error {
 		return nil // a reload has removed it
 	}
 	return n.post(ctx, s.Webhook, payload{
-		chat: newChat(notice.text(), s.Webhook.Hostname()), Event: notice.Kind, Time: notice.Time.UTC().Format(time.RFC3339), Gateway: s.PublicURL,
+		chat: newChat(notice.text(), s.Webhook), Event: notice.Kind, Time: notice.Time.UTC().Format(time.RFC3339), Gateway: s.PublicURL,
 		Model: notice.Model, Backend: notice.Backend, Account: notice.Account, Key: notice.Key, Percent: notice.Percent,
 		Detail: notice.Detail,
 	})
@@ -94,7 +94,7 @@ func (n *Notifier) sendFeedback(ctx context.Context, notice *Notice) error {
 		return nil // a reload has removed it
 	}
 	return n.post(ctx, webhook, feedbackPayload{
-		chat: newChat(notice.text(), webhook.Hostname()),
+		chat: newChat(notice.text(), webhook),
 		Time: f.Time.UTC().Format(time.RFC3339), Account: f.Account, Page: f.Page, RequestID: f.RequestID, Message: f.Message,
 	})
 }

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"net/url"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -45,10 +46,12 @@ type textRun struct {
 	Text string `json:"text"`
 }
 
-// newChat returns what the chat server of a host shows. Slack and Discord have attachments of their own and refuse cards.
-func newChat(text, host string) chat {
+// newChat returns what the chat server of a webhook shows. Slack and Discord have attachments of their own and refuse cards, and so
+// has Mattermost, whose webhooks have this path on any host.
+func newChat(text string, webhook *url.URL) chat {
+	host := webhook.Hostname()
 	c := chat{Text: escapeSlack(text), Content: escapeDiscord(text), Mentions: mentions{Parse: []string{}}}
-	if belongsTo(host, "slack.com") || belongsTo(host, "discord.com") || belongsTo(host, "discordapp.com") {
+	if belongsTo(host, "slack.com") || belongsTo(host, "discord.com") || belongsTo(host, "discordapp.com") || strings.HasPrefix(webhook.Path, "/hooks/") {
 		return c
 	}
 	c.Type = "message"
@@ -71,18 +74,27 @@ const invisible = "\u200b"
 
 var (
 	slackEntities = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "](", "]"+invisible+"(", "][", "]"+invisible+"[", "]:", "]"+invisible+":")
-	// mention is an @ that is not within an e-mail address.
-	mention = regexp.MustCompile(`(^|[^\w.+-])@|@(everyone|here|channel|all)\b`)
+	// domain is what follows the @ of an e-mail address.
+	domain = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+`)
 )
 
 // escapeSlack escapes what Slack interprets, and ends the mentions and links of Mattermost's Markdown.
 func escapeSlack(text string) string { return slackEntities.Replace(endMentions(text)) }
 
+// endMentions ends what may be a mention: each @ that is not within an e-mail address.
 func endMentions(text string) string {
-	return mention.ReplaceAllStringFunc(text, func(found string) string {
-		before, after, _ := strings.Cut(found, "@")
-		return before + "@" + invisible + after
-	})
+	var b strings.Builder
+	for i, r := range text {
+		b.WriteRune(r)
+		if r == '@' && !(i > 0 && isAlphanumeric(text[i-1]) && domain.MatchString(text[i+1:])) {
+			b.WriteString(invisible)
+		}
+	}
+	return b.String()
+}
+
+func isAlphanumeric(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
 
 // maxContent is the most that Discord takes, in characters.

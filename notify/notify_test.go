@@ -140,7 +140,7 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 // What users write neither notifies anybody in a chat nor shows a link under another text.
 func TestWebhooksReceiveTheDocumentedPayloads(t *testing.T) {
-	const hostile = "<!channel> <https://evil.example|the status page> @everyone a@here [status](https://evil.example) **b** & `c`"
+	const hostile = "<!channel> <https://evil.example|the status page> @everyone a@here @@Channel -@CHANNEL .@Here _@alice ada@lab.example.org [status](https://evil.example) **b** & `c`"
 	for name, c := range map[string]struct {
 		webhook string
 		notice  notify.Notice
@@ -152,8 +152,9 @@ func TestWebhooksReceiveTheDocumentedPayloads(t *testing.T) {
 		"hostile key": {"https://chat.example.org/hook", notify.Notice{
 			Kind: "budget_80", Text: "80 % of a budget are used", Percent: 80, Time: noon, Account: "eve@example.org", Key: hostile,
 		}},
-		"slack":   {"https://hooks.slack.com/services/x", notify.Notice{Kind: "disk_low", Text: "the disk is nearly full", Time: noon}},
-		"discord": {"https://discord.com/api/webhooks/x", notify.Notice{Kind: "disk_low", Text: "the disk is nearly full", Time: noon}},
+		"mattermost": {"https://chat.example.org/hooks/x", notify.Notice{Kind: "disk_low", Text: "the disk is nearly full", Time: noon}},
+		"slack":      {"https://hooks.slack.com/services/x", notify.Notice{Kind: "disk_low", Text: "the disk is nearly full", Time: noon}},
+		"discord":    {"https://discord.com/api/webhooks/x", notify.Notice{Kind: "disk_low", Text: "the disk is nearly full", Time: noon}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bodies, transport := received(t)
