@@ -86,12 +86,13 @@ func serverURL(to **url.URL) decodeFunc {
 
 // publicURL decodes the URL of the gateway, which serves at the root of a host: links of the console have no prefix.
 func publicURL(to **url.URL) decodeFunc {
-	decode := serverURL(to)
+	var u *url.URL
+	decode := serverURL(&u)
 	return func(v value) {
 		decode(v)
-		if s, ok := v.scalar(""); ok && *to != nil && (*to).Path != "" {
-			root := url.URL{Scheme: (*to).Scheme, Host: (*to).Host}
-			v.errorf("want a URL without a path, such as %s: the gateway is served at the root of a host, got %s", &root, s.got)
+		if *to = u; u != nil && u.Path != "" {
+			root := url.URL{Scheme: u.Scheme, Host: u.Host}
+			v.errorf("want a URL without a path, such as %s: the gateway is served at the root of a host, got %q", &root, u)
 		}
 	}
 }

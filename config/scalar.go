@@ -49,7 +49,7 @@ func (v value) decode(want string, isURL bool) (scalar, bool) {
 func (v value) expandScalar(text string, isURL bool) (scalar, bool) {
 	e, err := expand(text, v.doc.env, isURL)
 	if err != nil {
-		v.errorf("%v, got %s", err, quote(text))
+		v.errorf("%v", err) // the text is not quoted: it may be a password
 		return scalar{}, false
 	}
 	for _, name := range e.unset {
