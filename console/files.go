@@ -81,25 +81,13 @@ func (c *Console) showFiles(r *request, status int, page filesPage) error {
 	if page.Used, err = c.batches.StoredBytes(r.ctx(), r.account.ID); err != nil {
 		return c.batchProblem(r, err)
 	}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
-	if err != nil {
+	if page.Keys, err = c.keys.Usable(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
-	page.Keys = usableKeys(keys)
 	for _, f := range files {
 		page.Files = append(page.Files, fileRow{f, c.keyName(f.Key)})
 	}
 	return c.renderStatus(r, status, "files", "Files", &page)
-}
-
-// usableKeys returns the keys that can pay for a batch.
-func usableKeys(keys []identity.Key) (usable []identity.Key) {
-	for _, k := range keys {
-		if k.State == identity.KeyActive && !k.Expired() {
-			usable = append(usable, k)
-		}
-	}
-	return usable
 }
 
 // keyName returns the name of a key, or its id if there is none with it.
@@ -266,12 +254,11 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
-	if err != nil {
+	if page.Keys, err = c.keys.Usable(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
 	page.fileRow = fileRow{f, c.keyName(f.Key)}
-	page.Limits, page.Keys = c.batches.Limits(), usableKeys(keys)
+	page.Limits = c.batches.Limits()
 	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
 	return c.renderStatus(r, status, "file", f.Name, &page)
 }

@@ -226,7 +226,7 @@ func (c *Console) sendAPIError(r *request, err error) {
 	}
 }
 
-// discardBody reads the rest of a script's body, up to a megabyte and for up to five seconds. Otherwise a script that
+// discardBody reads the rest of a script's body, up to the largest and for up to five seconds. Otherwise a script that
 // is still sending would find its connection reset before it reads the response. The deadline is not cleared, since
 // net/http also reads the rest of the body before it sends the response.
 func (r *request) discardBody() {
@@ -236,5 +236,5 @@ func (r *request) discardBody() {
 	if http.NewResponseController(r.Response()).SetReadDeadline(time.Now().Add(5*time.Second)) != nil {
 		return
 	}
-	io.CopyN(io.Discard, r.body.arriving, 1<<20) //nolint:errcheck // best effort
+	io.CopyN(io.Discard, r.body.arriving, maxPrompt) //nolint:errcheck // best effort
 }

@@ -58,6 +58,7 @@ func (c *Console) allowSave(r *request) error {
 // readDraft reads the prompt that the workbench has sent, and the version that it is based on.
 func (r *request) readDraft() (draft prompts.Draft, version int64, err error) {
 	var p promptInput
+	r.body.Unlimited = true // a large document takes minutes on a slow line
 	if err := r.readJSON(&p); err != nil {
 		return prompts.Draft{}, 0, err
 	}

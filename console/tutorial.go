@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"basegate/docs"
-	"basegate/identity"
 )
 
 // readTutorial returns the embedded pages of the tutorial.
@@ -40,17 +39,11 @@ func (c *Console) tutorialVariables(r *request) (docs.Variables, error) {
 	if !r.signedIn() {
 		return vars, nil
 	}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
-	if err != nil {
-		return vars, err
+	keys, err := c.keys.Usable(r.ctx(), r.account.ID)
+	if len(keys) > 0 {
+		vars.Key = keys[0].Prefix + "…"
 	}
-	for _, k := range keys {
-		if k.State == identity.KeyActive {
-			vars.Key = k.Prefix + "…"
-			break
-		}
-	}
-	return vars, nil
+	return vars, err
 }
 
 // tutorialView is a page of the tutorial, or the results of a search.

@@ -85,17 +85,13 @@ type modelOption struct {
 
 // workbenchOptions lists the user's keys and all models.
 func (c *Console) workbenchOptions(r *request) error {
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
+	keys, err := c.keys.Usable(r.ctx(), r.account.ID)
 	if err != nil {
 		return err
 	}
 	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}, CanWarm: c.warm != nil}
 	for _, k := range keys {
-		option := keyOption{k.ID, k.Name, k.Prefix, k.State, k.Models.IDs(), c.budgetLeft(k, r.account)}
-		if k.State == identity.KeyActive && k.Expired() {
-			option.State = "expired"
-		}
-		options.Keys = append(options.Keys, option)
+		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.State, k.Models.IDs(), c.budgetLeft(k, r.account)})
 	}
 	for _, m := range c.fleet.Models() {
 		options.Models = append(options.Models, modelOption{

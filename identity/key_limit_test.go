@@ -69,3 +69,25 @@ func TestKeysCreatedAtOnceDoNotExceedTheLimit(t *testing.T) {
 		t.Errorf("got %d keys, want 5", len(all))
 	}
 }
+
+// Keys that expired long ago do not hide the one that may be used.
+func TestUsableKeysAreFoundBehindManyThatHaveExpired(t *testing.T) {
+	s := identity.New(openDatabase(t, newPath(t)), zap.NewNop(), identity.Settings{PasswordCost: cheap})
+	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	must(t, err)
+	for range identity.MaxListed {
+		_, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", ExpiresAt: time.Now().Add(-time.Hour)})
+		must(t, err)
+	}
+	want, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "today"})
+	must(t, err)
+	paused, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "paused"})
+	must(t, err)
+	_, err = s.Keys.Pause(t.Context(), paused.ID)
+	must(t, err)
+	got, err := s.Keys.Usable(t.Context(), want.AccountID)
+	must(t, err)
+	if len(got) != 1 || got[0].ID != want.ID {
+		t.Errorf("got %d keys, want the one that is active and has not expired", len(got))
+	}
+}

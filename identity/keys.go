@@ -1,9 +1,11 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -188,6 +190,13 @@ const MaxListed = 200
 // revoked, then the revoked ones, the oldest first. An empty account is all, in no particular order.
 func (k *Keys) ListOf(ctx context.Context, account string, skip int) ([]Key, error) {
 	return selectKeysOf(ctx, k.db.Read(), account, skip, MaxListed)
+}
+
+// Usable returns the keys of an account with which requests may be sent, at most MaxListed, the oldest first.
+func (k *Keys) Usable(ctx context.Context, account string) ([]Key, error) {
+	keys, err := selectUsableKeys(ctx, k.db.Read(), account, MaxListed)
+	slices.SortFunc(keys, func(a, b Key) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
+	return keys, err
 }
 
 // Count returns how many keys of each account are not revoked, by the account's id.

@@ -232,6 +232,13 @@ func selectKeysOf(ctx context.Context, q querier, account string, skip, limit in
 	return list(ctx, q, scanKey, text, account, limit, skip)
 }
 
+// selectUsableKeys reads by the index keys_live.
+func selectUsableKeys(ctx context.Context, q querier, account string, limit int) ([]Key, error) {
+	const text = selectKey + `
+		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.state = 'active' AND (k.expires_at IS NULL OR k.expires_at > $2) LIMIT $3`
+	return list(ctx, q, scanKey, text, account, now().UnixMicro(), limit)
+}
+
 // selectKeysAbove returns keys of an account that are not revoked and have a cap above the account's, the oldest 20.
 func selectKeysAbove(ctx context.Context, q querier, a Account) ([]Key, error) {
 	const text = selectKey + `
