@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os/exec"
 	"strings"
+	"syscall"
 
 	"github.com/tidwall/gjson"
 
@@ -53,8 +55,8 @@ func (b *Backend) WrongServer(ctx context.Context) string {
 	changes := b.life.changes
 	b.mu.Unlock()
 	e, reason, err := b.checkHealth(ctx, changes)
-	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
-		return ""
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return "" // what forwards the port of a container that does not run accepts connections, and ends them
 	}
 	if e != eventSleeping {
 		return reason // empty if it serves
