@@ -126,7 +126,11 @@ func checkDatabase(ctx context.Context, cfg *config.Config) []finding {
 		}
 	}
 	if err != nil {
-		return []finding{{part, checkFailed, databaseText(&cfg.Database) + ": " + err.Error()}}
+		where := ""
+		if cfg.Database.Postgres() { // an error of SQLite names the file
+			where = databaseText(&cfg.Database) + ": "
+		}
+		return []finding{{part, checkFailed, where + err.Error()}}
 	}
 	check := checkFile
 	if cfg.Database.Postgres() {
