@@ -337,16 +337,8 @@ func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 
 // The snapshot.
 
-// selectRevision returns the number that triggers increment with every change to accounts and keys.
-func selectRevision(ctx context.Context, q querier) (revision int64, err error) {
-	const text = `SELECT revision FROM keys_revision`
-	if err := q.QueryRowContext(ctx, text).Scan(&revision); err != nil {
-		return 0, fmt.Errorf("read the revision of keys: %w", err)
-	}
-	return revision, nil
-}
-
-// selectLatestChange returns the current revision. Its tag is empty if nothing has changed since the schema has tags.
+// selectLatestChange returns the current revision, which triggers increment with every change to accounts and keys. Its tag is
+// empty if nothing has changed since the schema has tags.
 func selectLatestChange(ctx context.Context, q querier) (c change, err error) {
 	const text = `SELECT r.revision, coalesce(c.tag, '') FROM keys_revision r LEFT JOIN key_changes c ON c.revision = r.revision`
 	if err := q.QueryRowContext(ctx, text).Scan(&c.revision, &c.tag); err != nil {

@@ -132,11 +132,11 @@ func (k *Keys) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	last, source := k.snapshot.Load(), k.db.Read()
-	revision, err := selectRevision(ctx, source)
+	latest, err := selectLatestChange(ctx, source)
 	if err != nil {
 		return err
 	}
-	if revision == last.at.revision && source == last.source {
+	if latest.revision == last.at.revision && latest.tag == last.at.tag && source == last.source {
 		return nil
 	}
 	if err := k.read(ctx, last, source); err != nil {

@@ -129,6 +129,32 @@ func TestReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 	})
 }
 
+// A failover that has lost revisions may have made as many others by the time of the next poll.
+func TestOtherChangesAreReadEvenAtTheSameRevision(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	s := startStore(t, db, zap.NewNop())
+	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	must(t, err)
+	key, secret := createKey(t, s, "laptop")
+	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
+		for _, text := range []string{
+			"UPDATE keys SET state = 'revoked' WHERE id = '" + key.ID + "'",
+			"DELETE FROM key_changes WHERE revision = (SELECT revision FROM keys_revision)",
+			"UPDATE keys_revision SET revision = revision - 1",
+			"UPDATE key_changes SET tag = 'elsewhere' WHERE revision = (SELECT revision FROM keys_revision)",
+		} {
+			if _, err := tx.ExecContext(t.Context(), text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	must(t, s.Keys.CatchUp(t.Context()))
+	if _, err := s.Keys.Authenticate(t.Context(), secret); !errors.Is(err, identity.ErrKeyRevoked) {
+		t.Errorf("got error %v, want %v", err, identity.ErrKeyRevoked)
+	}
+}
+
 func TestLastSnapshotStaysInForceDuringADatabaseOutage(t *testing.T) {
 	core, logged := observer.New(zap.InfoLevel)
 	db := openDatabase(t, newPath(t))
