@@ -59,3 +59,8 @@ func (k *Keys) CatchUps() int {
 	defer k.unknown.reading.Unlock()
 	return k.unknown.reads
 }
+
+// StoreAccount stores an account in the snapshot, as if it had been read.
+func (k *Keys) StoreAccount(id, email string) {
+	k.snapshot.Load().storeAccount(&accountFields{Principal: Principal{AccountID: id, Email: email}})
+}

@@ -232,8 +232,7 @@ func (s *snapshot) load(ctx context.Context, q querier, keys, accounts map[strin
 		return err
 	}
 	for i := range fields {
-		entry, _ := s.accounts.LoadOrStore(fields[i].AccountID, &accountEntry{})
-		entry.(*accountEntry).Store(&fields[i]) //nolint:errcheck,forcetypeassert // the map holds nothing else
+		s.storeAccount(&fields[i])
 		delete(accounts, fields[i].AccountID)
 	}
 	for id := range accounts {
@@ -249,6 +248,15 @@ func (s *snapshot) load(ctx context.Context, q querier, keys, accounts map[strin
 		s.remove(id)
 	}
 	return nil
+}
+
+// storeAccount stores an account. Its entry has the fields before another goroutine can find it.
+func (s *snapshot) storeAccount(fields *accountFields) {
+	entry := &accountEntry{}
+	entry.Store(fields)
+	if before, found := s.accounts.LoadOrStore(fields.AccountID, entry); found {
+		before.(*accountEntry).Store(fields) //nolint:errcheck,forcetypeassert // the map holds nothing else
+	}
 }
 
 // store stores a key with its secrets. The current one is the only one of read.

@@ -3,7 +3,9 @@ package identity_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"testing"
 
 	"go.uber.org/zap"
@@ -66,6 +68,27 @@ func TestChangedCapsAreSeenByAnotherProcess(t *testing.T) {
 		p, err := here.Keys.Authenticate(t.Context(), secret)
 		return err == nil && p.AccountCaps.DayTotal == quota.Limit(70)
 	})
+}
+
+func TestAnAccountIsFoundWithItsAddressWhileAccountsAreRead(t *testing.T) {
+	s := startStore(t, openDatabase(t, newPath(t)), zap.NewNop())
+	ids := make([]string, 50000)
+	for i := range ids {
+		ids[i] = fmt.Sprint("acc_", i)
+	}
+	stored := make(chan struct{})
+	go func() {
+		defer close(stored)
+		for _, id := range ids {
+			s.Keys.StoreAccount(id, ada)
+		}
+	}()
+	for _, id := range ids {
+		for s.Keys.Email(id) == "" { // it panics if it finds an account without fields
+			runtime.Gosched()
+		}
+	}
+	<-stored
 }
 
 func TestChangedIsCalledWhenAChangeIsInForce(t *testing.T) {
