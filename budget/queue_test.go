@@ -409,3 +409,41 @@ func TestLoweredSlotsHoldBackRequestsThatWaitForTokens(t *testing.T) {
 		settle(t, next.r, 0, 0)
 	})
 }
+
+// Every settlement of the account decides again on all that wait, also while none of them can get a slot of the account.
+func TestLinesTakeNoTokensThatARequestWithoutASlotWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t)
+		p := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
+		p.AccountSlots = 1
+		other := budget.Payer{Key: "other", Account: p.Account, AccountSlots: 1}
+		line := func(p budget.Payer, tokens int64) (budget.Reservation, error) {
+			r := newRequest()
+			r.Batch = "batch_1"
+			return l.TryReserve(t.Context(), p, r, demand(0, tokens), nil)
+		}
+		ofKey, err := line(p, 80)
+		must(t, err)
+		ofOther, err := line(other, 10)
+		must(t, err)
+		running := reserve(t, l, other, demand(0, 10))
+		first, second := goReserve(t, l, other, demand(0, 10)), goReserve(t, l, p, demand(0, 60))
+		settle(t, ofOther, 0, 10)
+		if _, err := line(p, 20); !errors.Is(err, budget.ErrReserved) {
+			t.Errorf("a line beside a request that waits for its tokens: got error %v, want ErrReserved", err)
+		}
+		settle(t, running, 0, 10)
+		settle(t, ofKey, 0, 0)
+		if !first.returned() || second.returned() {
+			t.Fatalf("returned: %v, %v; want only the first request", first.returned(), second.returned())
+		}
+		settle(t, first.r, 0, 10)
+		if !second.returned() {
+			t.Fatal("the request waits although its slot and its tokens are free")
+		}
+		last, err := line(p, 20)
+		must(t, err)
+		settle(t, last, 0, 20)
+		settle(t, second.r, 0, 60)
+	})
+}

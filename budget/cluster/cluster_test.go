@@ -107,6 +107,50 @@ func TestOnlyGrantsToAnotherGatewayNotify(t *testing.T) {
 	poll.Until(t, "the other gateway's waiter is granted", func() bool { _, _, _, ok := other.Decided(); return ok })
 }
 
+// Every settlement of the account decides again on what waits, also while nothing of it can get a slot of the account.
+func TestLinesTakeNoTokensThatARequestWithoutASlotWaitsFor(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	other := budget.Payer{Key: "other", Account: payer.Account}
+	must(t, l.SetOwners(t.Context(), []cluster.Owner{
+		{ID: payer.Account, Enabled: true, Slots: 1},
+		{ID: other.Key, Account: payer.Account, Enabled: true},
+		{ID: payer.Key, Account: payer.Account, Enabled: true, Caps: quota.Caps{MonthTotal: quota.Limit(100)}},
+	}))
+	line := func(p budget.Payer, tokens int64) (budget.Reservation, error) {
+		r := newRequest()
+		r.Batch = "batch_1"
+		return l.TryReserve(t.Context(), p, r, demand(0, tokens), nil)
+	}
+	ofKey, err := line(payer, 80)
+	must(t, err)
+	ofOther, err := line(other, 10)
+	must(t, err)
+	running, err := l.Reserve(t.Context(), other, newRequest(), demand(0, 10), nil)
+	must(t, err)
+	first, _, _, _ := l.Submit(t, other, newRequest(), demand(0, 10))
+	second, _, _, _ := l.Submit(t, payer, newRequest(), demand(0, 60))
+	settle(t, ofOther, 0, 10)
+	if _, err := line(payer, 20); !errors.Is(err, budget.ErrReserved) {
+		t.Errorf("a line beside a request that waits for its tokens: got error %v, want ErrReserved", err)
+	}
+	settle(t, running, 0, 10)
+	settle(t, ofKey, 0, 0)
+	_, firstReservation, _, ok := first.Decided()
+	if _, _, _, early := second.Decided(); !ok || early {
+		t.Fatalf("decided: %v, %v; want only the first request", ok, early)
+	}
+	settle(t, firstReservation, 0, 10)
+	_, secondReservation, _, ok := second.Decided()
+	if !ok {
+		t.Fatal("the request waits although its slot and its tokens are free")
+	}
+	last, err := line(payer, 20)
+	must(t, err)
+	settle(t, last, 0, 20)
+	settle(t, secondReservation, 0, 60)
+}
+
 func TestDecisionsWithoutAWait(t *testing.T) {
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway"})

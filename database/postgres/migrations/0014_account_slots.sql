@@ -243,14 +243,17 @@ $$;
 
 -- ledger_grant evaluates the waiters of an account: the head of each key's queue, in the order of their tickets, and the
 -- next one of its key after each whose wait ends. A head that is blocked blocks its key; one that the account blocks ends the
--- evaluation: what follows could only be refused, which can wait. With p_all, after a change of caps, it evaluates every
--- waiter, so that all that the change refuses end at once. Decisions on waiters of this gateway and lane are returned, others
--- are left for their lanes to collect, and their gateways notified. The caller has locked the account and rolled it.
+-- evaluation: what follows could only be refused, which can wait. A key whose head is not evaluated stays as blocked as it
+-- was, or a line of a batch, which needs no slot, would take the tokens that the head waits for. With p_all, after a change
+-- of caps, it evaluates every waiter, so that all that the change refuses end at once. Decisions on waiters of this gateway
+-- and lane are returned, others are left for their lanes to collect, and their gateways notified. The caller has locked the
+-- account and rolled it.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ledger_grant(p_account text, p_now bigint, p_gateway integer, p_lane integer, p_all boolean) RETURNS json[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_keys text[];
+    v_heads bigint[]; -- their tickets
     v_tickets bigint[];
     v_next integer;
     v_ended boolean;
@@ -266,13 +269,14 @@ BEGIN
         UNION ALL
         SELECT n.key, n.ticket FROM head, LATERAL (
             SELECT key, ticket FROM waiter WHERE account = p_account AND key > head.key ORDER BY key, ticket LIMIT 1) n)
-    SELECT array_agg(key), array_agg(ticket) INTO v_keys, v_tickets FROM head;
-    UPDATE owner SET blocked = false WHERE id = ANY (v_keys || p_account) AND blocked;
+    SELECT array_agg(key), array_agg(ticket), array_agg(ticket) INTO v_keys, v_heads, v_tickets FROM head;
+    UPDATE owner SET blocked = false WHERE id = p_account AND blocked;
     PERFORM ledger_roll(v_keys, ledger_day(p_now));
     LOOP
         SELECT i INTO v_next FROM unnest(v_tickets) WITH ORDINALITY t(ticket, i) WHERE ticket IS NOT NULL ORDER BY ticket LIMIT 1;
         EXIT WHEN NOT FOUND;
         SELECT * INTO w FROM waiter WHERE account = p_account AND key = v_keys[v_next] AND ticket = v_tickets[v_next];
+        UPDATE owner SET blocked = false WHERE id = w.key AND w.ticket = v_heads[v_next] AND blocked;
         SELECT * INTO k FROM owner WHERE id = w.key;
         SELECT * INTO a FROM owner WHERE id = p_account;
         SELECT * INTO d FROM ledger_evaluate(k, a, w.prompt, w.candidates, w.max_tokens, w.min_tokens, w.prompts, w.times,
