@@ -1,11 +1,14 @@
 package bodyrate_test
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,17 +82,66 @@ func TestBodyHasALeastRate(t *testing.T) {
 	}
 }
 
-// A server that stores what it has read may take its time.
+// pipes is a listener whose connections are in memory.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l pipes) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (l pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func (l pipes) dial(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	l.conns <- server
+	return client, nil
+}
+
+// A server that stores what it has read may take its time, also after the end.
 func TestTimeBetweenReadsDoesNotCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), rate: bodyrate.MinBytes, left: 10 * bodyrate.MinBytes}
-		r := bodyrate.New(conn, conn)
-		buffer := make([]byte, bodyrate.MinBytes)
-		for range 10 {
-			if _, err := r.Read(buffer); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Minute)
-		}
-	})
+	http1, http2 := new(http.Protocols), new(http.Protocols)
+	http1.SetHTTP1(true)
+	http2.SetUnencryptedHTTP2(true)
+	for name, protocols := range map[string]*http.Protocols{"HTTP/1": http1, "HTTP/2": http2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := func(w http.ResponseWriter, r *http.Request) {
+					body := bodyrate.New(w, r.Body)
+					var err error
+					for buffer := make([]byte, bodyrate.MinBytes/2); err == nil; time.Sleep(time.Minute) {
+						_, err = body.Read(buffer)
+					}
+					if !errors.Is(err, io.EOF) || r.Context().Err() != nil {
+						t.Errorf("the body ended with %v, and the request with %v", err, r.Context().Err())
+					}
+					body.End()
+				}
+				listener := pipes{make(chan net.Conn), make(chan struct{})}
+				server := &http.Server{Handler: http.HandlerFunc(store), Protocols: protocols}
+				defer server.Close()
+				go server.Serve(listener)
+				transport := &http.Transport{DialContext: listener.dial, Protocols: protocols}
+				defer transport.CloseIdleConnections()
+				client := http.Client{Transport: transport}
+				response, err := client.Post("http://server/", "text/plain", strings.NewReader(strings.Repeat("x", 40*bodyrate.MinBytes)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				response.Body.Close()
+			})
+		})
+	}
 }
