@@ -23,7 +23,13 @@ const writesLock = "1650553701, 1734440037"
 
 // openPostgres opens the PostgreSQL database at Settings.URL, and migrates it unless the settings say otherwise.
 func (db *DB) openPostgres(ctx context.Context) error {
-	server, err := postgres.Open(ctx, postgres.Settings{URL: db.settings.URL, StatementTimeout: statementTimeout, LockTimeout: statementTimeout})
+	server, err := postgres.Open(ctx, postgres.Settings{
+		URL: db.settings.URL, StatementTimeout: statementTimeout, LockTimeout: statementTimeout,
+		Moved: func() {
+			db.log.Warn("database.url has led to another server, or to one that was restarted, and the connections to the one before " +
+				"were closed; it must lead to one server that can be written at a time")
+		},
+	})
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,8 @@ type Settings struct {
 	IdleInTx         time.Duration // of a transaction without a statement; default 5 s
 	Unacknowledged   time.Duration // of data that the client does not acknowledge; default 5 s
 
-	Unfinished bool // accept a database to which an unfinished copy is being made
+	Unfinished bool   // accept a database to which an unfinished copy is being made
+	Moved      func() // called the first time that a new connection ends those to another server; may be nil
 }
 
 // The defaults of Settings.
@@ -102,7 +103,7 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.apply(poolConfig.ConnConfig)
-	db := &DB{config: poolConfig.ConnConfig, primary: newPrimary(ctx), unfinished: s.Unfinished}
+	db := &DB{config: poolConfig.ConnConfig, primary: newPrimary(ctx, s.Moved), unfinished: s.Unfinished}
 	// The end of an epoch may concern many requests.
 	poolConfig.ConnConfig = db.session(map[string]string{"statement_timeout": milliseconds(poolStatementTimeout)})
 	poolConfig.MaxConns, poolConfig.MinConns = PoolSize, 0

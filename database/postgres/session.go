@@ -113,6 +113,7 @@ func queryRow(ctx context.Context, conn *pgconn.PgConn, text string, parameters 
 type primary struct {
 	connected  context.Context //nolint:containedctx // ends with disconnect
 	disconnect context.CancelFunc
+	moved      func() // Settings.Moved, once
 
 	mu      sync.Mutex // guards the fields below
 	current *incarnation
@@ -125,8 +126,11 @@ type incarnation struct {
 	end     context.CancelFunc
 }
 
-func newPrimary(ctx context.Context) *primary {
-	p := &primary{}
+func newPrimary(ctx context.Context, moved func()) *primary {
+	p := &primary{moved: func() {}}
+	if moved != nil {
+		p.moved = sync.OnceFunc(moved)
+	}
 	p.connected, p.disconnect = context.WithCancel(context.WithoutCancel(ctx))
 	p.current = p.newIncarnation("")
 	return p
@@ -215,6 +219,7 @@ func (p *primary) validate(ctx context.Context, conn *pgconn.PgConn) error {
 		s.release()
 		s.endWith(p.current)
 		last.end()
+		p.moved()
 	}
 	return nil
 }

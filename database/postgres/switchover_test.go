@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -173,6 +174,22 @@ func TestWriteInAReadOnlySessionEndsNoConnection(t *testing.T) {
 	}
 	if err := conn.Ping(t.Context()); err != nil {
 		t.Errorf("another connection has ended: %v", err)
+	}
+}
+
+func TestTheFirstMoveToAnotherServerIsReported(t *testing.T) {
+	first, second := postgrestest.Start(t), postgrestest.Start(t)
+	proxy := postgrestest.NewProxy(t, first)
+	var moves atomic.Int64
+	db := open(t, postgres.Settings{URL: proxy.URL("postgres"), Moved: func() { moves.Add(1) }})
+	for i, to := range []*postgrestest.Server{first, second, first, second} {
+		proxy.Move(to)
+		conn, err := db.Connect(t.Context())
+		must(t, err)
+		must(t, conn.Close(t.Context()))
+		if got, want := moves.Load(), int64(min(i, 1)); got != want {
+			t.Fatalf("after %d moves, got %d calls, want %d", i, got, want)
+		}
 	}
 }
 
