@@ -108,7 +108,7 @@ func (s *Service) leases(ctx context.Context, w *work) (map[int64]lease, error) 
 	}
 	if (free || c.registered != me) && !s.isDraining() {
 		err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
-			held, err = takeLeases(ctx, tx, me, w.share)
+			held, err = s.takeLeases(ctx, tx, me, w.share)
 			return err
 		})
 		switch {
@@ -129,7 +129,7 @@ func (s *Service) leases(ctx context.Context, w *work) (map[int64]lease, error) 
 }
 
 // takeLeases takes this gateway's part of the batches that are due and no gateway has, and returns all leases.
-func takeLeases(ctx context.Context, tx database.Tx, me holder, share int) (map[int64]lease, error) {
+func (s *Service) takeLeases(ctx context.Context, tx database.Tx, me holder, share int) (map[int64]lease, error) {
 	if err := checkHolder(ctx, tx, me); err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func takeLeases(ctx context.Context, tx database.Tx, me holder, share int) (map[
 			return nil, err
 		}
 	}
-	w, err := findWork(ctx, tx, share)
+	w, err := s.findWork(ctx, tx, share)
 	if err != nil {
 		return nil, err
 	}

@@ -71,6 +71,7 @@ type job struct {
 	sources    []*source  // one for each model
 	unrecorded int        // lines that run, or whose outcomes the recorder has not handled
 	closed     bool       // no line is started any more
+	yields     bool       // the same, and the batch is parked when no line runs
 
 	waiting              // why the last line could not be started
 	asks       int       // lines among unrecorded that run without a place
@@ -213,7 +214,7 @@ func (j *job) start(r *round) bool {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.unrecorded >= maxUnrecorded || j.closed || j.ctx.Err() != nil {
+	if j.unrecorded >= maxUnrecorded || j.closed || j.yields || j.ctx.Err() != nil {
 		return false
 	}
 	st := r.standing(j.batch.Key)
@@ -305,6 +306,7 @@ func (j *job) done(o *outcome) {
 	case isUntried:
 		j.doneUntried(source, o)
 	}
+	j.parkIfYields()
 	wake(j.service.changed)
 }
 

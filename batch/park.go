@@ -43,6 +43,11 @@ func waitOf(st *Standing) waiting {
 // isForBackend reports whether a batch waits for a backend, and not for its payer.
 func (r Reason) isForBackend() bool { return r == Model || r == Capacity || r == Window }
 
+// isOver reports whether a batch only has to end: its deadline has passed, or its key was revoked.
+func (s *Service) isOver(b *Batch) bool {
+	return b.ExpiresAt <= s.now() || s.completer.Standing(b.Key).Revoked
+}
+
 // mayPark reports whether a batch waits whatever the backends do.
 func (s *Service) mayPark(b *Batch, st *Standing) bool {
 	switch {
@@ -97,6 +102,24 @@ func (j *job) parkForTurn() {
 	if j.unrecorded > 0 || j.closed {
 		return
 	}
+	j.closed = true
+	j.cancel(errParked)
+}
+
+// yield ends the job for a batch of its account with an earlier deadline, once the last of the lines that run is recorded.
+func (j *job) yield() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.yields = true
+	j.parkIfYields()
+}
+
+// parkIfYields ends a job that is to yield, unless a line runs or none is left. The caller holds the job's lock.
+func (j *job) parkIfYields() {
+	if !j.yields || j.closed || j.unrecorded > 0 || j.left.Load() == 0 {
+		return
+	}
+	j.waiting = waiting{}
 	j.closed = true
 	j.cancel(errParked)
 }
@@ -186,20 +209,18 @@ func (p *poller) parkJobs(ctx context.Context, w *work) error {
 
 // answers are what keys with parked batches have said.
 type answers struct {
-	due   []int64           // batches that go on
-	shown map[int64]waiting // of batches that may go on, and wait for their turn
-	keys  []parking         // whose batches all wait for the same
+	due  []int64   // batches that go on
+	keys []parking // whose batches all wait for the same
 }
 
-// unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on: those with the
-// earliest deadlines of each key, as many as their accounts may have in memory. In a cluster, the gateway does it that deletes
-// what has expired.
+// unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on. Those that wait for a
+// backend go on if their accounts may have more in memory. In a cluster, the gateway does it that deletes what has expired.
 func (p *poller) unparkDue(ctx context.Context, w *work) error {
 	l, ok := p.sweeperLease()
 	if !ok || p.isDraining() {
 		return nil
 	}
-	a := answers{shown: map[int64]waiting{}}
+	var a answers
 	for range maxAskedKeys {
 		if len(a.due) >= maxUnparked {
 			break
@@ -217,7 +238,7 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 			return fmt.Errorf("find batches that wait: %w", err)
 		}
 	}
-	if len(a.due)+len(a.shown)+len(a.keys) == 0 {
+	if len(a.due)+len(a.keys) == 0 {
 		return nil
 	}
 	if err := p.writeLeased(ctx, sweeperSeq, l, a.write); err != nil {
@@ -244,18 +265,14 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 	}
 	for i := range all {
 		b := &all[i]
-		if !p.isDue(b, &st) {
+		running := b.Status == InProgress
+		waits := running && b.wait.reason.isForBackend() && w.active[b.Account] >= w.share && !p.isOver(b)
+		if len(a.due) >= maxUnparked || waits || !p.isDue(b, &st) {
 			continue
 		}
-		running := b.Status == InProgress
-		switch {
-		case len(a.due) < maxUnparked && (!running || w.active[b.Account] < w.share):
-			a.due = append(a.due, b.seq)
-			if running {
-				w.active[b.Account]++
-			}
-		case !b.wait.reason.isForBackend():
-			a.shown[b.seq] = waiting{reason: Capacity}
+		a.due = append(a.due, b.seq)
+		if running {
+			w.active[b.Account]++
 		}
 	}
 	return nil
@@ -264,11 +281,6 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 func (a *answers) write(ctx context.Context, tx database.Tx) error {
 	for _, k := range a.keys {
 		if err := setParkedWait(ctx, tx, k.batch.Account, k.batch.Key, k.wait); err != nil {
-			return err
-		}
-	}
-	for seq, w := range a.shown {
-		if err := setWait(ctx, tx, seq, w); err != nil {
 			return err
 		}
 	}

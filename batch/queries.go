@@ -326,6 +326,21 @@ func dueBatches(ctx context.Context, q querier, status Status, most int) (due []
 	}
 }
 
+// isInProgress is the condition of batches in progress of an account that are not parked.
+const isInProgress = `status = 'in_progress' AND account_id = $1 AND ` + isUnfinished + ` AND parked_at = 0`
+
+// dueKeys returns the keys of batches in progress that are not parked.
+func dueKeys(ctx context.Context, q querier, account string) ([]string, error) {
+	return collect(ctx, q, func(r *sql.Rows) (key string, err error) { return key, r.Scan(&key) },
+		`SELECT DISTINCT key_id FROM batches WHERE `+isInProgress, account)
+}
+
+// dueOf returns batches of a key in progress that are not parked.
+func dueOf(ctx context.Context, q querier, account, key string, limit int) ([]Batch, error) {
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
+		`SELECT `+batchColumns+` FROM batches WHERE `+isInProgress+` AND key_id = $2 ORDER BY expires_at, seq LIMIT $3`, account, key, limit)
+}
+
 // cancelling returns which of some batches are to be cancelled.
 func cancelling(ctx context.Context, q querier, seqs []int64) ([]int64, error) {
 	if len(seqs) == 0 {
@@ -341,6 +356,9 @@ func cancelling(ctx context.Context, q querier, seqs []int64) ([]int64, error) {
 
 // isParked is the condition of the index on parked batches. A batch that gets another status is not parked.
 const isParked = `parked_at > 0`
+
+// waitsForBackend is the condition of Reason.isForBackend.
+const waitsForBackend = `waits_for IN ('model', 'capacity', 'window')`
 
 // firstParked returns the parked batch with the earliest deadline of the next key with one, in the order of accounts and keys,
 // behind a key. The error is sql.ErrNoRows if there is none.
@@ -364,7 +382,7 @@ func parkedOf(ctx context.Context, q querier, account, key string, limit int) ([
 // parkedForBackend reports whether an account has a parked batch that waits for a backend.
 func parkedForBackend(ctx context.Context, q querier, account string) (found bool, err error) {
 	err = q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM batches WHERE account_id = $1 AND `+isParked+`
-		AND waits_for IN ('model', 'capacity', 'window'))`, account).Scan(&found)
+		AND `+waitsForBackend+`)`, account).Scan(&found)
 	return found, err
 }
 
@@ -375,8 +393,10 @@ func park(ctx context.Context, tx database.Execer, b *Batch, w waiting, caps, no
 	return err
 }
 
+// unpark makes a batch due, which waits for a backend at most.
 func unpark(ctx context.Context, tx database.Execer, seq int64) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = 0 WHERE seq = $1`, seq)
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = 0, resets_at = 0,
+		waits_for = CASE WHEN `+waitsForBackend+` THEN waits_for ELSE '' END WHERE seq = $1`, seq)
 	return err
 }
 

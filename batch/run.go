@@ -106,8 +106,9 @@ type work struct {
 // statuses are those that a gateway does something about.
 var statuses = []Status{Finalizing, Cancelling, InProgress, Validating}
 
-// findWork returns the batches that are due: some of each account, those with the earliest deadlines first.
-func findWork(ctx context.Context, q querier, share int) (*work, error) {
+// findWork returns the batches that are due: some of each account, those with the earliest deadlines first, and others whose
+// keys were revoked.
+func (s *Service) findWork(ctx context.Context, q querier, share int) (*work, error) {
 	w := &work{share: share, active: map[string]int{}, crowded: map[string]bool{}}
 	for _, status := range statuses {
 		most := maxActiveOwned
@@ -129,13 +130,45 @@ func findWork(ctx context.Context, q querier, share int) (*work, error) {
 			w.batches = append(w.batches, b)
 		}
 	}
+	for account := range w.crowded {
+		if err := s.addRevoked(ctx, q, w, account); err != nil {
+			return nil, fmt.Errorf("find batches of revoked keys: %w", err)
+		}
+	}
 	return w, nil
+}
+
+// addRevoked adds batches of an account that only have to end, since their keys were revoked.
+func (s *Service) addRevoked(ctx context.Context, q querier, w *work, account string) error {
+	keys, err := dueKeys(ctx, q, account)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if st := s.completer.Standing(key); !st.Revoked {
+			continue
+		}
+		all, err := dueOf(ctx, q, account, key, maxActiveOwned)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			if !w.has(all[i].seq) {
+				w.batches = append(w.batches, all[i])
+			}
+		}
+	}
+	return nil
+}
+
+func (w *work) has(seq int64) bool {
+	return slices.ContainsFunc(w.batches, func(b Batch) bool { return b.seq == seq })
 }
 
 // once looks once at the batches that are due.
 func (p *poller) once(ctx context.Context) error {
 	share := max(1, min(maxActiveOwned, maxActive/max(1, p.accounts)))
-	w, err := findWork(ctx, p.db.Read(), share)
+	w, err := p.findWork(ctx, p.db.Read(), share)
 	if err != nil {
 		return err
 	}
@@ -168,7 +201,7 @@ func (p *poller) once(ctx context.Context) error {
 		case b.Status == Validating:
 			p.startValidation(b, l)
 		default:
-			p.startJob(b, l, share)
+			p.startJob(b, l, w)
 		}
 	}
 	if p.leaves() {
@@ -241,8 +274,9 @@ func (s *Service) hasJob(seq int64) bool {
 	return s.jobs[seq] != nil
 }
 
-// startJob starts the job of a batch, unless its account has enough that run.
-func (s *Service) startJob(b *Batch, l lease, share int) {
+// startJob starts the job of a batch, unless its account has enough that run: then those with later deadlines end for it. A batch
+// that only has to end needs no turn.
+func (s *Service) startJob(b *Batch, l lease, w *work) {
 	input, err := findFile(s.ctx, s.db.Read(), b.Account, b.InputFile, 0)
 	if err != nil {
 		s.log.Error("a batch waits, since its input file cannot be looked up", zap.String("batch", b.ID), zap.Error(err))
@@ -250,14 +284,21 @@ func (s *Service) startJob(b *Batch, l lease, share int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	running := 0
-	for _, j := range s.jobs {
-		if j.batch.Account == b.Account && j.batch.Status == InProgress {
-			running++
+	if b.Status == InProgress && !s.isOver(b) {
+		var running []*job
+		for _, j := range s.jobs {
+			if j.batch.Account == b.Account && j.batch.Status == InProgress && !s.isOver(&j.batch) {
+				running = append(running, j)
+			}
 		}
-	}
-	if b.Status == InProgress && running >= share {
-		return
+		if len(running) >= w.share {
+			for _, j := range running {
+				if !w.has(j.batch.seq) {
+					j.yield()
+				}
+			}
+			return
+		}
 	}
 	j := s.newJob(b, l, &input)
 	s.jobs[b.seq] = j

@@ -1,0 +1,200 @@
+package batch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"basegate/admission"
+	"basegate/database"
+	"basegate/internal/databasetest"
+	"basegate/storage"
+)
+
+// slowModels are any number of models, each with the place for one line, which takes some time. The prompt of a line is the name
+// of its model.
+type slowModels struct {
+	takes time.Duration
+
+	mu        sync.Mutex
+	running   map[string]bool
+	full      map[string]bool
+	standings map[string]Standing
+}
+
+type slowPlace struct {
+	models *slowModels
+	model  string
+}
+
+func (p slowPlace) Release() {
+	p.models.mu.Lock()
+	defer p.models.mu.Unlock()
+	delete(p.models.running, p.model)
+}
+
+func (m *slowModels) AcquirePlace(model string, _ int, _ bool) (Place, Reason) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.full[model] || m.running[model] {
+		return nil, Capacity
+	}
+	m.running[model] = true
+	return slowPlace{m, model}, Nothing
+}
+
+func (m *slowModels) Standing(key string) Standing {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.standings[key]
+}
+
+func (m *slowModels) set(key string, st Standing) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.standings[key] = st
+}
+
+func (m *slowModels) setFull(model string, full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full[model] = full
+}
+
+func (*slowModels) Allocate(string) admission.Allocation { return admission.Allocation{} }
+
+func (*slowModels) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
+	return func(_ string, body []byte) (string, error) {
+		var line struct{ Prompt string }
+		err := json.Unmarshal(body, &line)
+		return line.Prompt, err
+	}, nil
+}
+
+func (m *slowModels) ServeLine(ctx context.Context, _ Line) Result {
+	select {
+	case <-time.After(m.takes):
+	case <-ctx.Done():
+		return Result{State: Cancelled, Release: func() {}}
+	}
+	return Result{RequestID: "r", Status: 200, Body: []byte(`{}`), Success: true, Release: func() {}}
+}
+
+func newSlowModels(takes time.Duration) *slowModels {
+	return &slowModels{takes: takes, running: map[string]bool{}, full: map[string]bool{}, standings: map[string]Standing{}}
+}
+
+// timedService runs a test with the only gateway of a database, by the clock of the test.
+func timedService(t *testing.T, completer Completer, test func(*testing.T, *Service)) {
+	t.Helper()
+	databasetest.SkipPostgres(t, "its clock does not follow that of the test")
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
+		must(t, err)
+		defer db.Close()
+		store, err := storage.OpenDisk(filepath.Join(dir, "files"))
+		must(t, err)
+		defer store.Close()
+		s := New(db, store, completer, testSettings, zap.NewNop())
+		must(t, s.Start(t.Context()))
+		defer s.Close()
+		test(t, s)
+	})
+}
+
+// createLines creates a batch of the account "a" with a line for each prompt.
+func (s *Service) createLines(t *testing.T, key, window string, prompts ...string) string {
+	t.Helper()
+	var file strings.Builder
+	for i, prompt := range prompts {
+		fmt.Fprintf(&file, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"prompt":%q}}`+"\n", i, prompt)
+	}
+	b, err := s.Create(t.Context(), "a", key, "lines.jsonl", window, strings.NewReader(file.String()))
+	must(t, err)
+	return b.ID
+}
+
+// fillShare creates as many batches of an account as may be in memory, all of which make progress, and returns them.
+func (s *Service) fillShare(t *testing.T, lines int) (ids []string) {
+	t.Helper()
+	for i := range maxActiveOwned {
+		prompts := make([]string, lines)
+		for line := range prompts {
+			prompts[line] = fmt.Sprintf("m%d", i)
+		}
+		ids = append(ids, s.createLines(t, "k", "24h", prompts...))
+	}
+	time.Sleep(5 * time.Second)
+	return ids
+}
+
+func (s *Service) wantStatus(t *testing.T, what, id string, want Status) (d *Details) {
+	t.Helper()
+	d, err := s.Batch(t.Context(), id)
+	must(t, err)
+	if d.Status != want {
+		t.Errorf("%s: the batch is %s with %+v, want %s", what, d.Status, d.Counts, want)
+	}
+	return d
+}
+
+func TestBatchWithTheEarliestDeadlineGetsThePlaceOfAnother(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spent bool // the batch is parked before it may run
+	}{{"that has just been created", false}, {"that has waited for its budget", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			models := newSlowModels(time.Second)
+			timedService(t, models, func(t *testing.T, s *Service) {
+				running := s.fillShare(t, 300)
+				if c.spent {
+					models.set("k2", Standing{Reason: Budget})
+				}
+				urgent := []string{s.createLines(t, "k2", "1h", "u1", "u1"), s.createLines(t, "k2", "1h", "u2", "u2")}
+				time.Sleep(20 * time.Second)
+				models.set("k2", Standing{Caps: 1})
+				time.Sleep(20 * time.Second)
+				for _, id := range urgent {
+					s.wantStatus(t, "while others run", id, Completed)
+				}
+				time.Sleep(6 * time.Minute)
+				for _, id := range running {
+					if d := s.wantStatus(t, "after all", id, Completed); d.Counts.Completed != 300 {
+						t.Errorf("the counts are %+v", d.Counts)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A batch that only has to end needs none of the places of its account.
+func TestBatchesEndWhileOthersOfTheirAccountRun(t *testing.T) {
+	models := newSlowModels(time.Minute)
+	timedService(t, models, func(t *testing.T, s *Service) {
+		s.fillShare(t, 120)
+		models.set("spent", Standing{Reason: Budget})
+		expires, revoked := s.createLines(t, "spent", "1h", "u"), s.createLines(t, "spent2", "48h", "u")
+		waits := s.createLines(t, "k2", "48h", "u") // for its turn
+		models.set("spent2", Standing{Reason: Budget})
+		time.Sleep(time.Minute)
+		for _, key := range []string{"spent2", "k2"} {
+			models.set(key, Standing{Reason: Key, Revoked: true})
+		}
+		time.Sleep(10 * time.Second)
+		s.wantStatus(t, "a parked batch of a revoked key", revoked, StatusCancelled)
+		s.wantStatus(t, "a batch of a revoked key that waits for its turn", waits, StatusCancelled)
+		s.wantStatus(t, "before its deadline", expires, InProgress)
+		time.Sleep(time.Hour)
+		s.wantStatus(t, "after its deadline", expires, Expired)
+	})
+}
