@@ -1,10 +1,12 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -209,12 +211,20 @@ func (p *poller) parkJobs(ctx context.Context, w *work) error {
 
 // answers are what keys with parked batches have said.
 type answers struct {
-	due  []int64   // batches that go on
-	keys []parking // whose batches all wait for the same
+	due   []int64   // batches that go on
+	turns []turn    // of batches that may go on, and have waited for a backend
+	keys  []parking // whose batches all wait for the same
 }
 
-// unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on. Those that wait for a
-// backend go on if their accounts may have more in memory. In a cluster, the gateway does it that deletes what has expired.
+// turn is that of a parked batch to have a place of its account.
+type turn struct {
+	account       string
+	seq, parkedAt int64
+}
+
+// unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on. Those that have waited
+// for a backend go on in the order in which they were parked, if their accounts may have more in memory. In a cluster, the gateway
+// does it that deletes what has expired.
 func (p *poller) unparkDue(ctx context.Context, w *work) error {
 	l, ok := p.sweeperLease()
 	if !ok || p.isDraining() {
@@ -238,6 +248,7 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 			return fmt.Errorf("find batches that wait: %w", err)
 		}
 	}
+	a.giveTurns(w)
 	if len(a.due)+len(a.keys) == 0 {
 		return nil
 	}
@@ -265,17 +276,30 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 	}
 	for i := range all {
 		b := &all[i]
-		running := b.Status == InProgress
-		waits := running && b.wait.reason.isForBackend() && w.active[b.Account] >= w.share && !p.isOver(b)
-		if len(a.due) >= maxUnparked || waits || !p.isDue(b, &st) {
-			continue
-		}
-		a.due = append(a.due, b.seq)
-		if running {
-			w.active[b.Account]++
+		switch {
+		case !p.isDue(b, &st):
+		case b.Status == InProgress && b.wait.reason.isForBackend() && !p.isOver(b):
+			a.turns = append(a.turns, turn{b.Account, b.seq, b.parkedAt})
+		case len(a.due) < maxUnparked:
+			a.due = append(a.due, b.seq)
+			if b.Status == InProgress {
+				w.active[b.Account]++
+			}
 		}
 	}
 	return nil
+}
+
+// giveTurns makes batches due that have waited for a backend: those first that were parked first, or the place that one has given
+// up would be its own again.
+func (a *answers) giveTurns(w *work) {
+	slices.SortStableFunc(a.turns, func(b, c turn) int { return cmp.Compare(b.parkedAt, c.parkedAt) })
+	for _, t := range a.turns {
+		if len(a.due) < maxUnparked && w.active[t.account] < w.share {
+			a.due = append(a.due, t.seq)
+			w.active[t.account]++
+		}
+	}
 }
 
 func (a *answers) write(ctx context.Context, tx database.Tx) error {

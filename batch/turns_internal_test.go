@@ -198,3 +198,25 @@ func TestBatchesEndWhileOthersOfTheirAccountRun(t *testing.T) {
 		s.wantStatus(t, "after its deadline", expires, Expired)
 	})
 }
+
+// A place that a batch gives up is for the one that was parked first, whichever deadlines and keys they have.
+func TestBatchThatGivesUpItsPlaceDoesNotGetItBack(t *testing.T) {
+	for _, key := range []string{"k", "k2"} {
+		t.Run(key, func(t *testing.T) {
+			models := newSlowModels(time.Second)
+			models.setFull("full", true)
+			models.setFull("free", true)
+			timedService(t, models, func(t *testing.T, s *Service) {
+				for range maxActiveOwned {
+					s.createLines(t, "k", "12h", "full")
+				}
+				time.Sleep(5 * time.Second)
+				last := s.createLines(t, key, "24h", "free")
+				time.Sleep(time.Minute) // it has had a turn
+				models.setFull("free", false)
+				time.Sleep(time.Minute)
+				s.wantStatus(t, "with a model that has room", last, Completed)
+			})
+		})
+	}
+}
