@@ -120,6 +120,7 @@ type source struct {
 	skipped  bool // lines before after are left in the table
 	fitted   bool // the budget has not refused each line since after was 0
 	unfit    bool // it has refused each line that is left
+	done     bool // no line is left
 	asking   bool // a line asks whether the model is to be started
 	askAfter time.Time
 	pausedTo time.Time // no line is taken before
@@ -167,7 +168,8 @@ func (s *source) next(j *job, now time.Time) (l lineRef, found bool, err error) 
 		if s.running > 0 {
 			return lineRef{}, false, nil
 		}
-		s.unfit = !s.fitted && len(s.delayed) == 0
+		s.done = !s.skipped && len(s.delayed) == 0
+		s.unfit = !s.done && !s.fitted && len(s.delayed) == 0
 		if s.skipped && s.after > 0 { // from the beginning again
 			s.after, s.skipped, s.fitted, s.pausedTo = 0, false, false, now.Add(budgetPause)
 		}
@@ -237,6 +239,9 @@ func (j *job) start(r *round) bool {
 
 // startOf starts one line of a source. The caller holds the job's lock.
 func (j *job) startOf(source *source, r *round, now time.Time, caps int64) bool {
+	if source.done {
+		return false
+	}
 	settings := r.settings.Load()
 	reason, full := r.full[source.model]
 	mayAsk := settings.StartModels && !source.asking && !now.Before(source.askAfter)

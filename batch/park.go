@@ -127,13 +127,14 @@ func (j *job) parkIfYields() {
 }
 
 // isUnfit reports whether the budget has refused each line that is left. The caller holds the job's lock.
-func (j *job) isUnfit() bool {
+func (j *job) isUnfit() (unfit bool) {
 	for _, s := range j.sources {
-		if !s.unfit {
+		if !s.unfit && !s.done {
 			return false
 		}
+		unfit = unfit || s.unfit
 	}
-	return true
+	return unfit
 }
 
 // park makes the batch of a job wait as a row.

@@ -2,7 +2,6 @@ package batch
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
 	"basegate/admission"
@@ -22,7 +22,8 @@ import (
 // slowModels are any number of models, each with the place for one line, which takes some time. The prompt of a line is the name
 // of its model.
 type slowModels struct {
-	takes time.Duration
+	takes  time.Duration
+	refuse func(model string) bool // for the budget
 
 	mu        sync.Mutex
 	running   map[string]bool
@@ -73,13 +74,14 @@ func (*slowModels) Allocate(string) admission.Allocation { return admission.Allo
 
 func (*slowModels) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
 	return func(_ string, body []byte) (string, error) {
-		var line struct{ Prompt string }
-		err := json.Unmarshal(body, &line)
-		return line.Prompt, err
+		return gjson.GetBytes(body, "prompt").Str, nil
 	}, nil
 }
 
-func (m *slowModels) ServeLine(ctx context.Context, _ Line) Result {
+func (m *slowModels) ServeLine(ctx context.Context, l Line) Result {
+	if m.refuse != nil && m.refuse(gjson.GetBytes(l.Body, "prompt").Str) {
+		return Result{State: Waits, Reason: Budget, ResetsAt: time.Now().Add(24 * time.Hour), Release: func() {}}
+	}
 	select {
 	case <-time.After(m.takes):
 	case <-ctx.Done():
@@ -219,4 +221,19 @@ func TestBatchThatGivesUpItsPlaceDoesNotGetItBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) {
+	models := newSlowModels(time.Second)
+	models.refuse = func(model string) bool { return model == "large" }
+	timedService(t, models, func(t *testing.T, s *Service) {
+		id := s.createLines(t, "k", "24h", "small", "large", "small", "large")
+		time.Sleep(5 * time.Second)
+		models.setFull("small", true) // which it needs no more
+		time.Sleep(15 * time.Second)
+		d := s.wantStatus(t, "with lines over the budget", id, InProgress)
+		if w := d.WaitingFor; w == nil || w.Reason != Budget || d.Counts.Completed != 2 || s.jobCount() != 0 {
+			t.Errorf("it waits for %+v with %+v and %d jobs, want the budget, two results and none", w, d.Counts, s.jobCount())
+		}
+	})
 }
