@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -168,6 +169,7 @@ func (w *work) has(seq int64) bool {
 // once looks once at the batches that are due.
 func (p *poller) once(ctx context.Context) error {
 	share := max(1, min(maxActiveOwned, maxActive/max(1, p.accounts)))
+	had := p.jobSeqs() // before the rows are read: the row of a batch whose job ends meanwhile is out of date
 	w, err := p.findWork(ctx, p.db.Read(), share)
 	if err != nil {
 		return err
@@ -191,7 +193,7 @@ func (p *poller) once(ctx context.Context) error {
 	for i := range w.batches {
 		b := &w.batches[i]
 		l, leased := mine[b.seq]
-		if p.cluster != nil && !leased || p.leaves() || p.validating[b.seq] != nil || p.hasJob(b.seq) {
+		if p.cluster != nil && !leased || p.leaves() || p.validating[b.seq] != nil || slices.Contains(had, b.seq) {
 			continue
 		}
 		st := p.completer.Standing(b.Key)
@@ -274,6 +276,13 @@ func (s *Service) hasJob(seq int64) bool {
 	return s.jobs[seq] != nil
 }
 
+// jobSeqs returns the batches that have a job.
+func (s *Service) jobSeqs() []int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.jobs))
+}
+
 // startJob starts the job of a batch, unless its account has enough that run: then those with later deadlines end for it. A batch
 // that only has to end needs no turn.
 func (s *Service) startJob(b *Batch, l lease, w *work) {
@@ -314,12 +323,7 @@ func (s *Service) startJob(b *Batch, l lease, w *work) {
 
 // cancelJobs ends the jobs and the validations of batches that are to be cancelled.
 func (p *poller) cancelJobs(ctx context.Context) error {
-	var seqs []int64
-	p.mu.Lock()
-	for seq := range p.jobs {
-		seqs = append(seqs, seq)
-	}
-	p.mu.Unlock()
+	seqs := p.jobSeqs()
 	for seq := range p.validating {
 		seqs = append(seqs, seq)
 	}

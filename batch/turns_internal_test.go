@@ -16,6 +16,7 @@ import (
 	"basegate/admission"
 	"basegate/database"
 	"basegate/internal/databasetest"
+	"basegate/internal/poll"
 	"basegate/storage"
 )
 
@@ -236,4 +237,58 @@ func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) 
 			t.Errorf("it waits for %+v with %+v and %d jobs, want the budget, two results and none", w, d.Counts, s.jobCount())
 		}
 	})
+}
+
+// askedModels calls a function when it is first asked for a key.
+type askedModels struct {
+	*slowModels
+	key   string
+	once  sync.Once
+	asked func()
+}
+
+func (m *askedModels) Standing(key string) Standing {
+	if key == m.key {
+		m.once.Do(m.asked)
+	}
+	return m.slowModels.Standing(key)
+}
+
+func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
+	databasetest.SkipPostgres(t, "the gateway has no cluster")
+	dir := t.TempDir()
+	db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
+	must(t, err)
+	defer db.Close()
+	store, err := storage.OpenDisk(filepath.Join(dir, "files"))
+	must(t, err)
+	defer store.Close()
+	models := &askedModels{slowModels: newSlowModels(time.Second)}
+	s := New(db, store, models, testSettings, zap.NewNop())
+	s.ctx, s.stop = context.WithCancelCause(t.Context()) // its polls are those of the test
+	defer s.Close()
+	p := &poller{Service: s, validating: map[int64]context.CancelCauseFunc{}, validated: make(chan int64, 1)}
+	create := func(account, key string) Batch {
+		b, err := s.Create(t.Context(), account, key, "lines.jsonl", "24h", strings.NewReader(inputLines(1)))
+		must(t, err)
+		must(t, p.once(t.Context()))
+		p.forgetValidations(<-p.validated)
+		row, err := findBatch(t.Context(), db.Read(), account, b.ID)
+		must(t, err)
+		return row
+	}
+	b := create("b", "k")
+	must(t, p.once(t.Context()))
+	models.asked = func() {
+		s.mu.Lock()
+		s.jobs[b.seq].parkForTurn()
+		s.mu.Unlock()
+		poll.Until(t, "the job has ended", func() bool { return !s.hasJob(b.seq) })
+	}
+	create("a", "first")
+	models.key = "first"
+	must(t, p.once(t.Context()))
+	if s.hasJob(b.seq) {
+		t.Error("a batch that was parked during a poll was started by it")
+	}
 }
