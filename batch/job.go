@@ -76,13 +76,14 @@ type job struct {
 	waiting              // why the last line could not be started
 	asks       int       // lines among unrecorded that run without a place
 	waitsSince time.Time // when no line has run since
-	waitCaps   int64     // Standing.Caps as of then
+	waitCaps   int64     // Standing.Caps as of the last look at the key
 	blocked    bool      // the key may send no line at all
 }
 
 func (s *Service) newJob(b *Batch, l lease, input *File) *job {
 	j := &job{service: s, lease: l, batch: *b, input: *input, outcomes: make(chan outcome, maxOutcomes), waitsSince: time.Now()}
 	j.ctx, j.cancel = context.WithCancelCause(s.ctx)
+	j.waitCaps = s.completer.Standing(b.Key).Caps
 	j.left.Store(b.remaining())
 	for i, model := range b.Models {
 		j.sources = append(j.sources, &source{index: i, model: model, held: map[int64]struct{}{}})
@@ -224,13 +225,18 @@ func (j *job) start(r *round) bool {
 		j.cancel(errRevoked)
 		return false
 	}
+	if st.Caps != j.waitCaps {
+		j.waitCaps = st.Caps
+		for _, source := range j.sources { // lines that other caps have refused may fit
+			source.fitted, source.unfit = true, false
+		}
+	}
 	if j.blocked = st.Reason != Nothing; j.blocked {
 		j.waits(st.Reason, st.ResetsAt)
-		j.waitCaps = st.Caps
 		return false
 	}
 	for _, source := range j.sources {
-		if j.startOf(source, r, now, st.Caps) {
+		if j.startOf(source, r, now) {
 			return true
 		}
 	}
@@ -238,7 +244,7 @@ func (j *job) start(r *round) bool {
 }
 
 // startOf starts one line of a source. The caller holds the job's lock.
-func (j *job) startOf(source *source, r *round, now time.Time, caps int64) bool {
+func (j *job) startOf(source *source, r *round, now time.Time) bool {
 	if source.done {
 		return false
 	}
@@ -278,7 +284,6 @@ func (j *job) startOf(source *source, r *round, now time.Time, caps int64) bool 
 	}
 	j.unrecorded++
 	source.running++
-	j.waitCaps = caps
 	r.metrics.running.Add(1)
 	r.tasks.Go(func() {
 		o := j.runLine(l, place)

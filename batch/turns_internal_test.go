@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,11 +21,11 @@ import (
 	"basegate/storage"
 )
 
-// slowModels are any number of models, each with the place for one line, which takes some time. The prompt of a line is the name
-// of its model.
+// slowModels are any number of models, each with the place for one line, which takes some time. The prompt of a line begins
+// with the name of its model.
 type slowModels struct {
 	takes  time.Duration
-	refuse func(model string) bool // for the budget
+	refuse func(prompt string) bool // for the budget
 
 	mu        sync.Mutex
 	running   map[string]bool
@@ -75,7 +76,8 @@ func (*slowModels) Allocate(string) admission.Allocation { return admission.Allo
 
 func (*slowModels) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
 	return func(_ string, body []byte) (string, error) {
-		return gjson.GetBytes(body, "prompt").Str, nil
+		model, _, _ := strings.Cut(gjson.GetBytes(body, "prompt").Str, " ")
+		return model, nil
 	}, nil
 }
 
@@ -237,6 +239,38 @@ func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) 
 			t.Errorf("it waits for %+v with %+v and %d jobs, want the budget, two results and none", w, d.Counts, s.jobCount())
 		}
 	})
+}
+
+// A cap is raised after a line was refused that fits now, while the others of a long batch are still tried.
+func TestBatchIsParkedOnlyIfTheSameCapsRefuseAllItsLines(t *testing.T) {
+	for lines := 5 * budgetTries; lines <= 7*budgetTries; lines += budgetTries / 4 {
+		t.Run(fmt.Sprint(lines), func(t *testing.T) {
+			models := newSlowModels(0)
+			models.set("k", Standing{Caps: 1})
+			var tried atomic.Int64
+			models.refuse = func(prompt string) bool {
+				switch tried.Add(1) {
+				case budgetTries:
+					models.set("k", Standing{Caps: 2})
+				case 1:
+					return true
+				}
+				return prompt != "m 000" || models.Standing("k").Caps != 2
+			}
+			timedService(t, models, func(t *testing.T, s *Service) {
+				prompts := make([]string, lines)
+				for i := range prompts {
+					prompts[i] = fmt.Sprintf("m %03d", i)
+				}
+				id := s.createLines(t, "k", "24h", prompts...)
+				time.Sleep(time.Minute)
+				d := s.wantStatus(t, "with lines over the budget", id, InProgress)
+				if d.Counts.Completed != 1 || s.jobCount() != 0 {
+					t.Errorf("the counts are %+v with %d jobs, want the line that fits and none", d.Counts, s.jobCount())
+				}
+			})
+		})
+	}
 }
 
 // askedModels calls a function when it is first asked for a key.
