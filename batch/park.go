@@ -271,7 +271,7 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 		}
 		return nil
 	}
-	all, err := parkedOf(ctx, p.db.Read(), first.Account, first.Key, maxParkedRead)
+	all, err := parkedOf(ctx, p.db.Read(), first.Account, first.Key, &st, p.now(), maxParkedRead)
 	if err != nil {
 		return err
 	}

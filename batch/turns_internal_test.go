@@ -326,3 +326,28 @@ func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
 		t.Error("a batch that was parked during a poll was started by it")
 	}
 }
+
+// However many batches of a key its budget has refused, others of the key are found.
+func TestParkedBatchIsFoundBehindManyThatAreNotDue(t *testing.T) {
+	g := startService(t)
+	resets := time.Now().Add(time.Hour).Truncate(time.Second)
+	g.set("k", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	id := g.create(t, 1)
+	poll.Until(t, "the batch is parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 1 })
+	b, err := batchByID(t.Context(), g.db.Read(), id)
+	must(t, err)
+	must(t, g.write(t.Context(), func(ctx context.Context, tx database.Tx) error {
+		for i := range maxParkedRead {
+			refused := b
+			refused.ID, refused.ExpiresAt = fmt.Sprintf("batch_%d", i), b.ExpiresAt-60
+			if err := insertBatch(ctx, tx, &refused); err != nil {
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = 1, waits_for = 'budget', resets_at = $1, parked_caps = 2 WHERE seq <> $2`,
+			resets.Unix(), b.seq)
+		return err
+	}))
+	g.set("k", Standing{Caps: 2})
+	g.await(t, id, Completed)
+}
