@@ -349,14 +349,18 @@ func (s *Service) checkQuota(ctx context.Context, tx database.Tx, f *File) error
 	if err != nil {
 		return err
 	}
-	if limit := s.settings.Load().MaxAccountFiles; n >= limit {
-		return apierr.TooManyFiles(limit)
-	}
 	stored, err := storedBytes(ctx, tx, f.Account)
-	if limit := s.settings.Load().MaxAccountBytes; err == nil && stored+f.Bytes > limit {
-		return apierr.StorageQuota(limit, stored)
+	if err != nil {
+		return err
 	}
-	return err
+	limits := s.settings.Load()
+	switch {
+	case n >= limits.MaxAccountFiles:
+		return apierr.TooManyFiles(limits.MaxAccountFiles, limits.MaxAccountBytes, stored)
+	case stored+f.Bytes > limits.MaxAccountBytes:
+		return apierr.StorageQuota(limits.MaxAccountBytes, stored)
+	}
+	return nil
 }
 
 // discard marks an object that no file has.

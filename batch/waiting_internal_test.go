@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -200,11 +201,14 @@ func TestFilesOfAnAccountAreLimited(t *testing.T) {
 	settings := testSettings
 	settings.MaxAccountFiles = 2
 	g.Reload(settings)
-	first := g.upload(t, 1)
-	g.upload(t, 1)
+	first, second := g.upload(t, 1), g.upload(t, 1)
 	body, kind := formOf(t, inputLines(1))
 	_, err := g.call(t, "POST", "/v1/files", body, "Content-Type", kind)
 	wantCode(t, "one file too many", err, apierr.StorageQuotaExceeded)
+	want := []apierr.Extra{{Name: "limit_bytes", Value: settings.MaxAccountBytes}, {Name: "used_bytes", Value: first.Bytes + second.Bytes}, {Name: "limit", Value: 2}}
+	if got := apierr.From(err).Extras; !slices.Equal(got, want) {
+		t.Errorf("the error has %v, want %v", got, want)
+	}
 	must(t, g.DeleteOf(t.Context(), "a", first.ID))
 	g.upload(t, 1)
 }

@@ -63,12 +63,12 @@ func StorageQuota(limit, used int64) error {
 	}
 }
 
-// TooManyFiles returns the error for an upload of an account that has as many files as it may.
-func TooManyFiles(limit int) error {
+// TooManyFiles returns the error for an upload of an account that has as many files as it may, with the bytes of those.
+func TooManyFiles(limit int, limitBytes, usedBytes int64) error {
 	return &Error{
 		Code: StorageQuotaExceeded, Param: "file",
 		Message: fmt.Sprintf("this account has %d files, as many as it may; delete some with DELETE /v1/files/{id}", limit),
-		Extras:  []Extra{{"limit", limit}},
+		Extras:  []Extra{{"limit_bytes", limitBytes}, {"used_bytes", usedBytes}, {"limit", limit}},
 	}
 }
 

@@ -90,7 +90,7 @@ func examples() []example {
 		{"FileTooLarge", apierr.FileTooLarge(6 << 30)},
 		{"StorageQuota", apierr.StorageQuota(100<<30, 99<<30)},
 		{"UnfinishedBatches", apierr.UnfinishedBatches(100)},
-		{"TooManyFiles", apierr.TooManyFiles(10_000)},
+		{"TooManyFiles", apierr.TooManyFiles(10_000, 100<<30, 1<<30)},
 		{"Storage", apierr.Storage(errSecret)},
 		{"RangeOutside", apierr.RangeOutside(360)},
 	}
@@ -232,7 +232,7 @@ func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 		"FileTooLarge":                           "limit_bytes",
 		"StorageQuota":                           "limit_bytes used_bytes",
 		"UnfinishedBatches":                      "limit",
-		"TooManyFiles":                           "limit",
+		"TooManyFiles":                           "limit_bytes used_bytes limit",
 		"Storage":                                "retry_after_seconds",
 	}
 	for _, x := range examples() {
