@@ -207,3 +207,25 @@ test("edits in a tab that another one has taken over are kept beside it", async 
     await next.close();
   }
 });
+
+test("a draft that is discarded while it is being stored is not kept as another one", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("To be discarded");
+  await expect.poll(() => draftsIn(page)).toEqual([1, 1]);
+  await page.evaluate(() => {
+    window.confirm = () => true;
+    const { get } = IDBObjectStore.prototype;
+    IDBObjectStore.prototype.get = function (...args) {
+      IDBObjectStore.prototype.get = get;
+      const request = get.apply(this, args);
+      document.getElementById("new").click();
+      return request;
+    };
+  });
+  await prompt(page).fill("To be discarded, and more");
+  await expect(prompt(page)).toHaveValue("");
+  await expect.poll(() => draftsIn(page)).toEqual([0, 0]);
+  await page.reload();
+  await expect(page.locator("#bench[data-ready]")).toBeAttached();
+  await expect(prompt(page)).toHaveValue("");
+});

@@ -31,8 +31,8 @@ export class Drafts {
     this.started = true;
   }
 
-  // forget makes what comes next another draft.
-  forget() { Object.assign(this, { id: newId(), written: new Map() }); }
+  // forget makes what comes next another draft. written has the nodes of a draft as they are stored, by their ids.
+  forget() { this.draft = { id: newId(), written: new Map() }; }
 
   get prompt() { return this.promptId() ?? "new"; }
 
@@ -57,34 +57,37 @@ export class Drafts {
 
   async store() {
     const content = this.content();
-    const { revision } = this;
     if (!content || this.stopped || !this.started) return true;
+    const { revision, draft, prompt } = this; // the user may open another document at every await
     try {
       this.db ??= await store.openStore();
       const tx = store.write(this.db);
       tx.done.catch(() => { /* the error is that of a request, or of commit */ });
-      const record = await tx.objectStore("drafts").get(this.id);
+      const record = await tx.objectStore("drafts").get(draft.id);
+      if (draft !== this.draft) return this.whole; // it was saved or discarded meanwhile
       if (record && record.owner !== this.owner) this.forget(); // another tab, which did not see that this one is open, has taken it over
-      if (!record) this.written.clear(); // another tab has signed out meanwhile
-      store.put(tx, ...this.changes(content));
+      if (!record) draft.written.clear(); // another tab has signed out meanwhile
+      const { draft: kept } = this;
+      store.put(tx, ...this.changes(content, prompt));
       await tx.done;
-      this.written = new Map(Object.entries(content.doc.nodes));
+      kept.written = new Map(Object.entries(content.doc.nodes));
       Object.assign(this, { whole: true, stored: revision });
       this.tell(null);
     } catch (error) {
       this.db?.close(); // the user may have deleted the data of the site
-      Object.assign(this, { db: null, whole: false, written: new Map() });
+      Object.assign(this, { db: null, whole: false });
+      draft.written = new Map();
       this.tell(error);
       this.timer ||= setTimeout(() => this.flush(), retry);
     }
     return this.whole;
   }
 
-  // changes returns the draft, the nodes that have changed since it was stored, and the ids of those that were removed.
-  changes({ doc, ...fields }) {
-    const { account, id, owner, prompt, tab } = this;
-    const changed = doc.order.filter((node) => this.written.get(node) !== doc.nodes[node]).map((node) => tree.packNode(doc.nodes[node]));
-    const removed = [...this.written.keys()].filter((node) => !doc.nodes[node]);
+  // changes returns the draft of a prompt, the nodes that have changed since it was stored, and the ids of those that were removed.
+  changes({ doc, ...fields }, prompt) {
+    const { account, draft: { id, written }, owner, tab } = this;
+    const changed = doc.order.filter((node) => written.get(node) !== doc.nodes[node]).map((node) => tree.packNode(doc.nodes[node]));
+    const removed = [...written.keys()].filter((node) => !doc.nodes[node]);
     return [{ account, id, owner, prompt, tab, time: Date.now(), order: doc.order, selected: doc.selected, next: doc.next, fields }, changed, removed];
   }
 
@@ -92,8 +95,8 @@ export class Drafts {
   leave() {
     const content = this.content();
     if (this.stored === this.revision || !content || this.stopped || !this.started) return;
-    const changes = this.changes(content);
-    try { keep(...changes, this.written.size === 0); } catch { /* there is no room for it */ }
+    const changes = this.changes(content, this.prompt);
+    try { keep(...changes, this.draft.written.size === 0); } catch { /* there is no room for it */ }
     try {
       const tx = store.write(this.db);
       tx.done.catch(() => {});
@@ -120,7 +123,7 @@ export class Drafts {
         const nodes = (await store.nodes(this.db, draft)).map(tree.unpackNode);
         if (prompt !== this.prompt || !nodes.length) return null;
         const doc = tree.fromNodes(nodes, draft.selected, draft.next);
-        Object.assign(this, { id: draft.id, written: new Map(Object.entries(doc.nodes)) });
+        this.draft = { id: draft.id, written: new Map(Object.entries(doc.nodes)) };
         return { ...draft.fields, doc, time: draft.time };
       } catch {
         return null; // storage may be disabled
@@ -132,7 +135,7 @@ export class Drafts {
   remove() {
     clearTimeout(this.timer);
     this.timer = 0;
-    const { id, owner } = this;
+    const { draft: { id }, owner } = this;
     this.forget();
     return this.then(async () => {
       try {
