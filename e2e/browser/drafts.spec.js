@@ -319,6 +319,25 @@ test("signing out in one tab ends the drafts of the others until they sign in ag
   await expect.poll(drafts).toEqual(["In the first tab, signed in by the second"]);
 });
 
+test("a save that fails after signing out in another tab does not say that the draft is kept, until it is again", async ({ page, context }) => {
+  await open(page);
+  await prompt(page).fill("Kept nowhere");
+  await expect.poll(() => draftsIn(page)).toEqual(["Kept nowhere"]);
+  const second = await context.newPage();
+  await second.goto("/usage");
+  await second.getByRole("banner").getByText(process.env.EMAIL, { exact: true }).click();
+  await second.getByRole("button", { name: "Sign out" }).click();
+  await expect(second).toHaveURL(/sign-in/);
+  await page.route("**/console/api/prompts", (route) => (route.request().method() === "POST" ? route.abort() : route.continue()));
+  await page.getByRole("textbox", { name: "Name", exact: true }).fill("Kept nowhere");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(page.locator("#saved-status")).toContainText("This browser does not keep the draft");
+  await signIn(second);
+  await expect.poll(() => draftsIn(page)).toEqual(["Kept nowhere"]);
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(page.locator("#saved-status")).toContainText("the draft stays in this browser");
+});
+
 // A change of the network, such as the start of a container, aborts requests of Chromium.
 test("a workbench of which a script could not be loaded is loaded again, once", async ({ page }) => {
   await open(page);

@@ -18,7 +18,11 @@ export class Drafts {
     Object.assign(this, { db: null, timer: 0, revision: 0, stored: 0, queue: Promise.resolve() });
     this.forget();
     document.addEventListener("sign-out", () => { this.stopped = true; this.remove(); });
-    document.addEventListener("sign-in", () => { this.stopped = false; });
+    document.addEventListener("sign-in", () => {
+      if (!this.stopped) return;
+      this.stopped = false;
+      this.flush();
+    });
   }
 
   // start chooses the number of the tab, and takes over what earlier versions have stored. Before, nothing is stored.
@@ -57,7 +61,8 @@ export class Drafts {
 
   async store() {
     const content = this.content();
-    if (!content || this.stopped || !this.started) return true;
+    if (!content || !this.started) return true;
+    if (this.stopped) return (this.whole = false);
     const { revision, draft, prompt } = this; // the user may open another document at every await
     try {
       this.db ??= await store.openStore();
