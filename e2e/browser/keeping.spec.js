@@ -55,6 +55,46 @@ const restored = (page) => expect(page.locator("#progress")).toContainText("rest
 
 const lastTokens = (page, n, each) => expect(page.locator("#columns .column")).toContainText(Array.from({ length: n }, (_, index) => `${index}.${each - 1}`), { timeout: 120_000 });
 
+// hold keeps back the responses to requests of a method. arrived resolves when the gateway has sent the first; release passes all on.
+async function hold(page, url, method) {
+  const held = {};
+  held.arrived = new Promise((resolve) => { held.arrive = resolve; });
+  held.released = new Promise((resolve) => { held.release = resolve; });
+  await page.route(url, async (route) => {
+    if (route.request().method() !== method) return route.fallback();
+    const response = await route.fetch();
+    held.arrive();
+    await held.released;
+    return route.fulfill({ response });
+  });
+  return held;
+}
+
+const nameField = (page) => page.getByRole("textbox", { name: "Name", exact: true });
+const row = (page, name) => page.locator("#open-panel").getByRole("button", { name, exact: true });
+const unique = (name) => `${name} ${Date.now()}`;
+
+// saveAs saves a new prompt.
+async function saveAs(page, name, text) {
+  await prompt(page).fill(text);
+  await save(page, name);
+  await expect(status(page)).toHaveText("Saved.");
+}
+
+// startOver shows a new document.
+async function startOver(page) {
+  await page.getByRole("button", { name: "New", exact: true }).click();
+  await expect(prompt(page)).toHaveValue("");
+}
+
+// answer answers the next dialogs of the page, and collects them.
+function answer(page, method) {
+  const asked = [];
+  page.removeAllListeners("dialog");
+  page.on("dialog", (dialog) => { asked.push(dialog.message()); dialog[method](); });
+  return asked;
+}
+
 test.beforeEach(async ({ page }) => { await signIn(page); });
 
 test("a tree of 20,000 tokens with 20 alternatives is kept through failed saves, saved, reloaded and edited in two tabs", async ({ page, context }) => {
@@ -206,6 +246,137 @@ test("edits in a tab that another one has taken over are kept beside it", async 
     await next.getByRole("button", { name: "New", exact: true }).click();
     await next.close();
   }
+});
+
+test("no other document is shown while a prompt is being saved", async ({ page }) => {
+  const [other, name] = [unique("Other"), unique("Slow")];
+  await open(page);
+  await saveAs(page, other, "The other prompt");
+  await startOver(page);
+  await page.getByText("Open", { exact: true }).click();
+  await prompt(page).fill("Saved on a slow link");
+  const asked = answer(page, "accept");
+  const held = await hold(page, "**/console/api/prompts", "POST");
+  await save(page, name);
+  await held.arrived;
+  for (const choose of [
+    () => page.getByRole("button", { name: "New", exact: true }).click(),
+    () => row(page, other).click(),
+    () => page.getByLabel("Open a file of “Whole document”").setInputFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from("[]") }),
+  ]) {
+    await status(page).evaluate((el) => { el.textContent = ""; });
+    await choose();
+    await expect(status(page)).toHaveText("The prompt is being saved. Try again when it has been saved.");
+    await expect(prompt(page)).toHaveValue("Saved on a slow link");
+  }
+  expect(asked).toEqual([]);
+  held.release();
+  await expect(status(page)).toHaveText("Saved.");
+  await startOver(page);
+  await prompt(page).fill("Another text");
+  const saving = page.waitForRequest((request) => /\/console\/api\/prompts/.test(request.url()) && request.method() !== "GET");
+  await save(page, unique("Another"));
+  expect((await saving).method()).toBe("POST");
+  await expect(status(page)).toHaveText("Saved.");
+});
+
+test("a save that is answered after its prompt was deleted does not open the prompt again", async ({ page }) => {
+  const name = unique("Deleted");
+  await open(page);
+  await saveAs(page, name, "To be deleted");
+  answer(page, "accept");
+  const held = await hold(page, "**/console/api/prompts/*", "PUT");
+  await prompt(page).fill("To be deleted, and changed");
+  await save(page);
+  await held.arrived;
+  await page.getByText("Open", { exact: true }).click();
+  await page.getByRole("button", { name: `Delete ${name}` }).click();
+  await expect(row(page, name)).toHaveCount(0);
+  await expect(status(page)).toContainText("deleted");
+  const refreshed = page.waitForRequest("**/console/api/prompts?q=");
+  held.release();
+  await refreshed; // the save has ended
+  await expect(status(page)).toContainText("deleted");
+  await expect(page).not.toHaveURL(/prompt=/);
+  const saving = page.waitForRequest((request) => /\/console\/api\/prompts/.test(request.url()) && ["POST", "PUT"].includes(request.method()));
+  await save(page, unique("Kept"));
+  expect((await saving).method()).toBe("POST");
+  await expect(status(page)).toHaveText("Saved.");
+});
+
+test("what is typed while another prompt is loading is not discarded without asking", async ({ page }) => {
+  const other = unique("Loading");
+  await open(page);
+  await saveAs(page, other, "The other prompt");
+  await startOver(page);
+  await prompt(page).fill("Before");
+  const held = await hold(page, "**/console/api/prompts/*", "GET");
+  await page.getByText("Open", { exact: true }).click();
+  let asked = answer(page, "accept");
+  await row(page, other).click();
+  await held.arrived;
+  expect(asked).toHaveLength(1);
+  await prompt(page).fill("Typed meanwhile");
+  asked = answer(page, "dismiss");
+  held.release();
+  await expect.poll(() => asked.length).toBe(1);
+  await expect(prompt(page)).toHaveValue("Typed meanwhile");
+  await expect(nameField(page)).toHaveValue("");
+  await page.reload();
+  await restored(page);
+  await expect(prompt(page)).toHaveValue("Typed meanwhile");
+
+  asked = answer(page, "accept"); // without changes meanwhile, it asks once
+  await page.getByText("Open", { exact: true }).click();
+  await row(page, other).click();
+  await expect(prompt(page)).toHaveValue("The other prompt");
+  expect(asked).toHaveLength(1);
+  await expect.poll(() => draftsIn(page)).toEqual([0, 0]);
+});
+
+test("a generation that begins while another prompt is loading goes on in its own document", async ({ page }) => {
+  const other = unique("Loading");
+  await open(page);
+  await saveAs(page, other, "The other prompt");
+  await startOver(page);
+  const held = await hold(page, "**/console/api/prompts/*", "GET");
+  const generation = await hold(page, "**/console/api/completions*", "POST");
+  await page.getByText("Open", { exact: true }).click();
+  await row(page, other).click();
+  await held.arrived;
+  answer(page, "accept");
+  await prompt(page).fill("Of this document");
+  await page.locator("#p-max_tokens").fill("8");
+  await page.getByRole("button", { name: "Generate" }).click();
+  await generation.arrived;
+  held.release();
+  await expect(status(page)).toContainText("A request is running.");
+  await expect(prompt(page)).toHaveValue("Of this document");
+  generation.release();
+  await expect(page.locator("#progress")).toContainText("completion tokens");
+  await expect(page.locator("#columns .column")).toContainText("Of this document");
+});
+
+test("of two documents that the user asks for, the last one is shown", async ({ page }) => {
+  const [first, last] = [unique("First"), unique("Last")];
+  await open(page);
+  await saveAs(page, last, "The last one");
+  await startOver(page);
+  await saveAs(page, first, "The first one");
+  const url = `**/console/api/prompts/${new URL(page.url()).searchParams.get("prompt")}`;
+  await startOver(page);
+  const held = await hold(page, url, "GET");
+  await page.getByText("Open", { exact: true }).click();
+  await row(page, first).click();
+  await held.arrived;
+  await row(page, last).click();
+  await expect(prompt(page)).toHaveValue("The last one");
+  const answered = page.waitForResponse(url);
+  held.release();
+  await (await answered).finished();
+  await page.evaluate(async () => { await (await fetch("/workbench")).text(); }); // takes longer than to show the answer
+  await page.reload();
+  await expect(prompt(page)).toHaveValue("The last one");
 });
 
 test("a draft that is discarded while it is being stored is not kept as another one", async ({ page }) => {

@@ -28,8 +28,6 @@ import { hide as hideDifferences } from "./differences.js";
 import { edit } from "./editing.js";
 import { branchFrom, branchWithText, continueFrom, generate, settings } from "./requests.js";
 
-const runningMessage = "A request is running. Wait for it, or stop it first.";
-
 $("settings").append(...createFields("p"));
 $("second-settings").append(...createFields("q"));
 $("chat-settings").append(...createFields("c", chatParameters));
@@ -59,7 +57,7 @@ exporting.start(() => { keepPrompt(); return { name: saved.name.value.trim(), mo
 // The draft of what is not saved. A reload, a crash or a lost session does not lose it.
 const drafts = new Drafts(bench.dataset.account, () => saved.id ?? state.addressed, () => state.unsaved && {
   prompt: $("prompt").value, message: $("message").value, model: model(), settings: settings(), chat: conversing.settings(),
-  name: saved.name.value, version: saved.version, doc: state.doc,
+  name: saved.name.value, version: saved.current.version, doc: state.doc,
 }, warn);
 
 function edited() {
@@ -91,46 +89,72 @@ function fillForms({ settings: values, chat }) {
   if (chat) fillForm($("chat-settings"), chat);
 }
 
-async function openSaved(id) {
-  if (state.running) { saved.setStatus(runningMessage); return; }
-  if (state.unsaved && !confirm("You have unsaved changes. Open the other prompt and discard them?")) return;
+// mayReplace reports whether another document may be shown: no request writes into what is open, and the user discards what is not
+// saved. At the revision that the user has answered for, it does not ask again.
+function mayReplace(question, answered) {
+  if (state.running || saving) {
+    saved.setStatus(saving ? "The prompt is being saved. Try again when it has been saved." : "A request is running. Wait for it, or stop it first.");
+    return false;
+  }
+  return !state.unsaved || drafts.revision === answered || confirm(`You have unsaved changes. ${question}`);
+}
+
+// replace shows another document when it has been loaded, if the user still wants it then.
+let replacing = null; // of what the user has asked for last
+async function replace(question, load, showLoaded) {
+  if (!mayReplace(question)) return;
+  const { revision } = drafts;
+  const token = replacing = {};
   try {
-    const prompt = await saved.load(id);
+    const loaded = await load();
+    if (token !== replacing || !mayReplace(question, revision)) return;
     if (state.unsaved) drafts.remove();
     state.unsaved = false;
-    await showSaved(prompt);
+    await showLoaded(loaded);
   } catch (error) {
     showError(error);
   }
 }
 
-// openFile shows the document of a file. It is another prompt until it is saved.
-async function openFile(file) {
-  if (state.running) { saved.setStatus(runningMessage); return; }
-  if (state.unsaved && !confirm("You have unsaved changes. Open the file and discard them?")) return;
-  try {
-    const { name, model: requested, document: document_ } = ofDocument(await file.text());
-    tree.unpack(document_.tree); // if this throws, what is open stays
-    if (state.unsaved) drafts.remove();
-    saved.close();
-    leaveAddressed();
-    show(document_);
-    modes.fitModel(requested);
-    saved.name.value = name ?? "";
-    $("open-panel").open = false;
-    history.replaceState(null, "", "/workbench");
-    edited();
-  } catch (error) {
-    showError(error);
-  }
+function openSaved(id) {
+  return replace("Open the other prompt and discard them?", () => saved.load(id), showSaved);
 }
 
-// showSaved shows a saved prompt that was loaded, with the changes that the user has made to it and not saved.
-async function showSaved(prompt) {
+function openFile(file) {
+  return replace("Open the file and discard them?", async () => {
+    const opened = ofDocument(await file.text());
+    tree.unpack(opened.document.tree); // if this throws, what is open stays
+    return opened;
+  }, showFile);
+}
+
+// showFile shows the document of a file. It is another prompt until it is saved.
+function showFile({ name, model: requested, document: document_ }) {
+  saved.close();
   leaveAddressed();
-  if (!await restoreDraft() && saved.id === prompt.id) show(prompt.document);
+  show(document_);
+  modes.fitModel(requested);
+  saved.name.value = name ?? "";
+  $("open-panel").open = false;
+  history.replaceState(null, "", "/workbench");
+  edited();
+}
+
+// showSaved shows a saved prompt that was loaded, and then the changes that the user has made to it and not saved. What was shown
+// before is gone at once, so that nothing can be saved or kept of it as this prompt.
+async function showSaved(prompt) {
+  saved.open(prompt);
+  leaveAddressed();
+  show(prompt.document);
   $("open-panel").open = false;
   history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(prompt.id)}`);
+  await restoreDraft();
+}
+
+// openAddressed shows the saved prompt of the page's address.
+async function openAddressed(id) {
+  const prompt = await retryWhileUnreachable(() => saved.load(id));
+  if (state.addressed === id) await showSaved(prompt); // else the user has opened another prompt meanwhile
 }
 
 // openShared shows the prompt of another user's link, with the changes that the user has made to it and not saved.
@@ -155,14 +179,18 @@ function leaveAddressed() {
 async function restoreDraft() {
   const draft = await drafts.read();
   if (!draft) return false;
+  if (state.unsaved || state.running) { // the user has gone on meanwhile: the draft stays beside what comes next
+    drafts.forget();
+    return false;
+  }
   hideDifferences();
   Object.assign(state, { doc: draft.doc, sideBySide: [] });
   if (!isChat()) showPrompt(tree.rootOf(state.doc, state.doc.selected));
   $("prompt").value = draft.prompt;
   $("message").value = draft.message ?? "";
   fillForms(draft);
-  const outdated = saved.id && saved.version !== draft.version;
-  Object.assign(saved, { version: draft.version });
+  const outdated = saved.id && saved.current.version !== draft.version;
+  saved.current.version = draft.version;
   saved.name.value = draft.name;
   modes.fitModel(draft.model);
   setDocument(state.doc);
@@ -179,7 +207,7 @@ async function save() {
   const { revision } = drafts;
   saved.setStatus("Saving…");
   try {
-    await saved.save(model(), currentDocument(), maxBytes);
+    if (!await saved.save(model(), currentDocument(), maxBytes)) return;
     leaveAddressed();
     $("export-document").hidden = true;
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(saved.id)}`);
@@ -198,8 +226,8 @@ async function save() {
 }
 
 function startOver() {
-  if (state.running) { saved.setStatus(runningMessage); return; }
-  if (state.unsaved && !confirm("You have unsaved changes. Discard them and start over?")) return;
+  if (!mayReplace("Discard them and start over?")) return;
+  replacing = null;
   drafts.remove();
   saved.close();
   hideDifferences();
@@ -238,7 +266,7 @@ await drafts.start();
 try {
   await options.start();
   await saved.refresh();
-  if (bench.dataset.prompt) await showSaved(await retryWhileUnreachable(() => saved.load(bench.dataset.prompt)));
+  if (bench.dataset.prompt) await openAddressed(bench.dataset.prompt);
   else if (bench.dataset.shared) await openShared(bench.dataset.shared);
   else if (!await restoreDraft()) modes.fitMode();
   options.estimateSoon();

@@ -7,13 +7,15 @@ export class SavedPrompts {
   // onOpen is called with the id of a prompt that the user opens, onDelete after the prompt that is open was deleted, and
   // onChange with the id of the open prompt's link, or an empty string, when another prompt is open.
   constructor({ list, search, name, status, usage, onOpen, onDelete, onChange }) {
-    Object.assign(this, { list, name, status, usage, onOpen, onDelete, onChange, id: null, version: 0, outdated: false, search });
+    Object.assign(this, { list, name, status, usage, onOpen, onDelete, onChange, search, current: unsaved() });
     let timer = 0;
     search.addEventListener("input", () => {
       clearTimeout(timer);
       timer = setTimeout(() => this.refresh(), 200);
     });
   }
+
+  get id() { return this.current.id; }
 
   async refresh() {
     try {
@@ -54,36 +56,45 @@ export class SavedPrompts {
     return item;
   }
 
+  // load returns a prompt that open can show.
   async load(id) {
     const prompt = await api.getPrompt(id);
-    unpack(prompt.document.tree); // if this throws, the prompt is not open, and Save does not replace it
-    Object.assign(this, { id: prompt.id, version: prompt.version, outdated: false });
-    this.name.value = prompt.name;
-    this.setStatus("");
-    this.onChange(prompt.share);
-    this.refresh();
+    unpack(prompt.document.tree); // if this throws, what is open stays, and Save does not replace the prompt
     return prompt;
   }
 
+  // open makes a prompt that was loaded the one that is open.
+  open({ id, version, name, share }) {
+    this.current = { id, version, outdated: false };
+    this.name.value = name;
+    this.setStatus("");
+    this.onChange(share);
+    this.refresh();
+  }
+
   // save stores the document under the name, if it has at most that many bytes. It does not overwrite a version that is newer than
-  // the one that was opened: then it throws, and the next save creates another prompt.
+  // the one that was opened: then it throws, and the next save creates another prompt. It reports whether the document is still
+  // the one that is open.
   async save(model, document_, maxBytes) {
-    const prompt = { name: this.name.value.trim(), model, document: document_, version: this.outdated ? 0 : this.version };
+    const { current } = this;
+    const prompt = { name: this.name.value.trim(), model, document: document_, version: current.outdated ? 0 : current.version };
     const body = JSON.stringify(prompt);
     const bytes = new Blob([body]).size;
     if (bytes > maxBytes) throw tooLarge(bytes, maxBytes);
-    const isNew = !this.id || this.outdated;
+    const isNew = !current.id || current.outdated;
     try {
-      const { id = this.id, version } = await (isNew ? api.createPrompt(body) : api.updatePrompt(this.id, body));
+      const { id = current.id, version } = await (isNew ? api.createPrompt(body) : api.updatePrompt(current.id, body));
       if (!id || !Number.isInteger(version)) throw new Error("The answer is not that of the gateway, so nothing may have been saved.");
-      Object.assign(this, { id, version, outdated: false });
+      Object.assign(current, { id, version, outdated: false });
     } catch (error) {
-      if (!isNew && (error.status === 409 || error.status === 404)) this.outdated = true;
+      if (!isNew && (error.status === 409 || error.status === 404)) current.outdated = true;
       throw error;
     }
+    this.refresh();
+    if (current !== this.current) return false;
     if (isNew) this.onChange("");
     this.setStatus(savedText);
-    this.refresh();
+    return true;
   }
 
   // edited is called when what is shown is not what was saved any more.
@@ -106,7 +117,7 @@ export class SavedPrompts {
 
   // close leaves no prompt open, so that the next save creates one.
   close() {
-    Object.assign(this, { id: null, version: 0, outdated: false });
+    this.current = unsaved();
     this.name.value = "";
     this.setStatus("");
     this.onChange("");
@@ -116,6 +127,9 @@ export class SavedPrompts {
 }
 
 const savedText = "Saved.";
+
+// unsaved returns what is known of a document that is no saved prompt yet.
+const unsaved = () => ({ id: null, version: 0, outdated: false });
 
 export const mebibytes = (bytes) => (bytes / (1 << 20)).toLocaleString("en", { maximumFractionDigits: 1 });
 
