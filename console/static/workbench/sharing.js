@@ -9,12 +9,11 @@ export class Sharing {
   // saved is the list of saved prompts. It knows which prompt is open.
   constructor(saved) {
     this.saved = saved;
-    $("share-create").addEventListener("click", () => this.change(async () => { this.show((await api.sharePrompt(saved.id)).share); }));
-    $("share-revoke").addEventListener("click", () => this.change(async () => {
-      await api.unsharePrompt(saved.id);
-      this.show("");
-      $("share-status").textContent = "The link does not work any more.";
-    }));
+    $("share-create").addEventListener("click", () => this.change(async (id) => (await api.sharePrompt(id)).share));
+    $("share-revoke").addEventListener("click", () => this.change(async (id) => {
+      await api.unsharePrompt(id);
+      return "";
+    }, "The link does not work any more."));
     $("share-copy").addEventListener("click", async () => {
       $("share-link").select();
       await navigator.clipboard?.writeText($("share-link").value).then(() => { $("share-status").textContent = "Copied."; }, () => { $("share-status").textContent = "Copy the selected link by hand."; });
@@ -22,11 +21,16 @@ export class Sharing {
     this.show("");
   }
 
-  // change runs a change of the link and shows its error.
-  async change(task) {
+  // change runs a change of the open prompt's link, which returns the new link, and shows it or its error.
+  async change(task, done = "") {
+    const { current } = this.saved;
     $("share-status").textContent = "";
     try {
-      await task();
+      const share = await task(current.id);
+      if (current === this.saved.current) { // else the user has opened another prompt meanwhile
+        this.show(share);
+        $("share-status").textContent = done;
+      }
     } catch (error) {
       $("share-status").textContent = error.message;
     }
