@@ -219,6 +219,7 @@ const (
 // endUpload prepares the response to an upload. It discards the rest of a refused one; then the read deadline stays set,
 // because net/http reads on before it sends the response.
 func (r *request) endUpload(refused bool) {
+	r.outliveBody()
 	control := http.NewResponseController(r.Response())
 	if refused {
 		control.SetReadDeadline(time.Now().Add(discardPatience)) //nolint:errcheck // net/http's connections support deadlines

@@ -127,6 +127,7 @@ func (c *Console) renderError(next echo.HandlerFunc) echo.HandlerFunc {
 		r := &request{Context: ec, body: &requestBody{bodyrate.New(ec.Response(), body), body}}
 		ec.Request().Body = r.body
 		err := next(r)
+		r.outliveBody()
 		switch {
 		case err == nil:
 		case r.disconnected():

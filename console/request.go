@@ -47,7 +47,18 @@ func (b *requestBody) Read(p []byte) (int, error) {
 
 // disconnected reports whether the client has disconnected, while it was sending or since.
 func (r *request) disconnected() bool {
-	return strict.Disconnected(r.body.Failed) || errors.Is(context.Cause(r.ctx()), context.Canceled)
+	if r.body.Failed != nil {
+		return strict.Disconnected(r.body.Failed)
+	}
+	return errors.Is(context.Cause(r.ctx()), context.Canceled)
+}
+
+// outliveBody makes the request continue although its body was too slow: net/http has cancelled it then, but the client still
+// awaits a response.
+func (r *request) outliveBody() {
+	if r.body.Failed != nil && !r.disconnected() {
+		r.SetRequest(r.Request().WithContext(context.WithoutCancel(r.ctx())))
+	}
 }
 
 // handler is the handler of a route. Middleware renders the error that it returns.

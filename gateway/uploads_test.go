@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
@@ -314,4 +316,56 @@ func TestClientThatLeavesIsNoFaultOfTheGateway(t *testing.T) {
 	if _, batches := get(t, s.gateway, s.secret, "/v1/batches", ""); gjson.Get(batches, "data.#").Int() != 0 {
 		t.Errorf("batches are left: %s", batches)
 	}
+}
+
+// net/http cancels a request whose body was too slow, which was taken for a client that had left: it got no response, and its
+// connection was held for ever.
+func TestClientThatSendsTooSlowlyIsRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute; make test-all runs it")
+	}
+	s, logs := leavingSite(t)
+	address := s.gateway.Addr().String()
+	var clients sync.WaitGroup
+	for _, l := range s.leavings(t) {
+		clients.Go(func() {
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			head := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n", l.method, l.path, address, promised)
+			for i := 0; i < len(l.header); i += 2 {
+				head += l.header[i] + ": " + l.header[i+1] + "\r\n"
+			}
+			io.WriteString(conn, head+"\r\n"+l.body)
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				reader := bufio.NewReader(conn)
+				if line, err := reader.ReadString('\n'); err != nil || !strings.Contains(line, " 400 ") {
+					t.Errorf("%s: got %q and %v, want 400", l.name, line, err)
+				}
+				io.Copy(io.Discard, reader)
+			}()
+			drip := time.NewTicker(200 * time.Millisecond)
+			defer drip.Stop()
+			for {
+				select {
+				case <-ended:
+					return
+				case <-drip.C:
+					io.WriteString(conn, " ")
+				}
+			}
+		})
+	}
+	clients.Wait()
+	for _, e := range logs.All() {
+		if e.Level >= zap.WarnLevel || e.ContextMap()["code"] == "client_gone" {
+			t.Errorf("the log has %s %q %v", e.Level, e.Message, e.ContextMap())
+		}
+	}
+	s.waitForNothingStored()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"basegate/admission"
+	"basegate/http1/strict"
 )
 
 // Extension is a route of the API that another package serves, within the frame of every request: authentication, headers,
@@ -58,17 +59,22 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 	}
 	upload := newUpload(x)
 	upload.Unlimited = true
-	defer upload.End()
 	body, err := x.decompressed(upload)
 	if err != nil {
 		return err
 	}
-	x.r.Body = extensionBody{x.r.Body, body, upload}
+	arriving := x.r.Body
+	x.r.Body = extensionBody{arriving, body, upload}
 	err = extension.Serve(ExtensionCall{
 		Response: &extensionResponse{x.w, s, x}, Request: x.r,
 		Account: x.caller.identity.AccountID, Key: x.caller.identity.KeyID, Param: c.Param,
 	})
-	if err != nil && x.cancelled() { // which is why it failed, whatever it failed at
+	x.r.Body = arriving // so that the rest is discarded by its own deadline
+	badBody := upload.Failed != nil && !strict.Disconnected(upload.Failed)
+	switch {
+	case err == nil:
+		upload.End()
+	case !badBody && x.cancelled(): // which is why it failed, whatever it failed at; net/http cancels requests with bad bodies too
 		return x.cancelErr()
 	}
 	return err
