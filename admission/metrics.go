@@ -27,11 +27,7 @@ type Collector struct{ queue *Queue }
 func NewCollector(q *Queue) *Collector { return &Collector{queue: q} }
 
 // Describe implements prometheus.Collector.
-func (*Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{keysDesc, runningDesc, waitingDesc, bufferedDesc, refusedDesc} {
-		ch <- d
-	}
-}
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
@@ -65,11 +61,7 @@ var (
 type TurnsCollector map[string]*Turns
 
 // Describe implements prometheus.Collector.
-func (TurnsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{turnsPlacesDesc, turnsRunningDesc, turnsWaitingDesc, turnsLongestDesc, turnsRefusedDesc} {
-		ch <- d
-	}
-}
+func (c TurnsCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
 
 // Collect implements prometheus.Collector.
 func (c TurnsCollector) Collect(ch chan<- prometheus.Metric) {
