@@ -97,18 +97,25 @@ func newSlowModels(takes time.Duration) *slowModels {
 	return &slowModels{takes: takes, running: map[string]bool{}, full: map[string]bool{}, standings: map[string]Standing{}}
 }
 
+// openSQLite opens a database and a storage in dir until the end of the test.
+func openSQLite(t *testing.T, dir string) (*database.DB, storage.Store) {
+	t.Helper()
+	db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	store, err := storage.OpenDisk(filepath.Join(dir, "files"))
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	return db, store
+}
+
 // timedService runs a test with the only gateway of a database, by the clock of the test.
 func timedService(t *testing.T, completer Completer, test func(*testing.T, *Service)) {
 	t.Helper()
 	databasetest.SkipPostgres(t, "its clock does not follow that of the test")
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
-		must(t, err)
-		defer db.Close()
-		store, err := storage.OpenDisk(filepath.Join(dir, "files"))
-		must(t, err)
-		defer store.Close()
+		db, store := openSQLite(t, dir)
 		s := New(db, store, completer, testSettings, zap.NewNop())
 		must(t, s.Start(t.Context()))
 		defer s.Close()
@@ -291,12 +298,7 @@ func (m *askedModels) Standing(key string) Standing {
 func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
 	databasetest.SkipPostgres(t, "the gateway has no cluster")
 	dir := t.TempDir()
-	db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
-	must(t, err)
-	defer db.Close()
-	store, err := storage.OpenDisk(filepath.Join(dir, "files"))
-	must(t, err)
-	defer store.Close()
+	db, store := openSQLite(t, dir)
 	models := &askedModels{slowModels: newSlowModels(time.Second)}
 	s := New(db, store, models, testSettings, zap.NewNop())
 	s.ctx, s.stop = context.WithCancelCause(t.Context()) // its polls are those of the test

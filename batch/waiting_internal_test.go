@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,11 +15,9 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/admission"
-	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
-	"basegate/storage"
 )
 
 // createFor creates a batch of n lines of a key.
@@ -375,12 +372,7 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
-				db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
-				must(t, err)
-				defer db.Close()
-				store, err := storage.OpenDisk(filepath.Join(dir, "files"))
-				must(t, err)
-				defer store.Close()
+				db, store := openSQLite(t, dir)
 				settings := testSettings
 				settings.StartModels = true
 				completer := &frugalCompleter{}
@@ -453,12 +445,7 @@ func TestBatchesThatWaitForABackendTakeTurns(t *testing.T) {
 	databasetest.SkipPostgres(t, "its clock does not follow that of the test")
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
-		must(t, err)
-		defer db.Close()
-		store, err := storage.OpenDisk(filepath.Join(dir, "files"))
-		must(t, err)
-		defer store.Close()
+		db, store := openSQLite(t, dir)
 		models := &twoModels{}
 		s := New(db, store, models, testSettings, zap.NewNop())
 		must(t, s.Start(t.Context()))
