@@ -166,7 +166,7 @@ func TestBatchWithTheEarliestDeadlineGetsThePlaceOfAnother(t *testing.T) {
 	}{{"that has just been created", false}, {"that has waited for its budget", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			models := newSlowModels(time.Second)
-			timedService(t, models, func(t *testing.T, s *Service) {
+			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 				running := s.fillShare(t, 300)
 				if c.spent {
 					models.set("k2", Standing{Reason: Budget})
@@ -192,7 +192,7 @@ func TestBatchWithTheEarliestDeadlineGetsThePlaceOfAnother(t *testing.T) {
 // A batch that only has to end needs none of the places of its account.
 func TestBatchesEndWhileOthersOfTheirAccountRun(t *testing.T) {
 	models := newSlowModels(time.Minute)
-	timedService(t, models, func(t *testing.T, s *Service) {
+	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 		s.fillShare(t, 120)
 		models.set("spent", Standing{Reason: Budget})
 		expires, revoked := s.createLines(t, "spent", "1h", "u"), s.createLines(t, "spent2", "48h", "u")
@@ -218,7 +218,7 @@ func TestBatchThatGivesUpItsPlaceDoesNotGetItBack(t *testing.T) {
 			models := newSlowModels(time.Second)
 			models.setFull("full", true)
 			models.setFull("free", true)
-			timedService(t, models, func(t *testing.T, s *Service) {
+			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 				for range maxActiveOwned {
 					s.createLines(t, "k", "12h", "full")
 				}
@@ -236,7 +236,7 @@ func TestBatchThatGivesUpItsPlaceDoesNotGetItBack(t *testing.T) {
 func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) {
 	models := newSlowModels(time.Second)
 	models.refuse = func(model string) bool { return model == "large" }
-	timedService(t, models, func(t *testing.T, s *Service) {
+	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 		id := s.createLines(t, "k", "24h", "small", "large", "small", "large")
 		time.Sleep(5 * time.Second)
 		models.setFull("small", true) // which it needs no more
@@ -264,7 +264,7 @@ func TestBatchIsParkedOnlyIfTheSameCapsRefuseAllItsLines(t *testing.T) {
 				}
 				return prompt != "m 000" || models.Standing("k").Caps != 2
 			}
-			timedService(t, models, func(t *testing.T, s *Service) {
+			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 				prompts := make([]string, lines)
 				for i := range prompts {
 					prompts[i] = fmt.Sprintf("m %03d", i)

@@ -86,7 +86,7 @@ func endMentions(text string) string {
 	var b strings.Builder
 	for i, r := range text {
 		b.WriteRune(r)
-		if r == '@' && !(i > 0 && isAlphanumeric(text[i-1]) && domain.MatchString(text[i+1:])) {
+		if r == '@' && (i == 0 || !isAlphanumeric(text[i-1]) || !domain.MatchString(text[i+1:])) {
 			b.WriteString(invisible)
 		}
 	}
