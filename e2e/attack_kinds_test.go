@@ -25,7 +25,8 @@ const (
 	hostileKeys     = 20
 	hostileAtOnce   = 8 // requests of each of these keys, as many as may run
 	hostileNetworks = 40
-	hostileRunning  = 16 // requests that the full backend runs at once
+	hostileRunning  = 16       // requests that the full backend runs at once
+	longLine        = 15 << 20 // bytes of a batch's line, of at most 16 MiB
 )
 
 // sharedAttacks are further attacks, each by a user with an account of its own. keys are further ones of the user of manyKeys.
@@ -46,8 +47,12 @@ func sharedAttacks(keys *[]string) map[string]func(ctx context.Context, u *hosti
 			})
 		},
 		"validations of large files": func(ctx context.Context, u *hostileUser) {
-			body := fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, u.uploadLarge())
+			body := batchOf(u.uploadLarge())
 			u.repeat(4, heavyPause/2, func() { u.doWith(ctx, u.secret, "/v1/batches", body) })
+		},
+		"batches of long lines": func(ctx context.Context, u *hostileUser) {
+			body := batchOf(u.uploadLongLines())
+			u.repeat(4, 10*heavyPause, func() { u.doWith(ctx, u.secret, "/v1/batches", body) })
 		},
 		"saves beyond the rate": func(ctx context.Context, u *hostileUser) {
 			body := `{"name":"n","model":"m","document":{"text":"` + strings.Repeat("x", 3<<20) + `"}}`
@@ -94,12 +99,31 @@ func (u *hostileUser) uploadLarge() string {
 		file.WriteString(batchLine(fmt.Sprint(i), `{"model":"m","prompt":"`+text+`","max_tokens":1}`))
 	}
 	file.WriteString(batchLine("0", `{"model":"m","prompt":"a","max_tokens":1}`))
-	response := u.upload(u.secret, file.String(), "purpose", "batch")
+	return u.uploadBatchFile(file.String())
+}
+
+// uploadLongLines uploads a file whose lines are nearly as long as they may be and wait for the full backend, and returns its id.
+func (u *hostileUser) uploadLongLines() string {
+	var file strings.Builder
+	blanks := strings.Repeat(" ", longLine)
+	for i := range 12 {
+		file.WriteString(batchLine(fmt.Sprint(i), blanks+fullRequest))
+	}
+	return u.uploadBatchFile(file.String())
+}
+
+func (u *hostileUser) uploadBatchFile(lines string) string {
+	response := u.upload(u.secret, lines, "purpose", "batch")
 	var stored struct{ ID string }
 	if err := json.Unmarshal([]byte(response.body), &stored); err != nil || stored.ID == "" {
 		u.t.Errorf("the upload of a large file: %d %s", response.status, response.body)
 	}
 	return stored.ID
+}
+
+// batchOf returns the body that makes a batch of a file.
+func batchOf(file string) string {
+	return fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, file)
 }
 
 // spend uses up the budget of a key.
