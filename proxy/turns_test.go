@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/admission"
 	"basegate/internal/poll"
 )
 
@@ -131,4 +132,46 @@ func revoke(t *testing.T, h *harness, name string) {
 		}
 	}
 	t.Fatalf("no key is named %s", name)
+}
+
+// Large bodies of one account are parsed in turn with those of another. Small ones wait for nobody.
+func TestLargeBodiesAreParsedInTurnsBetweenAccounts(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, withoutTimeouts, startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
+	places := h.server.LargeBodies()
+	var held []*admission.Turn
+	for range places.Stats().Places {
+		turn, err := places.Acquire(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, turn)
+	}
+	const body = `{"model":"m","prompt":"a","max_tokens":4}`
+	large := strings.Repeat(" ", 300<<10) + body
+	ada := []<-chan response{h.completeAsync(t.Context(), large), h.completeAsync(t.Context(), large), h.completeAsync(t.Context(), large)}
+	h.secret = h.secondKey()
+	bob := h.completeAsync(t.Context(), large)
+	poll.Until(t, "all large bodies wait", func() bool { return places.Stats().Waiting == 4 })
+	if got := places.Stats().Accounts; got != 3 { // with that of the test
+		t.Errorf("places are given to %d accounts, want 3", got)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	left := h.completeAsync(ctx, large)
+	poll.Until(t, "another body waits", func() bool { return places.Stats().Waiting == 5 })
+	leave()
+	<-left
+	poll.Until(t, "a client that has left does not wait", func() bool { return places.Stats().Waiting == 4 })
+	if got := h.complete(body); got.status != http.StatusOK {
+		t.Errorf("a small body: got %d %s", got.status, got.body)
+	}
+	for _, turn := range held {
+		turn.Release()
+	}
+	for _, answer := range append(ada, bob) {
+		if got := <-answer; got.status != http.StatusOK {
+			t.Errorf("a large body: got %d %s", got.status, got.body)
+		}
+	}
+	poll.Until(t, "all places are free", func() bool { return places.Stats().Running == 0 })
 }
