@@ -117,21 +117,16 @@ func TestLinesTakeNoTokensThatARequestWithoutASlotWaitsFor(t *testing.T) {
 		{ID: other.Key, Account: payer.Account, Enabled: true},
 		{ID: payer.Key, Account: payer.Account, Enabled: true, Caps: quota.Caps{MonthTotal: quota.Limit(100)}},
 	}))
-	line := func(p budget.Payer, tokens int64) (budget.Reservation, error) {
-		r := newRequest()
-		r.Batch = "batch_1"
-		return l.TryReserve(t.Context(), p, r, demand(0, tokens), nil)
-	}
-	ofKey, err := line(payer, 80)
+	ofKey, err := tryLine(t, l, payer, 80)
 	must(t, err)
-	ofOther, err := line(other, 10)
+	ofOther, err := tryLine(t, l, other, 10)
 	must(t, err)
 	running, err := l.Reserve(t.Context(), other, newRequest(), demand(0, 10), nil)
 	must(t, err)
 	first, _, _, _ := l.Submit(t, other, newRequest(), demand(0, 10))
 	second, _, _, _ := l.Submit(t, payer, newRequest(), demand(0, 60))
 	settle(t, ofOther, 0, 10)
-	if _, err := line(payer, 20); !errors.Is(err, budget.ErrReserved) {
+	if _, err := tryLine(t, l, payer, 20); !errors.Is(err, budget.ErrReserved) {
 		t.Errorf("a line beside a request that waits for its tokens: got error %v, want ErrReserved", err)
 	}
 	settle(t, running, 0, 10)
@@ -145,10 +140,64 @@ func TestLinesTakeNoTokensThatARequestWithoutASlotWaitsFor(t *testing.T) {
 	if !ok {
 		t.Fatal("the request waits although its slot and its tokens are free")
 	}
-	last, err := line(payer, 20)
+	last, err := tryLine(t, l, payer, 20)
 	must(t, err)
 	settle(t, last, 0, 20)
 	settle(t, secondReservation, 0, 60)
+}
+
+// A settlement evaluates only the first of those that wait for a slot: what others wait for stays theirs.
+func TestLinesTakeNoTokensThatARequestBehindOneWithoutASlotWaitsFor(t *testing.T) {
+	other := budget.Payer{Key: "other", Account: payer.Account}
+	for _, c := range []struct {
+		name         string
+		account, key cluster.Owner // of payer
+		first        budget.Payer
+	}{
+		{"tokens of an account without a slot", cluster.Owner{Slots: 1, Caps: quota.Caps{MonthTotal: quota.Limit(100)}}, cluster.Owner{}, other},
+		{"tokens of a key without a slot", cluster.Owner{}, cluster.Owner{Slots: 1, Caps: quota.Caps{MonthTotal: quota.Limit(100)}}, payer},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := start(t, newDatabase(t), cluster.Settings{Name: "gateway"})
+			c.account.ID, c.account.Enabled = payer.Account, true
+			c.key.ID, c.key.Account, c.key.Enabled = payer.Key, payer.Account, true
+			must(t, l.SetOwners(t.Context(), []cluster.Owner{c.account, {ID: other.Key, Account: payer.Account, Enabled: true}, c.key}))
+			large, err := tryLine(t, l, payer, 70)
+			must(t, err)
+			small, err := tryLine(t, l, c.first, 2)
+			must(t, err)
+			running, err := l.Reserve(t.Context(), c.first, newRequest(), demand(0, 2), nil)
+			must(t, err)
+			first, _, _, _ := l.Submit(t, c.first, newRequest(), demand(0, 2))
+			second, _, _, _ := l.Submit(t, payer, newRequest(), demand(0, 60))
+			settle(t, small, 0, 2)
+			if _, err := tryLine(t, l, c.first, 10); !errors.Is(err, budget.ErrReserved) {
+				t.Errorf("a line beside a request that waits for its tokens: got error %v, want ErrReserved", err)
+			}
+			settle(t, large, 0, 0)
+			settle(t, running, 0, 2)
+			_, granted, _, ok := first.Decided()
+			if !ok {
+				t.Fatal("the first request waits although a slot is free")
+			}
+			settle(t, granted, 0, 2)
+			if _, granted, _, ok = second.Decided(); !ok {
+				t.Fatal("the second request waits although its slot and its tokens are free")
+			}
+			line, err := tryLine(t, l, c.first, 10)
+			must(t, err)
+			settle(t, line, 0, 10)
+			settle(t, granted, 0, 60)
+		})
+	}
+}
+
+// tryLine reserves tokens for a line of a batch.
+func tryLine(t *testing.T, l *cluster.Ledger, p budget.Payer, tokens int64) (budget.Reservation, error) {
+	t.Helper()
+	r := newRequest()
+	r.Batch = "batch_1"
+	return l.TryReserve(t.Context(), p, r, demand(0, tokens), nil)
 }
 
 func TestDecisionsWithoutAWait(t *testing.T) {

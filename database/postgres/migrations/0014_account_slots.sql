@@ -243,11 +243,11 @@ $$;
 
 -- ledger_grant evaluates the waiters of an account: the head of each key's queue, in the order of their tickets, and the
 -- next one of its key after each whose wait ends. A head that is blocked blocks its key; one that the account blocks ends the
--- evaluation: what follows could only be refused, which can wait. A key whose head is not evaluated stays as blocked as it
--- was, or a line of a batch, which needs no slot, would take the tokens that the head waits for. With p_all, after a change
--- of caps, it evaluates every waiter, so that all that the change refuses end at once. Decisions on waiters of this gateway
--- and lane are returned, others are left for their lanes to collect, and their gateways notified. The caller has locked the
--- account and rolled it.
+-- evaluation: what follows could only be refused, which can wait. A key or account some of whose waiters are not evaluated for
+-- lack of a slot stays as blocked as it was, or a line of a batch, which needs no slot, would take the tokens that they wait
+-- for. With p_all, after a change of caps, it evaluates every waiter, so that all that the change refuses end at once. Decisions
+-- on waiters of this gateway and lane are returned, others are left for their lanes to collect, and their gateways notified. The
+-- caller has locked the account and rolled it.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ledger_grant(p_account text, p_now bigint, p_gateway integer, p_lane integer, p_all boolean) RETURNS json[]
 LANGUAGE plpgsql VOLATILE AS $$
@@ -255,6 +255,8 @@ DECLARE
     v_keys text[];
     v_heads bigint[]; -- their tickets
     v_tickets bigint[];
+    v_blocked boolean[]; -- of keys, before their heads were evaluated
+    v_account boolean; -- the same of the account
     v_next integer;
     v_ended boolean;
     v_reply json;
@@ -271,12 +273,14 @@ BEGIN
             SELECT key, ticket FROM waiter WHERE account = p_account AND key > head.key ORDER BY key, ticket LIMIT 1) n)
     SELECT array_agg(key), array_agg(ticket), array_agg(ticket) INTO v_keys, v_heads, v_tickets FROM head;
     UPDATE owner SET blocked = false WHERE id = p_account AND blocked;
+    v_account := FOUND;
     PERFORM ledger_roll(v_keys, ledger_day(p_now));
     LOOP
         SELECT i INTO v_next FROM unnest(v_tickets) WITH ORDINALITY t(ticket, i) WHERE ticket IS NOT NULL ORDER BY ticket LIMIT 1;
         EXIT WHEN NOT FOUND;
         SELECT * INTO w FROM waiter WHERE account = p_account AND key = v_keys[v_next] AND ticket = v_tickets[v_next];
         UPDATE owner SET blocked = false WHERE id = w.key AND w.ticket = v_heads[v_next] AND blocked;
+        v_blocked[v_next] := FOUND OR v_blocked[v_next];
         SELECT * INTO k FROM owner WHERE id = w.key;
         SELECT * INTO a FROM owner WHERE id = p_account;
         SELECT * INTO d FROM ledger_evaluate(k, a, w.prompt, w.candidates, w.max_tokens, w.min_tokens, w.prompts, w.times,
@@ -290,7 +294,15 @@ BEGIN
         ELSIF d.blocked_slot OR d.blocked_key OR d.blocked_account THEN
             v_ended := false;
             UPDATE owner SET blocked = true WHERE id = w.key AND d.blocked_key OR id = p_account AND d.blocked_account;
-            EXIT WHEN (d.blocked_account OR (a.running >= a.slots) IS TRUE) AND NOT p_all; -- all that wait need a slot
+            IF NOT p_all THEN
+                UPDATE owner SET blocked = true WHERE id = w.key AND v_blocked[v_next] AND EXISTS (
+                    SELECT FROM waiter WHERE account = p_account AND key = w.key AND ticket > w.ticket);
+                IF (a.running >= a.slots) IS TRUE THEN -- all that wait need a slot
+                    UPDATE owner SET blocked = true WHERE id = p_account AND v_account;
+                    EXIT;
+                END IF;
+                EXIT WHEN d.blocked_account;
+            END IF;
         ELSIF ledger_open(w, a.day, p_now, d.prompt, d.output) THEN
             v_reply := json_build_object('id', w.request_id, 'kind', 'granted', 'max', d.max_tokens, 'prompt', d.prompt,
                 'time', ledger_time(w.arrived, p_now, a.day));
