@@ -47,12 +47,11 @@ type workbenchOptions struct {
 }
 
 type keyOption struct {
-	ID     string            `json:"id"`
-	Name   string            `json:"name"`
-	Prefix string            `json:"prefix"`
-	State  identity.KeyState `json:"state"`  // or "expired"
-	Models []string          `json:"models"` // null: all
-	Budget *budgetLeft       `json:"budget"` // the tightest cap of the key and its account; null if there is none
+	ID     string      `json:"id"`
+	Name   string      `json:"name"`
+	Prefix string      `json:"prefix"`
+	Models []string    `json:"models"` // null: all
+	Budget *budgetLeft `json:"budget"` // the tightest cap of the key and its account; null if there is none
 }
 
 // budgetLeft is what is left of a cap, in tokens.
@@ -83,7 +82,7 @@ type modelOption struct {
 	Chat        bool    `json:"chat"`         // the model serves chat completions
 }
 
-// workbenchOptions lists the user's keys and all models.
+// workbenchOptions lists the keys with which the user may send requests, and all models.
 func (c *Console) workbenchOptions(r *request) error {
 	keys, err := c.keys.Usable(r.ctx(), r.account.ID)
 	if err != nil {
@@ -91,7 +90,7 @@ func (c *Console) workbenchOptions(r *request) error {
 	}
 	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}, CanWarm: c.warm != nil}
 	for _, k := range keys {
-		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.State, k.Models.IDs(), c.budgetLeft(k, r.account)})
+		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.Models.IDs(), c.budgetLeft(k, r.account)})
 	}
 	for _, m := range c.fleet.Models() {
 		options.Models = append(options.Models, modelOption{

@@ -97,16 +97,19 @@ func TestCompletionIsServedOnBehalfOfTheAccount(t *testing.T) {
 	}
 }
 
-func TestWorkbenchListsOwnKeysAndAllModels(t *testing.T) {
+func TestWorkbenchListsOwnUsableKeysAndAllModels(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	s.account("eve@example.org", false)
 	own, secret := s.key("ada@example.org", "mine")
 	s.key("eve@example.org", "hers")
+	paused, _ := s.key("ada@example.org", "paused")
+	_, err := s.keys.Pause(t.Context(), paused.ID)
+	must(t, err)
 	got := s.signIn("ada@example.org").get("/console/api/workbench")
-	has(t, got.body, own.ID, own.Prefix, `"state":"active"`, `"id":"llama-8b"`, `"max_logprobs":20`,
+	has(t, got.body, own.ID, own.Prefix, `"id":"llama-8b"`, `"max_logprobs":20`,
 		`"status":"unavailable"`, `"completions":true,"chat":false`)
-	lacks(t, got.body, "hers", secret)
+	lacks(t, got.body, "hers", paused.ID, secret)
 	page := s.signIn("ada@example.org").get("/workbench?prompt=%22%3E%3Cscript%3E")
 	has(t, page.body, `data-prompt="&#34;&gt;&lt;script&gt;"`)
 }

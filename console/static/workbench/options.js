@@ -34,7 +34,7 @@ export async function start() {
 async function load(mayAsk = true) {
   state.options = await api.getOptions(mayAsk);
   const { keys } = state.options;
-  setOptions($("key"), keys.filter((k) => k.state === "active").map((k) => [k.id, `${k.name} ${k.prefix}…`]));
+  setOptions($("key"), keys.map((k) => [k.id, `${k.name} ${k.prefix}…`]));
   renderModels();
   for (const el of runButtons) el.disabled = !$("key").value || Boolean(state.running);
   if (!$("key").value) {
