@@ -1,16 +1,15 @@
 // The map of branches, the popover of a token, and what makes branches.
 import { expect, checkPage, signIn, test } from "./console.js";
+import { columns, open, prompt } from "./workbench.js";
 
-const columns = (page) => page.locator("#columns .column");
 const rows = (page) => page.locator("#tree li");
 const label = (page, i) => rows(page).nth(i).locator("[data-control=select]");
 const tick = (page, i) => rows(page).nth(i).getByRole("checkbox");
 const idle = (page) => expect(page.locator("#generate")).toBeEnabled();
 
 async function generate(page, text, parameters = {}) {
-  await page.goto("/workbench");
-  await expect(page.locator("#bench[data-ready]")).toBeAttached();
-  await page.getByLabel("Prompt", { exact: true }).fill(text);
+  await open(page);
+  await prompt(page).fill(text);
   for (const [name, value] of Object.entries({ max_tokens: 8, seed: 3, ...parameters })) await page.locator(`#p-${name}`).fill(String(value));
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(page.locator("#progress")).toContainText("completion tokens");

@@ -1,7 +1,7 @@
 // The workbench's chat mode: turns, versions of them, tokens, tools, and what is kept and passed on.
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { spawn } from "node:child_process";
-import { expect, expectAccessible, expectNoOverflow, checkPage, freePort, signIn, test } from "./console.js";
+import { addToConfig, expect, expectAccessible, expectNoOverflow, checkPage, freePort, signIn, test } from "./console.js";
 
 const model = "llama-8b-instruct";
 const turns = (page) => page.locator("#turns > li");
@@ -469,10 +469,8 @@ test("a preset of chat sets its parameters", async ({ page }) => {
 async function addChatOnlyModel() {
   const port = await freePort();
   const mock = spawn(process.env.BASEGATE, ["mockvllm", "--listen", `127.0.0.1:${port}`, "--model", "org/talk", "--chat-template", "chatml", "--reasoning"]);
-  const before = readFileSync(process.env.CONFIG, "utf8");
-  const reload = (config) => { writeFileSync(process.env.CONFIG, config); process.kill(Number(process.env.PID), "SIGHUP"); };
-  reload(`${before}  - {id: talk, checkpoint: org/talk, chat: true, completions: false, backends: [{name: talk, url: "http://127.0.0.1:${port}"}]}\n`);
-  return () => { reload(before); mock.kill(); };
+  const removeModel = addToConfig(`  - {id: talk, checkpoint: org/talk, chat: true, completions: false, backends: [{name: talk, url: "http://127.0.0.1:${port}"}]}\n`);
+  return () => { removeModel(); mock.kill(); };
 }
 
 test("a model that only chats has chat alone, and is not offered where completions are needed", async ({ page }) => {

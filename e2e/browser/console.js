@@ -126,6 +126,17 @@ export async function freePort() {
   }
 }
 
+// addToConfig adds models, as YAML, to the end of the demo's configuration. It returns a function that removes them.
+export function addToConfig(models) {
+  const before = readFileSync(process.env.CONFIG, "utf8");
+  const reload = (config) => {
+    writeFileSync(process.env.CONFIG, config);
+    process.kill(Number(process.env.PID), "SIGHUP");
+  };
+  reload(before + models);
+  return () => reload(before);
+}
+
 // addColdModel adds the model cold-8b, which the gateway can start and stop, to the demo. It returns a function that removes it.
 export async function addColdModel() {
   const port = await freePort();
@@ -137,18 +148,13 @@ export async function addColdModel() {
   const start = script("start", `echo $$ > ${dir}/pid; echo loading weights of cold-8b; sleep 5
 exec ${process.env.BASEGATE} mockvllm --listen 127.0.0.1:${port} --model org/cold-8b`);
   const stop = script("stop", `echo shutting down; kill "$(cat ${dir}/pid)"; while kill -0 "$(cat ${dir}/pid)" 2>/dev/null; do sleep 0.05; done; rm ${dir}/pid`);
-  const before = readFileSync(process.env.CONFIG, "utf8");
-  const reload = (config) => {
-    writeFileSync(process.env.CONFIG, config);
-    process.kill(Number(process.env.PID), "SIGHUP");
-  };
-  reload(`${before}  - id: cold-8b
+  const remove = addToConfig(`  - id: cold-8b
     checkpoint: org/cold-8b
     backends:
       - {name: box, url: "http://127.0.0.1:${port}", launch: {start: ["${start}"], stop: ["${stop}"], boot_estimate: 3s}}
 `);
   return () => {
-    reload(before);
+    remove();
     try { process.kill(Number(readFileSync(join(dir, "pid"), "utf8"))); } catch { /* it was stopped */ }
     rmSync(dir, { recursive: true });
   };

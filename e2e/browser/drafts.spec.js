@@ -1,23 +1,5 @@
 import { basegate, expect, expectAccessible, signIn, test } from "./console.js";
-
-const columns = (page) => page.locator("#columns .column");
-const prompt = (page) => page.getByLabel("Prompt", { exact: true });
-
-async function open(page) {
-  await page.goto("/workbench");
-  await expect(page.locator("#bench[data-ready]")).toBeAttached();
-}
-
-async function generate(page, text, maxTokens = 8) {
-  await prompt(page).fill(text);
-  await page.locator("#p-max_tokens").fill(String(maxTokens));
-  await page.getByRole("button", { name: "Generate" }).click();
-}
-
-const done = (page) => expect(page.locator("#progress")).toHaveText(/completion tokens/);
-
-// event is an event of a stream with one token.
-const event = (text, id) => `data: ${JSON.stringify({ choices: [{ index: 0, text, finish_reason: null, logprobs: { tokens: [`token_id:${id}`], token_logprobs: [-1], top_logprobs: [null] } }] })}\n\n`;
+import { chooseKey, columns, done, event, generate, open, prompt } from "./workbench.js";
 
 // draftsIn returns the drafts that the browser keeps.
 const draftsIn = (page) => page.evaluate(() => new Promise((resolve, reject) => {
@@ -104,8 +86,7 @@ test("a backend that dies in the middle of a generation leaves the text so far, 
 test("a used-up budget says when it resets, and keeps what was typed", async ({ page }) => {
   basegate("key", "create", "--account", process.env.EMAIL, "--name", "drained", "--monthly-budget", "3");
   await open(page);
-  const option = page.locator("#key option", { hasText: "drained" });
-  await page.locator("#key").selectOption(await option.getAttribute("value"));
+  await chooseKey(page, "drained");
   await generate(page, "More tokens than three, surely, in this prompt");
   await expect(page.locator("#error")).toContainText(/Key’s monthly budget: 0 of 3 tokens used.* Resets 1 /);
   await expect(prompt(page)).toHaveValue("More tokens than three, surely, in this prompt");
@@ -396,8 +377,7 @@ test("saving after a prompt that could not be opened does not replace it", async
     saved.document.tree.format = 99;
     return route.fulfill({ response, json: saved });
   });
-  await page.goto("/workbench");
-  await expect(page.locator("#bench[data-ready]")).toBeAttached();
+  await open(page);
   await page.getByText("Open", { exact: true }).click();
   await page.locator("#open-panel").getByRole("button", { name, exact: true }).click();
   await expect(page.getByText("This was saved by another version of the workbench")).toBeVisible();

@@ -1,29 +1,13 @@
 // What a user expects of the pages: times of one zone, equal parameters in a comparison, messages of one sentence, what is copied.
-import { readFileSync, writeFileSync } from "node:fs";
-import { basegate, complete, expect, expectAccessible, signIn, test } from "./console.js";
+import { addToConfig, basegate, complete, expect, expectAccessible, signIn, test } from "./console.js";
+import { chooseKey, columns, done, event, generate, open, prompt } from "./workbench.js";
 
 test.use({ timezoneId: "Asia/Singapore" }); // eight hours ahead of UTC
-
-const columns = (page) => page.locator("#columns .column");
-const prompt = (page) => page.getByLabel("Prompt", { exact: true });
-
-async function open(page) {
-  await page.goto("/workbench");
-  await expect(page.locator("#bench[data-ready]")).toBeAttached();
-}
-
-async function generate(page, text, maxTokens = 8) {
-  await prompt(page).fill(text);
-  await page.locator("#p-max_tokens").fill(String(maxTokens));
-  await page.getByRole("button", { name: "Generate" }).click();
-}
-
-const done = (page) => expect(page.locator("#progress")).toHaveText(/completion tokens/);
 
 // answer makes completions of tokens with these texts.
 const answer = (page, texts) => page.route("**/console/api/completions*", (route) => route.fulfill({
   contentType: "text/event-stream",
-  body: `${texts.map((text, i) => `data: ${JSON.stringify({ choices: [{ index: 0, text, finish_reason: null, logprobs: { tokens: [`token_id:${500 + i}`], token_logprobs: [-1], top_logprobs: [null] } }] })}\n\n`).join("")}data: ${JSON.stringify({ choices: [], usage: { prompt_tokens: 1, completion_tokens: texts.length } })}\n\ndata: [DONE]\n\n`,
+  body: `${texts.map((text, i) => event(text, 500 + i)).join("")}data: ${JSON.stringify({ choices: [], usage: { prompt_tokens: 1, completion_tokens: texts.length } })}\n\ndata: [DONE]\n\n`,
 }));
 
 test.beforeEach(async ({ page }) => { await signIn(page); });
@@ -167,8 +151,7 @@ test("only models that the chosen key may use are offered", async ({ page }) => 
   basegate("key", "create", "--account", process.env.EMAIL, "--name", "narrow", "--models", "trinity-base");
   await open(page);
   await expect(page.locator("#model option[value=llama-8b]")).toHaveCount(1);
-  const value = await page.locator("#key option", { hasText: "narrow" }).getAttribute("value");
-  await page.locator("#key").selectOption(value);
+  await chooseKey(page, "narrow");
   for (const id of ["model", "second-model", "first-text-model", "second-text-model"]) {
     expect(await page.locator(`#${id} option`).evaluateAll((all) => all.map((el) => el.value))).toEqual(["trinity-base"]);
   }
@@ -177,12 +160,7 @@ test("only models that the chosen key may use are offered", async ({ page }) => 
 });
 
 test("a model whose boot has failed says when the next attempt is, and not that it starts on request", async ({ page }) => {
-  const before = readFileSync(process.env.CONFIG, "utf8");
-  const reload = (config) => {
-    writeFileSync(process.env.CONFIG, config);
-    process.kill(Number(process.env.PID), "SIGHUP");
-  };
-  reload(`${before}  - id: broken-8b
+  const remove = addToConfig(`  - id: broken-8b
     checkpoint: org/broken-8b
     backends:
       - {name: box, url: "http://127.0.0.1:9", launch: {start: ["/bin/false"], stop: ["/bin/true"], boot_estimate: 3s}}
@@ -200,6 +178,6 @@ test("a model whose boot has failed says when the next attempt is, and not that 
     await page.locator("#model").selectOption("broken-8b");
     await expect(page.locator("#model-state")).toContainText("It could not be started. Next boot attempt in");
   } finally {
-    reload(before);
+    remove();
   }
 });

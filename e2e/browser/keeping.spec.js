@@ -1,15 +1,10 @@
 // What is not saved is never lost: large trees, saves that fail, full disks, two tabs, and drafts of earlier versions.
 import { readFileSync } from "node:fs";
 import { expect, expectAccessible, signIn, test } from "./console.js";
+import { open, prompt } from "./workbench.js";
 
-const prompt = (page) => page.getByLabel("Prompt", { exact: true });
 const status = (page) => page.locator("#saved-status");
 const size = (page) => page.locator("#saved-size");
-
-async function open(page, path = "/workbench") {
-  await page.goto(path);
-  await expect(page.locator("#bench[data-ready]")).toBeAttached();
-}
 
 // draftsIn returns how many drafts and nodes of drafts the browser keeps.
 const draftsIn = (page) => page.evaluate(() => new Promise((resolve) => {

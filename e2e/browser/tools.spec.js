@@ -2,14 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { basegate, checkPage, expect, signIn, test } from "./console.js";
-
-const columns = (page) => page.locator("#columns .column");
-const prompt = (page) => page.getByLabel("Prompt", { exact: true });
-
-async function open(page, path = "/workbench") {
-  await page.goto(path);
-  await expect(page.locator("#bench[data-ready]")).toBeAttached();
-}
+import { columns, open, prompt } from "./workbench.js";
 
 async function generate(page, text, parameters = {}) {
   await prompt(page).fill(text);

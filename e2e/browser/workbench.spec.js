@@ -1,10 +1,5 @@
 import { expectAccessible, basegate, expect, checkPage, signIn, test } from "./console.js";
-
-// open opens the workbench and waits until it has loaded its models and keys.
-async function open(page, path = "/workbench") {
-  await page.goto(path);
-  await expect(page.locator("#bench[data-ready]")).toBeAttached();
-}
+import { chooseKey, columns, open } from "./workbench.js";
 
 // fillIn enters a prompt and parameters.
 async function fillIn(page, text, parameters = {}) {
@@ -20,7 +15,6 @@ function requestBodies(page) {
 }
 
 const waitUntilDone = (page) => expect(page.locator("#progress")).toHaveText(/\d+ prompt \+ \d+ completion tokens/);
-const columns = (page) => page.locator("#columns .column");
 const branches = (page) => page.locator("#tree [data-control=select]");
 
 test.beforeEach(async ({ page }) => { await signIn(page); });
@@ -245,9 +239,7 @@ test("a used-up budget and an invalid parameter are explained next to their fiel
   expect(secret).toContain("acs-bm-");
   await open(page);
   await fillIn(page, "A prompt of more than three tokens, surely");
-  const option = page.locator("#key option", { hasText: "spent" });
-  await expect(option).toBeAttached();
-  await page.locator("#key").selectOption(await option.getAttribute("value"));
+  await chooseKey(page, "spent");
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(page.getByRole("alert").filter({ hasText: "Key’s monthly budget: " })).toBeVisible();
 

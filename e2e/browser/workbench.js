@@ -1,0 +1,28 @@
+// Helpers of the specs of the workbench.
+import { expect } from "./console.js";
+
+export const columns = (page) => page.locator("#columns .column");
+export const prompt = (page) => page.getByLabel("Prompt", { exact: true });
+
+// open opens the workbench and waits until it has loaded its models and keys.
+export async function open(page, path = "/workbench") {
+  await page.goto(path);
+  await expect(page.locator("#bench[data-ready]")).toBeAttached();
+}
+
+export async function generate(page, text, maxTokens = 8) {
+  await prompt(page).fill(text);
+  await page.locator("#p-max_tokens").fill(String(maxTokens));
+  await page.getByRole("button", { name: "Generate" }).click();
+}
+
+export const done = (page) => expect(page.locator("#progress")).toHaveText(/completion tokens/);
+
+// event is an event of a stream with one token.
+export const event = (text, id) => `data: ${JSON.stringify({ choices: [{ index: 0, text, finish_reason: null, logprobs: { tokens: [`token_id:${id}`], token_logprobs: [-1], top_logprobs: [null] } }] })}\n\n`;
+
+// chooseKey chooses the key with this name.
+export async function chooseKey(page, name) {
+  const option = page.locator("#key option", { hasText: name });
+  await page.locator("#key").selectOption(await option.getAttribute("value"));
+}
