@@ -299,6 +299,32 @@ test("a save that is answered after its prompt was deleted does not open the pro
   await expect(status(page)).toHaveText("Saved.");
 });
 
+test("the address leads to the open prompt until it is deleted itself, and then what is shown of it is kept as a draft", async ({ page }) => {
+  const [other, name] = [unique("Other"), unique("Open")];
+  await open(page);
+  await saveAs(page, other, "The other prompt");
+  await startOver(page);
+  await saveAs(page, name, "The open prompt");
+  const address = page.url();
+  expect(address).toContain("?prompt=");
+  await page.getByText("Open", { exact: true }).click();
+  answer(page, "accept");
+  const remove = async (deleted) => {
+    await page.getByRole("button", { name: `Delete ${deleted}` }).click();
+    await expect(row(page, deleted)).toHaveCount(0);
+    await expect(status(page)).toHaveText(`“${deleted}” deleted.`);
+  };
+  await remove(other);
+  expect(page.url()).toBe(address);
+  await prompt(page).fill("The open prompt, changed");
+  await expect.poll(() => draftsIn(page)).toEqual([1, 1]);
+  await remove(name);
+  expect(page.url()).not.toContain("prompt=");
+  await page.reload();
+  await restored(page);
+  await expect(prompt(page)).toHaveValue("The open prompt, changed");
+});
+
 test("what is typed while another prompt is loading is not discarded without asking", async ({ page }) => {
   const other = unique("Loading");
   await open(page);

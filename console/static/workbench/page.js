@@ -47,7 +47,7 @@ let sharing = null;
 const saved = new SavedPrompts({
   list: $("saved"), search: $("saved-search"), name: $("name"), status: $("saved-status"), usage: $("saved-usage"),
   onOpen: openSaved,
-  onDelete: () => history.replaceState(null, "", "/workbench"),
+  onDelete: forgetAddress,
   onChange: (share) => sharing?.show(share),
 });
 sharing = new Sharing(saved);
@@ -173,6 +173,14 @@ async function openShared(share) {
 function leaveAddressed() {
   state.addressed = null;
   $("shared-notice").hidden = true;
+}
+
+// forgetAddress removes a prompt that was deleted from the page's address. What is shown of it stays, and is another prompt's draft.
+function forgetAddress(id) {
+  if (new URLSearchParams(location.search).get("prompt") !== id) return;
+  leaveAddressed();
+  history.replaceState(null, "", "/workbench");
+  drafts.schedule();
 }
 
 // restoreDraft shows the draft of the prompt that is open, if there is one, and reports whether there is.

@@ -4,7 +4,7 @@ import { dateTime } from "../times.js";
 import { unpack } from "./tree.js";
 
 export class SavedPrompts {
-  // onOpen is called with the id of a prompt that the user opens, onDelete after the prompt that is open was deleted, and
+  // onOpen is called with the id of a prompt that the user opens, onDelete with that of one that was deleted, and
   // onChange with the id of the open prompt's link, or an empty string, when another prompt is open.
   constructor({ list, search, name, status, usage, onOpen, onDelete, onChange }) {
     Object.assign(this, { list, name, status, usage, onOpen, onDelete, onChange, search, current: unsaved() });
