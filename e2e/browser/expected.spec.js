@@ -1,5 +1,5 @@
 // What a user expects of the pages: times of one zone, equal parameters in a comparison, messages of one sentence, what is copied.
-import { addToConfig, basegate, complete, expect, expectAccessible, signIn, test } from "./console.js";
+import { addToConfig, basegate, checkPage, complete, expect, expectAccessible, signIn, test } from "./console.js";
 import { chooseKey, columns, done, event, generate, open, prompt } from "./workbench.js";
 
 test.use({ timezoneId: "Asia/Singapore" }); // eight hours ahead of UTC
@@ -147,16 +147,123 @@ test("an error is one sentence and its advice, not doubled", async ({ page }) =>
   }
 });
 
-test("only models that the chosen key may use are offered", async ({ page }) => {
-  basegate("key", "create", "--account", process.env.EMAIL, "--name", "narrow", "--models", "trinity-base");
+// narrowKey creates a key that may use llama-8b alone, which is the only one that the workbench lists from now on.
+async function narrowKey(page) {
+  basegate("key", "create", "--account", process.env.EMAIL, "--name", "narrow", "--models", "llama-8b");
+  await page.route("**/console/api/workbench", async (route) => {
+    const response = await route.fetch();
+    const options = await response.json();
+    return route.fulfill({ response, json: { ...options, keys: options.keys.filter(({ name }) => name === "narrow").slice(0, 1) } });
+  });
+}
+
+const refusal = (id) => `The key “narrow” may not use ${id}: choose another model or key.`;
+
+// requestedModels collects the models of the page's completions and chat completions.
+function requestedModels(page) {
+  const models = [];
+  page.on("request", (request) => { if (/\/console\/api\/(chat\/)?completions/.test(request.url())) models.push(request.postDataJSON().model); });
+  return models;
+}
+
+test("a model that the chosen key may not use is listed as such, and nothing is sent to it", async ({ page }) => {
+  basegate("key", "create", "--account", process.env.EMAIL, "--name", "trinity", "--models", "trinity-base");
+  const requested = requestedModels(page);
   await open(page);
-  await expect(page.locator("#model option[value=llama-8b]")).toHaveCount(1);
-  await chooseKey(page, "narrow");
-  for (const id of ["model", "second-model", "first-text-model", "second-text-model"]) {
-    expect(await page.locator(`#${id} option`).evaluateAll((all) => all.map((el) => el.value))).toEqual(["trinity-base"]);
-  }
-  await generate(page, "Narrow");
+  await generate(page, "Of llama-8b");
   await done(page);
+  requested.length = 0;
+  await page.getByText("Score and compare texts").click();
+  await page.locator("#first-text").fill("A text");
+  await chooseKey(page, "trinity");
+  const reason = "The key “trinity” may not use llama-8b: choose another model or key.";
+  for (const id of ["model", "second-model", "first-text-model", "second-text-model"]) {
+    await expect(page.locator(`#${id} option[value=llama-8b]`)).toHaveText("llama-8b (not allowed for this key)");
+    await expect(page.locator(`#${id} option[value=llama-8b]`)).toBeDisabled();
+    await expect(page.locator(`#${id} option[value=trinity-base]`)).toBeEnabled();
+    await expect(page.locator(`#${id}`)).toHaveValue("llama-8b");
+  }
+  for (const name of ["Generate", "Score the prompt", "Score"]) await expect(page.getByRole("button", { name, exact: true })).toBeDisabled();
+  for (const id of ["refusal", "score-refusal"]) await expect(page.locator(`#${id}`)).toHaveText(reason);
+  await checkPage(page, "workbench-refusal");
+  await prompt(page).press("Control+Enter");
+  await columns(page).getByRole("button", { name: "Continue", exact: true }).click();
+
+  await page.locator("#model").selectOption("trinity-base");
+  await expect(page.locator("#refusal")).toBeEmpty();
+  await expect(page.locator("#score-refusal")).toHaveText(reason);
+  await page.getByText("Compare with").click();
+  await page.getByLabel("Compare", { exact: true }).check();
+  await expect(page.locator("#refusal")).toHaveText(reason);
+  await expect(page.locator("#generate")).toBeDisabled();
+  await expect(page.locator("#score")).toBeEnabled();
+  await page.getByLabel("Compare", { exact: true }).uncheck();
+  await generate(page, "Of trinity-base");
+  await done(page);
+  await expect(page.locator("#generate")).toBeEnabled();
+  await expect(page.locator("#score-texts")).toBeDisabled();
+  expect(requested).toEqual(["trinity-base"]);
+});
+
+test("a saved prompt and a draft keep their model, also if the chosen key may not use it", async ({ page }) => {
+  const name = `Of trinity-base ${Date.now()}`;
+  const expectRefused = async (text) => {
+    await expect(prompt(page)).toHaveValue(text);
+    await expect(page.locator("#model")).toHaveValue("trinity-base");
+    await expect(page.locator("#refusal")).toHaveText(refusal("trinity-base"));
+    await expect(page.locator("#generate")).toBeDisabled();
+  };
+  await open(page);
+  await page.locator("#model").selectOption("trinity-base");
+  await prompt(page).fill("Saved");
+  await page.getByRole("textbox", { name: "Name", exact: true }).fill(name);
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await open(page);
+  await page.locator("#model").selectOption("trinity-base");
+  await prompt(page).fill("A draft");
+  await narrowKey(page);
+  await page.reload();
+  await expect(page.locator("#progress")).toContainText("restored");
+  await expectRefused("A draft");
+  page.on("dialog", (dialog) => dialog.accept());
+  await page.getByRole("button", { name: "New", exact: true }).click();
+
+  await open(page);
+  await expect(page.locator("#model")).toHaveValue("llama-8b");
+  await expect(page.locator("#generate")).toBeEnabled();
+  await page.getByText("Open", { exact: true }).click();
+  await page.locator("#open-panel").getByRole("button", { name, exact: true }).click();
+  await expectRefused("Saved");
+  await page.locator("#model").selectOption("llama-8b");
+  await generate(page, "Saved");
+  await done(page);
+});
+
+test("a conversation whose model the chosen key may not use gets no answer, and takes messages", async ({ page }) => {
+  const requested = requestedModels(page);
+  await open(page);
+  await page.locator("#model").selectOption("llama-8b-instruct");
+  await page.getByRole("radio", { name: "Chat" }).check();
+  await page.locator("#c-max_completion_tokens").fill("4");
+  await page.locator("#message").fill("A question");
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await done(page);
+  await expect(page.getByRole("button", { name: "Send", exact: true })).toBeEnabled();
+  await narrowKey(page);
+  await page.reload();
+  await expect(page.locator("#progress")).toContainText("restored");
+  await expect(page.locator("#model")).toHaveValue("llama-8b-instruct");
+  await expect(page.locator("#refusal")).toHaveText(refusal("llama-8b-instruct"));
+  await expect(page.getByRole("button", { name: "Send", exact: true })).toBeDisabled();
+  const turns = page.locator("#turns > li");
+  await expect(turns).toHaveCount(2);
+  for (const control of ["regenerate", "continue"]) await turns.last().locator(`[data-control=${control}]`).click();
+  await page.locator("#message").fill("Another question");
+  await page.locator("#message").press("Control+Enter");
+  await page.getByRole("button", { name: "Add", exact: true }).click();
+  await expect(turns).toHaveText([/A question/, /./, /Another question/]);
+  expect(requested).toEqual(["llama-8b-instruct"]);
 });
 
 test("a model whose boot has failed says when the next attempt is, and not that it starts on request", async ({ page }) => {

@@ -44,7 +44,7 @@ function renderSystem() {
 function sendByKey(event) {
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault();
-  send();
+  $("send").click(); // unless it is disabled
 }
 
 // takeMessage adds the message as a turn.

@@ -11,6 +11,7 @@ import { addDelta } from "./deltas.js";
 import { fetchTexts, resolveTexts, textsOf, withText } from "./texts.js";
 import { firstProblem, readForm } from "./parameters.js";
 import { follow } from "./columns.js";
+import { mayRun } from "./allowing.js";
 import { retryDuringBoot, runExclusively } from "./requests.js";
 import { showError } from "./problems.js";
 
@@ -20,7 +21,7 @@ const announcer = new Announcer($("announced"));
 
 // ready reports whether a request can be sent. If a parameter is not valid, it says so.
 export function ready() {
-  if (state.running || !$("key").value) return false;
+  if (!mayRun()) return false;
   const problem = firstProblem($("chat-settings"));
   if (!problem) return true;
   showError(Object.assign(new Error(`${problem.name}: ${problem.message}`), { param: problem.name, form: $("chat-settings") }));
@@ -58,8 +59,9 @@ export async function answer(parent) {
 // extend continues an assistant's turn at its end, with the model that has begun it. A turn that others follow is continued
 // in another version, so that they keep what they follow.
 export async function extend(id) {
-  if (!ready()) return;
+  if (state.running) return;
   showModel(state.doc.nodes[id].made?.model);
+  if (!ready()) return;
   const requested = model();
   const turn = state.doc.nodes[id];
   const request = chatbody.continuing(chatbody.body(requested, turns.messagesOf(state.doc, id), settings()));

@@ -2,6 +2,7 @@
 // the page that only one mode has are marked with data-mode.
 import * as tree from "./tree.js";
 import * as turns from "./turns.js";
+import { isAllowed } from "./allowing.js";
 import { $, bench, isChat, model, onRender, select, setDocument, showModel, state } from "./state.js";
 
 const left = {}; // ids of what was selected when the user left a mode
@@ -53,12 +54,11 @@ function showNewest(chat) {
   else setDocument(tree.select(...turns.addConversation(state.doc)));
 }
 
-const isOffered = (id) => [...$("model").options].some((option) => option.value === id);
-
-// fitModel chooses a model for what is shown: the one of that name, if it has the mode.
-export function fitModel(name) {
-  const fits = state.options.models.filter((option) => option[isChat() ? "chat" : "completions"]).map(({ id }) => id).filter(isOffered);
-  showModel([name, model(), ...fits].find((id) => fits.includes(id)));
+// fitModel chooses a model for what is shown: the first of these names that has the mode, then the one that is chosen, then one
+// that the key may use.
+export function fitModel(...names) {
+  const fits = state.options.models.filter((option) => option[isChat() ? "chat" : "completions"]).map(({ id }) => id);
+  showModel([...names, model(), ...fits.filter(isAllowed), ...fits].find((id) => fits.includes(id)));
 }
 
 let shown = null;

@@ -1,4 +1,5 @@
 // The models and keys that the user can choose, what is left of the key's budget, and what the next run costs.
+import * as allowing from "./allowing.js";
 import * as api from "./api.js";
 import * as chatbody from "./chatbody.js";
 import * as conversing from "./conversing.js";
@@ -8,16 +9,18 @@ import { dateTime } from "../times.js";
 import { retryWhileUnreachable } from "./problems.js";
 import { secondSettings } from "./comparing.js";
 import { nextMessages } from "./composer.js";
-import { runButtons, settings } from "./requests.js";
+import { settings } from "./requests.js";
 
 // start loads the options, and again every ten seconds while the page is visible.
 export async function start() {
+  allowing.start();
   $("model").addEventListener("change", renderModel);
   $("model").addEventListener("shown", renderModel);
   $("key").addEventListener("change", () => {
     const chosen = model();
     renderModels();
-    if (model() !== chosen) $("model").dispatchEvent(new Event("change"));
+    if (model() !== chosen) $("model").dispatchEvent(new Event("change")); // none was allowed before
+    allowing.renderRun();
     renderBudget();
     estimateSoon();
   });
@@ -36,7 +39,7 @@ async function load(mayAsk = true) {
   const { keys } = state.options;
   setOptions($("key"), keys.map((k) => [k.id, `${k.name} ${k.prefix}…`]));
   renderModels();
-  for (const el of runButtons) el.disabled = !$("key").value || Boolean(state.running);
+  allowing.renderRun();
   if (!$("key").value) {
     $("error").replaceChildren(element("p", { className: "notice warn" }, "The workbench needs an active key: its budget and queue apply. ", element("a", { href: "/keys/new", textContent: "Create key" })));
   }
@@ -44,18 +47,18 @@ async function load(mayAsk = true) {
   renderBudget();
 }
 
-// renderModels offers the models that the chosen key may use.
+// renderModels lists the models. One that the chosen key may not use cannot be chosen, but stays selected, so that a document
+// keeps its model.
 function renderModels() {
-  const allowed = state.options.keys.find((key) => key.id === $("key").value)?.models;
-  const models = state.options.models.filter((m) => !allowed || allowed.includes(m.id));
   for (const el of document.querySelectorAll("[data-models]")) {
-    setOptions(el, models.filter((m) => m.completions || el.dataset.models !== "completions").map((m) => [m.id, `${m.id} (${m.status})`]));
+    const models = state.options.models.filter((m) => m.completions || el.dataset.models !== "completions");
+    setOptions(el, models.map((m) => (allowing.isAllowed(m.id) ? [m.id, `${m.id} (${m.status})`] : [m.id, `${m.id} (not allowed for this key)`, true])));
   }
 }
 
 function setOptions(select, entries) {
   const selected = select.value;
-  select.replaceChildren(...entries.map(([value, text]) => new Option(text, value, false, value === selected)));
+  select.replaceChildren(...entries.map(([value, text, disabled = false]) => Object.assign(new Option(text, value, false, value === selected), { disabled })));
 }
 
 function renderModel() {
@@ -89,7 +92,7 @@ async function estimate() {
   asking?.abort();
   const m = state.options.models.find((option) => option.id === model());
   const requests = isChat() ? nextChat() : nextCompletions();
-  if (!requests.length || !$("key").value || m?.status !== "warm") { $("cost").textContent = ""; return; }
+  if (!requests.length || !$("key").value || m?.status !== "warm" || requests.some((request) => !allowing.isAllowed(request.model))) { $("cost").textContent = ""; return; }
   asking = new AbortController();
   try {
     const answers = await Promise.all(requests.map((request) => api.estimate($("key").value, request, asking.signal)));

@@ -67,12 +67,12 @@ function edited() {
 }
 onChange(edited);
 
-// show shows a document that was saved.
-function show(document_) {
+// show shows a document that was saved, with the model that was chosen then.
+function show(document_, requested) {
   hideDifferences();
   state.doc = tree.unpack(document_.tree);
-  if (isChat()) modes.fitModel(turns.thread(state.doc, state.doc.selected).findLast((turn) => turn.made)?.made.model);
-  else showPrompt(tree.rootOf(state.doc, state.doc.selected));
+  if (!isChat()) showPrompt(tree.rootOf(state.doc, state.doc.selected));
+  modes.fitModel(requested, turns.thread(state.doc, state.doc.selected).findLast((turn) => turn.made)?.made.model);
   fillForms(document_);
   $("message").value = "";
   state.sideBySide = [];
@@ -132,8 +132,7 @@ function openFile(file) {
 function showFile({ name, model: requested, document: document_ }) {
   saved.close();
   leaveAddressed();
-  show(document_);
-  modes.fitModel(requested);
+  show(document_, requested);
   saved.name.value = name ?? "";
   $("open-panel").open = false;
   history.replaceState(null, "", "/workbench");
@@ -145,7 +144,7 @@ function showFile({ name, model: requested, document: document_ }) {
 async function showSaved(prompt) {
   saved.open(prompt);
   leaveAddressed();
-  show(prompt.document);
+  show(prompt.document, prompt.model);
   $("open-panel").open = false;
   history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(prompt.id)}`);
   await restoreDraft();
@@ -163,7 +162,7 @@ async function openShared(share) {
   const restored = await restoreDraft();
   if (state.addressed !== share) return; // the user has opened another prompt meanwhile
   if (!restored) {
-    show(prompt.document);
+    show(prompt.document, prompt.model);
     saved.name.value = prompt.name;
   }
   showNotice(prompt);
@@ -175,7 +174,7 @@ function leaveAddressed() {
   $("shared-notice").hidden = true;
 }
 
-// forgetAddress removes a prompt that was deleted from the page's address. What is shown of it stays, and is another prompt's draft.
+// forgetAddress removes a prompt that was deleted from the page's address. What is shown of it stays, as the draft of a new prompt.
 function forgetAddress(id) {
   if (new URLSearchParams(location.search).get("prompt") !== id) return;
   leaveAddressed();
@@ -265,7 +264,7 @@ $("open-file").addEventListener("change", (event) => { if (event.target.files[0]
 $("generate").addEventListener("click", () => generate());
 $("stop").addEventListener("click", () => state.running?.abort());
 for (const id of ["prompt", "message"]) $(id).addEventListener("input", edited);
-$("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) generate(); });
+$("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("generate").click(); }); // unless it is disabled
 $("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });
 $("new").addEventListener("click", startOver);
 addEventListener("beforeunload", (event) => { if (state.unsaved && ($("prompt").value || isChat()) && !drafts.whole) event.preventDefault(); });

@@ -8,10 +8,8 @@ import { showError } from "./problems.js";
 import { resolveTexts, textsOf, tokensOfText } from "./texts.js";
 import { follow, startFollowing } from "./columns.js";
 import { Pace } from "./pace.js";
+import { mayRun, renderRun } from "./allowing.js";
 import * as popover from "./popover.js";
-
-// runButtons are the buttons that start a request.
-export const runButtons = document.querySelectorAll("[data-run]");
 
 const sayProgress = (text) => { $("progress").textContent = text; };
 
@@ -54,6 +52,7 @@ export async function continueFrom(id) {
   if (state.running) return;
   state.sideBySide = [];
   select(id);
+  if (!mayRun()) return;
   const job = { model: modelOf(id), settings: settings(), form: $("settings"), batch: `b${Date.now()}` };
   await runExclusively((signal) => runJob(job, id, signal));
 }
@@ -192,7 +191,7 @@ export async function scoreTokens(requested, tokens, signal) {
 export async function runExclusively(task) {
   if (state.running) return false;
   state.running = new AbortController();
-  for (const el of runButtons) el.disabled = true;
+  renderRun();
   $("stop").hidden = false;
   showError(null);
   startFollowing();
@@ -208,7 +207,7 @@ export async function runExclusively(task) {
     return false;
   } finally {
     state.running = null;
-    for (const el of runButtons) el.disabled = false;
+    renderRun();
     $("stop").hidden = true;
     render();
     bench.dispatchEvent(new Event("run-ended"));
