@@ -209,25 +209,20 @@ func (c *Console) storeFile(r *request, name string, content io.Reader, fields m
 }
 
 const (
-	// maxUploadDiscard limits how much of a refused upload is read, in bytes: a browser that is still sending could miss the
-	// response.
-	maxUploadDiscard = 64 << 20
-	discardPatience  = 5 * time.Second
+	maxUploadDiscard = 64 << 20    // maxDiscard of an upload
 	answerPatience   = time.Minute // for the response after an upload
 )
 
-// endUpload prepares the response to an upload. It discards the rest of a refused one; then the read deadline stays set,
-// because net/http reads on before it sends the response.
+// endUpload prepares the response to an upload. It discards the rest of a refused one.
 func (r *request) endUpload(refused bool) {
 	r.outliveBody()
-	control := http.NewResponseController(r.Response())
 	if refused {
-		control.SetReadDeadline(time.Now().Add(discardPatience)) //nolint:errcheck // net/http's connections support deadlines
-		io.CopyN(io.Discard, r.body.arriving, maxUploadDiscard)  //nolint:errcheck // best effort
+		r.discardBody(maxUploadDiscard)
 	} else {
 		r.body.End()
 	}
-	control.SetWriteDeadline(time.Now().Add(answerPatience)) //nolint:errcheck // as above
+	control := http.NewResponseController(r.Response())
+	control.SetWriteDeadline(time.Now().Add(answerPatience)) //nolint:errcheck // net/http's connections support deadlines
 }
 
 // filePage is the data of a file's page.

@@ -123,9 +123,10 @@ func unreadable(err error) error {
 // handlers below it return: with a page, or with JSON to a script.
 func (c *Console) renderError(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
-		body := ec.Request().Body
-		r := &request{Context: ec, body: &requestBody{bodyrate.New(ec.Response(), body), body}}
-		ec.Request().Body = r.body
+		own := *ec.Request() // net/http expects to find its own body in its request
+		r := &request{Context: ec, body: &requestBody{Reader: bodyrate.New(ec.Response(), own.Body), arriving: own.Body}}
+		own.Body = r.body
+		ec.SetRequest(&own)
 		err := next(r)
 		r.outliveBody()
 		switch {
@@ -199,6 +200,7 @@ func (p *problem) setHeaders(header http.Header) {
 
 // sendErrorPage responds to a browser with an error.
 func (c *Console) sendErrorPage(r *request, err error) {
+	r.discardBody(maxDiscard)
 	p := c.problemOf(r, err)
 	p.setHeaders(r.Response().Header())
 	data := map[string]string{"Title": p.title, "Text": p.text}
@@ -210,7 +212,7 @@ func (c *Console) sendErrorPage(r *request, err error) {
 // sendAPIError responds to a script with an error: an error of the public API in its own form, any other one with an
 // object of the same shape.
 func (c *Console) sendAPIError(r *request, err error) {
-	r.discardBody()
+	r.discardBody(maxDiscard)
 	header := r.Response().Header()
 	if public, ok := errors.AsType[*apierr.Error](err); ok {
 		public.SetHeaders(header)
@@ -227,15 +229,25 @@ func (c *Console) sendAPIError(r *request, err error) {
 	}
 }
 
-// discardBody reads the rest of a script's body, up to the largest and for up to five seconds. Otherwise a script that
-// is still sending would find its connection reset before it reads the response. The deadline is not cleared, since
-// net/http also reads the rest of the body before it sends the response.
-func (r *request) discardBody() {
-	if r.Request().Header.Get("Expect") != "" { // then nothing comes unless it is asked for
+const (
+	// maxDiscard limits how much of a refused body is read, in bytes.
+	maxDiscard      = maxPrompt
+	discardPatience = 5 * time.Second
+)
+
+// discardBody reads the rest of a body before the response that refuses it: otherwise a client that is still sending would
+// find its connection reset before it reads the response. The deadline is not cleared, since net/http also reads on, before
+// or after it sends the response. A body that has failed has its deadline, and nothing more to read.
+func (r *request) discardBody(most int64) {
+	if r.body.discarded || r.body.Failed != nil {
 		return
 	}
-	if http.NewResponseController(r.Response()).SetReadDeadline(time.Now().Add(5*time.Second)) != nil {
+	r.body.discarded = true
+	if http.NewResponseController(r.Response()).SetReadDeadline(time.Now().Add(discardPatience)) != nil {
 		return
 	}
-	io.CopyN(io.Discard, r.body.arriving, maxPrompt) //nolint:errcheck // best effort
+	if r.Request().Header.Get("Expect") != "" && !r.body.awaited { // then nothing comes unless it is asked for, as a read does
+		return
+	}
+	io.CopyN(io.Discard, r.body.arriving, most) //nolint:errcheck // best effort
 }

@@ -30,7 +30,9 @@ type request struct {
 type requestBody struct {
 	*bodyrate.Reader
 
-	arriving io.ReadCloser // without the limit
+	arriving  io.ReadCloser // without the limit
+	awaited   bool          // it has been read from
+	discarded bool          // the rest has been
 }
 
 // Close implements io.Closer.
@@ -38,6 +40,7 @@ func (b *requestBody) Close() error { return b.arriving.Close() }
 
 // Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
+	b.awaited = true
 	n, err := b.Reader.Read(p)
 	if errors.Is(err, io.EOF) {
 		b.End()

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/internal/poll"
@@ -121,10 +122,12 @@ func (s *batchSite) refused(t *testing.T, outcome string) (n int) {
 	return n
 }
 
+const corsOrigin = "https://lab.example.org"
+
 // leavingSite is a site whose log the test reads.
 func leavingSite(t *testing.T) (*batchSite, *observer.ObservedLogs) {
 	t.Helper()
-	s := newBatchSite(t, mockvllm.Options{}, nil)
+	s := newBatchSite(t, mockvllm.Options{}, func(c *config.Config) { c.Server.CORSOrigins = []string{corsOrigin} })
 	if err := s.gateway.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -370,20 +373,47 @@ func (l *leaving) dripping(address string) (int, error) {
 }
 
 // net/http cancels a request whose body was too slow, which was taken for a client that had left: it got no response, and its
-// connection was held for ever.
+// connection was held for ever. net/http also reads the rest of a body that the gateway has refused or does not want, before or
+// after the response.
 func TestClientThatSendsTooSlowlyIsRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute; make test-all runs it")
 	}
 	s, logs := leavingSite(t)
 	address := s.gateway.Addr().String()
+	api, apiType := apiForm(lines(3, goodBody))
+	_, cookies := s.cookies(t)
+	key := []string{"authorization", "Bearer " + s.secret, "content-type", "application/json"}
+	apiUpload := append(key[:2:2], "expect", "100-continue", "content-type", apiType)
+	expecting := append(key[:4:4], "expect", "100-continue")
+	stranger := []string{"sec-fetch-site", "same-origin", "content-type", "application/x-www-form-urlencoded"}
+	browser := append(stranger[:4:4], "cookie", cookies)
+	script := []string{"sec-fetch-site", "same-origin", "cookie", cookies, "expect", "100-continue"}
+	preflight := []string{"origin", corsOrigin, "access-control-request-method", http.MethodPost}
+	long := "name=" + strings.Repeat("x", 64<<10)
 	var clients sync.WaitGroup
-	for _, l := range s.leavings(t) {
-		clients.Go(func() {
-			if got, err := l.dripping(address); got != http.StatusBadRequest || err != nil {
-				t.Errorf("%s: got %d and %v, want 400 and an ended connection", l.name, got, err)
-			}
-		})
+	for status, requests := range map[int][]leaving{
+		http.StatusBadRequest: append(s.leavings(t), []leaving{
+			{"an upload that is malformed", http.MethodPost, "/v1/files", apiUpload, strings.Replace(api, "in.jsonl", "a\x01b", 1)},
+		}...),
+		http.StatusRequestEntityTooLarge: {
+			{"a batch that is too long", http.MethodPost, "/v1/batches", expecting, strings.Repeat(" ", 65<<10)},
+			{"a form that is too long", http.MethodPost, "/keys", browser, long},
+			{"a form that is too long, without a session", http.MethodPost, "/sign-in", stranger, long},
+		},
+		http.StatusUnprocessableEntity: {{"a prompt that is no JSON", http.MethodPost, "/console/api/prompts", script, "{]"}},
+		http.StatusUnauthorized: {
+			{"an invalid key", http.MethodPost, "/v1/completions", []string{"authorization", "Bearer x", "expect", "100-continue"}, "{"},
+		},
+		http.StatusNoContent: {{"a preflight", http.MethodOptions, "/v1/completions", preflight, "x"}},
+	} {
+		for _, l := range requests {
+			clients.Go(func() {
+				if got, err := l.dripping(address); got != status || err != nil {
+					t.Errorf("%s: got %d and %v, want %d and an ended connection", l.name, got, err, status)
+				}
+			})
+		}
 	}
 	clients.Wait()
 	for _, e := range logs.All() {

@@ -115,19 +115,22 @@ const (
 )
 
 // discardBody reads an unwanted body before the response that refuses it: otherwise a client that is still sending would
-// see a connection reset in place of the response. The read deadline stays set, because net/http reads on before it sends
-// a response, for as long as that takes.
+// see a connection reset in place of the response. The read deadline stays set, because net/http reads on, before or after
+// it sends the response, for as long as that takes.
 func (x *exchange) discardBody() {
-	if x.delivery.bodyRead || x.r.Body == http.NoBody || len(x.r.Header["Expect"]) > 0 {
-		return // nothing is coming, or the client waits for "100 Continue"; package strict has blanked any other expectation
-	}
-	most := x.settings.MaxBodyBytes
-	if x.caller.payer.Key != "" {
-		most = max(most, maxDiscard)
+	if x.delivery.bodyRead || x.r.Body == http.NoBody {
+		return
 	}
 	control := http.NewResponseController(x.w)
 	if control.SetReadDeadline(time.Now().Add(discardTimeout)) != nil {
 		return
+	}
+	if len(x.r.Header["Expect"]) > 0 {
+		return // the client may wait for "100 Continue"; package strict has blanked any other expectation
+	}
+	most := x.settings.MaxBodyBytes
+	if x.caller.payer.Key != "" {
+		most = max(most, maxDiscard)
 	}
 	io.CopyN(io.Discard, x.r.Body, most) //nolint:errcheck // best effort
 }

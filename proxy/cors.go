@@ -45,6 +45,7 @@ func (x *exchange) answerPreflight() error {
 		h.Set("Access-Control-Allow-Headers", granted)
 	}
 	h.Set("Access-Control-Max-Age", preflightMaxAge)
+	x.discardBody()
 	x.delivery.status, x.delivery.complete = http.StatusNoContent, true
 	x.w.WriteHeader(http.StatusNoContent)
 	return nil
