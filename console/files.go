@@ -161,7 +161,7 @@ func (c *Console) uploadFileByScript(r *request) error {
 func (c *Console) receiveFile(r *request) (f StoredFile, wrong []LineProblem, err error) {
 	r.body.Unlimited = true
 	defer func() { r.endUpload(err != nil || len(wrong) > 0) }()
-	fieldsOf, err := form.NewReader(r.Request().Header.Get("Content-Type"), r.Request().Body)
+	fieldsOf, err := form.NewReader(r.Request().Header.Get("Content-Type"), r.body)
 	if err != nil {
 		return StoredFile{}, nil, errUnreadable
 	}

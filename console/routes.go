@@ -171,11 +171,16 @@ func (c *Console) handle(h handler) echo.HandlerFunc {
 	return func(ec echo.Context) error { return h(c, requestOf(ec)) }
 }
 
-// limitBody returns middleware that limits the body, in bytes.
+// limitBody returns middleware that limits the body, in bytes. With noLimit it leaves the body as it arrives: package proxy has
+// deadlines of its own, which those of the console's body would remove.
 func limitBody(limit int64) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(ec echo.Context) error {
-			ec.Request().Body = http.MaxBytesReader(ec.Response(), ec.Request().Body, limit)
+			if limit == noLimit {
+				ec.Request().Body = requestOf(ec).body.arriving
+			} else {
+				ec.Request().Body = http.MaxBytesReader(ec.Response(), ec.Request().Body, limit)
+			}
 			return next(ec)
 		}
 	}

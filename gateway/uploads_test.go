@@ -127,7 +127,9 @@ const corsOrigin = "https://lab.example.org"
 // leavingSite is a site whose log the test reads.
 func leavingSite(t *testing.T) (*batchSite, *observer.ObservedLogs) {
 	t.Helper()
-	s := newBatchSite(t, mockvllm.Options{}, func(c *config.Config) { c.Server.CORSOrigins = []string{corsOrigin} })
+	s := newBatchSite(t, mockvllm.Options{}, func(c *config.Config) {
+		c.Server.CORSOrigins, c.Server.MaxBodyBytes = []string{corsOrigin}, 1<<20
+	})
 	if err := s.gateway.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -391,6 +393,7 @@ func TestClientThatSendsTooSlowlyIsRefused(t *testing.T) {
 	script := []string{"sec-fetch-site", "same-origin", "cookie", cookies, "expect", "100-continue"}
 	preflight := []string{"origin", corsOrigin, "access-control-request-method", http.MethodPost}
 	long := "name=" + strings.Repeat("x", 64<<10)
+	tooLong := strings.Repeat(" ", int(s.config.Server.MaxBodyBytes)+1)
 	var clients sync.WaitGroup
 	for status, requests := range map[int][]leaving{
 		http.StatusBadRequest: append(s.leavings(t), []leaving{
@@ -404,6 +407,7 @@ func TestClientThatSendsTooSlowlyIsRefused(t *testing.T) {
 		http.StatusUnprocessableEntity: {{"a prompt that is no JSON", http.MethodPost, "/console/api/prompts", script, "{]"}},
 		http.StatusUnauthorized: {
 			{"an invalid key", http.MethodPost, "/v1/completions", []string{"authorization", "Bearer x", "expect", "100-continue"}, "{"},
+			{"an unknown key of the workbench", http.MethodPost, "/console/api/completions?key=x", script[:4], tooLong},
 		},
 		http.StatusNoContent: {{"a preflight", http.MethodOptions, "/v1/completions", preflight, "x"}},
 	} {
