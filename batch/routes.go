@@ -27,22 +27,23 @@ type Call struct {
 // Route is one path of the API. Serve returns an error of the API in place of a response.
 type Route struct {
 	Method, Path string
+	ReadsBody    bool // the body of a request to another route has no meaning
 	Serve        func(*Call) error
 }
 
 // Routes returns the paths of files and batches.
 func (s *Service) Routes() []Route {
 	return []Route{
-		{http.MethodPost, "/v1/files", s.uploadFile},
-		{http.MethodPost, "/v1/files/", s.uploadFile}, // as kluster.ai's documentation writes it
-		{http.MethodGet, "/v1/files", s.listFiles},
-		{http.MethodGet, "/v1/files/:id", s.showFile},
-		{http.MethodDelete, "/v1/files/:id", s.deleteFile},
-		{http.MethodGet, "/v1/files/:id/content", s.sendContent},
-		{http.MethodPost, "/v1/batches", s.createBatch},
-		{http.MethodGet, "/v1/batches", s.listBatches},
-		{http.MethodGet, "/v1/batches/:id", s.showBatch},
-		{http.MethodPost, "/v1/batches/:id/cancel", s.cancelBatch},
+		{http.MethodPost, "/v1/files", true, s.uploadFile},
+		{http.MethodPost, "/v1/files/", true, s.uploadFile}, // as kluster.ai's documentation writes it
+		{http.MethodGet, "/v1/files", false, s.listFiles},
+		{http.MethodGet, "/v1/files/:id", false, s.showFile},
+		{http.MethodDelete, "/v1/files/:id", false, s.deleteFile},
+		{http.MethodGet, "/v1/files/:id/content", false, s.sendContent},
+		{http.MethodPost, "/v1/batches", true, s.createBatch},
+		{http.MethodGet, "/v1/batches", false, s.listBatches},
+		{http.MethodGet, "/v1/batches/:id", false, s.showBatch},
+		{http.MethodPost, "/v1/batches/:id/cancel", false, s.cancelBatch},
 	}
 }
 

@@ -108,7 +108,7 @@ func LineChecker(ctx context.Context, cfg *config.Config) func(string, []byte) (
 func extensions(s *batch.Service) []proxy.Extension {
 	var all []proxy.Extension
 	for _, r := range s.Routes() {
-		all = append(all, proxy.Extension{Method: r.Method, Path: r.Path, Serve: func(c proxy.ExtensionCall) error {
+		all = append(all, proxy.Extension{Method: r.Method, Path: r.Path, ReadsBody: r.ReadsBody, Serve: func(c proxy.ExtensionCall) error {
 			return r.Serve(&batch.Call{Response: c.Response, Request: c.Request, Account: c.Account, Key: c.Key, Param: c.Param})
 		}})
 	}

@@ -398,9 +398,14 @@ func TestClientThatSendsTooSlowlyIsRefused(t *testing.T) {
 	for status, requests := range map[int][]leaving{
 		http.StatusBadRequest: append(s.leavings(t), []leaving{
 			{"an upload that is malformed", http.MethodPost, "/v1/files", apiUpload, strings.Replace(api, "in.jsonl", "a\x01b", 1)},
+			{"a list of files", http.MethodGet, "/v1/files", key, "x"},
+			{"a deletion of a file", http.MethodDelete, "/v1/files/file-1", key, "x"},
+			{"a list of batches", http.MethodGet, "/v1/batches", key, "x"},
+			{"a cancellation of a batch", http.MethodPost, "/v1/batches/batch_1/cancel", key, "x"},
 		}...),
 		http.StatusRequestEntityTooLarge: {
 			{"a batch that is too long", http.MethodPost, "/v1/batches", expecting, strings.Repeat(" ", 65<<10)},
+			{"a list of files with a body that is too long", http.MethodGet, "/v1/files", key, tooLong},
 			{"a form that is too long", http.MethodPost, "/keys", browser, long},
 			{"a form that is too long, without a session", http.MethodPost, "/sign-in", stranger, long},
 		},

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"basegate/admission"
+	apierr "basegate/errors"
 	"basegate/http1/strict"
 )
 
@@ -17,6 +18,7 @@ import (
 // errors and the log line. Its path may have parameters, as echo has them.
 type Extension struct {
 	Method, Path string
+	ReadsBody    bool                      // Serve reads the body; that of another route is discarded before
 	Serve        func(ExtensionCall) error // its errors are rendered as those of the API
 }
 
@@ -58,10 +60,15 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 		}
 	}
 	upload := newUpload(x)
-	upload.Unlimited = true
+	upload.Unlimited = extension.ReadsBody
 	body, err := x.decompressed(upload)
 	if err != nil {
 		return err
+	}
+	if !extension.ReadsBody {
+		if err := x.skipBody(upload); err != nil {
+			return err
+		}
 	}
 	arriving := x.r.Body
 	x.r.Body = extensionBody{arriving, body, upload}
@@ -78,6 +85,20 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 		return x.cancelErr()
 	}
 	return err
+}
+
+// skipBody reads a body that has no meaning. net/http would read it without a deadline, and a deadline that stayed set would
+// cancel a long download.
+func (x *exchange) skipBody(u *upload) error {
+	defer u.End()
+	limit := x.settings.MaxBodyBytes
+	switch n, err := io.CopyN(io.Discard, u, limit+1); {
+	case n > limit:
+		return apierr.BodyTooLarge(limit)
+	case !errors.Is(err, io.EOF):
+		return u.readErr()
+	}
+	return nil
 }
 
 // extensionBody is the body of a request, decompressed. The errors of its reads are those of the API.
