@@ -74,7 +74,7 @@ document.addEventListener("live", showTimes);
 const session = globalThis.BroadcastChannel && new BroadcastChannel("basegate-session");
 const user = document.getElementById("sign-in-template") && userOfPage(); // null on a page without a session
 session?.addEventListener("message", ({ data: signedIn }) => {
-  if (signedIn === null || signedIn === user) document.dispatchEvent(new Event(signedIn === null ? "sign-out" : "sign-in"));
+  if (signedIn === null || signedIn === user) document.dispatchEvent(new CustomEvent(signedIn === null ? "sign-out" : "sign-in", { detail: "elsewhere" }));
 });
 if (user) session?.postMessage(user);
 

@@ -319,6 +319,30 @@ test("a save that fails after signing out in another tab does not say that the d
   await expect(page.locator("#saved-status")).toContainText("the draft stays in this browser");
 });
 
+test("leaving asks after signing out in another tab, which has removed the draft, and not after signing out here", async ({ page, context }) => {
+  const asks = () => page.evaluate(() => !dispatchEvent(new Event("beforeunload", { cancelable: true })));
+  await open(page);
+  await prompt(page).fill("Removed by another tab");
+  await expect.poll(() => draftsIn(page)).toEqual(["Removed by another tab"]);
+  expect(await asks()).toBe(false);
+  const second = await context.newPage();
+  await second.goto("/usage");
+  await second.getByRole("banner").getByText(process.env.EMAIL, { exact: true }).click();
+  await second.getByRole("button", { name: "Sign out" }).click();
+  await expect(second).toHaveURL(/sign-in/);
+  await expect.poll(asks).toBe(true);
+  await signIn(second);
+  await expect.poll(() => draftsIn(page)).toEqual(["Removed by another tab"]);
+  await expect.poll(asks).toBe(false);
+
+  const dialogs = [];
+  page.on("dialog", (dialog) => { dialogs.push(dialog.type()); dialog.accept(); });
+  await page.getByRole("banner").getByText(process.env.EMAIL, { exact: true }).click();
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await expect(page).toHaveURL(/sign-in/);
+  expect(dialogs).toEqual([]);
+});
+
 // A change of the network, such as the start of a container, aborts requests of Chromium.
 test("a workbench of which a script could not be loaded is loaded again, once", async ({ page }) => {
   await open(page);

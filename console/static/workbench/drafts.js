@@ -17,7 +17,11 @@ export class Drafts {
     Object.assign(this, { account, promptId, content, tell, owner: newId(), tab: null, earlier: false, stopped: false, whole: true });
     Object.assign(this, { db: null, timer: 0, revision: 0, stored: 0, queue: Promise.resolve() });
     this.forget();
-    document.addEventListener("sign-out", () => { this.stopped = true; this.remove(); });
+    document.addEventListener("sign-out", async ({ detail }) => {
+      this.stopped = true;
+      await this.remove();
+      if (detail === "elsewhere" && this.stopped) this.whole = !this.content(); // the tab that signs out itself leaves without a question
+    });
     document.addEventListener("sign-in", () => {
       if (!this.stopped) return;
       this.stopped = false;
