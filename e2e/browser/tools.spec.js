@@ -169,3 +169,24 @@ test("a link opens the saved tree for a colleague, read-only, until it is revoke
   await expect(other.locator("#error")).toContainText("This link does not work");
   await context.close();
 });
+
+test("the error of a prompt's link is not shown beside another prompt", async ({ page }) => {
+  await open(page);
+  await page.getByLabel("Prompt", { exact: true }).fill("Whose link fails");
+  await page.getByRole("textbox", { name: "Name", exact: true }).fill("Whose link fails");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await page.getByText("Share", { exact: true }).click();
+  const requested = page.waitForRequest("**/console/api/prompts/*/share");
+  let fail;
+  const left = new Promise((resolve) => { fail = resolve; });
+  await page.route("**/console/api/prompts/*/share", async (route) => { await left; await route.abort(); });
+  await page.getByRole("button", { name: "Create link" }).click();
+  await requested;
+  await page.locator("#new").click();
+  await expect(page.locator("#share-status")).toContainText("Save the prompt first");
+  const refreshed = page.waitForResponse((response) => new URL(response.url()).pathname === "/console/api/prompts");
+  fail();
+  await refreshed; // which follows the error
+  await expect(page.locator("#share-status")).toContainText("Save the prompt first");
+});

@@ -32,7 +32,7 @@ export class Sharing {
         $("share-status").textContent = done;
       }
     } catch (error) {
-      $("share-status").textContent = error.message;
+      if (current === this.saved.current) $("share-status").textContent = error.message;
     }
     this.saved.refresh();
   }
