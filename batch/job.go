@@ -212,12 +212,13 @@ func (r *round) standing(key string) Standing {
 }
 
 // start starts one line of the job if its key may send lines, there is one, and its model has room, and reports whether it did. A
-// line whose model does not run is started without a place, to ask whether the model is to be started for it.
+// line whose model does not run is started without a place, to ask whether the model is to be started for it. No line of a batch is
+// started that was cancelled before the job began.
 func (j *job) start(r *round) bool {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.unrecorded >= maxUnrecorded || j.closed || j.yields || j.ctx.Err() != nil {
+	if j.batch.Status != InProgress || j.unrecorded >= maxUnrecorded || j.closed || j.yields || j.ctx.Err() != nil {
 		return false
 	}
 	st := r.standing(j.batch.Key)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -208,6 +209,31 @@ func TestBatchesEndWhileOthersOfTheirAccountRun(t *testing.T) {
 		s.wantStatus(t, "before its deadline", expires, InProgress)
 		time.Sleep(time.Hour)
 		s.wantStatus(t, "after its deadline", expires, Expired)
+	})
+}
+
+// Its lines are read and written to the error file for a while, in which none of them is sent.
+func TestBatchThatIsCancelledBeforeItsTurnRunsNoLine(t *testing.T) {
+	const lines = 400
+	models := newSlowModels(3 * time.Second)
+	var sent atomic.Int64
+	models.refuse = func(prompt string) bool {
+		if prompt == "late" {
+			sent.Add(1)
+		}
+		return false
+	}
+	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+		s.fillShare(t, 500)
+		id := s.createLines(t, "k", "48h", slices.Repeat([]string{"late"}, lines)...)
+		time.Sleep(5 * time.Second)
+		s.wantStatus(t, "before its turn", id, InProgress)
+		must(t, s.Cancel(t.Context(), id))
+		time.Sleep(10 * time.Second)
+		d := s.wantStatus(t, "after its cancellation", id, StatusCancelled)
+		if n := sent.Load(); n != 0 || d.Counts.Failed != lines {
+			t.Errorf("%d lines were sent, and the counts are %+v, want none and %d failures", n, d.Counts, lines)
+		}
 	})
 }
 
