@@ -101,7 +101,7 @@ func (j *job) parkWaiting(now time.Time) (forBackend time.Duration) {
 func (j *job) parkForTurn() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.unrecorded > 0 || j.closed {
+	if j.unrecorded > 0 || j.closed || j.ctx.Err() != nil {
 		return
 	}
 	j.closed = true
@@ -118,7 +118,7 @@ func (j *job) yield() {
 
 // parkIfYields ends a job that is to yield, unless a line runs or none is left. The caller holds the job's lock.
 func (j *job) parkIfYields() {
-	if !j.yields || j.closed || j.unrecorded > 0 || j.left.Load() == 0 {
+	if !j.yields || j.closed || j.unrecorded > 0 || j.left.Load() == 0 || j.ctx.Err() != nil {
 		return
 	}
 	j.waiting = waiting{}

@@ -81,7 +81,7 @@ func (r *recorder) record(ctx context.Context) error {
 	switch {
 	case errors.Is(cause, errParked):
 		return errParked
-	case r.closed: // the gateway drains
+	case r.isClosed(): // the gateway drains
 		return errLeaseLost
 	}
 	end := Completed
@@ -185,6 +185,13 @@ func (j *job) idle() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.unrecorded == 0
+}
+
+// isClosed reports whether the job starts no line any more.
+func (j *job) isClosed() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.closed
 }
 
 // closeIfIdle makes the job start no line any more if none runs, and reports whether it has.

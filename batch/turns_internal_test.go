@@ -321,37 +321,82 @@ func (m *askedModels) Standing(key string) Standing {
 	return m.slowModels.Standing(key)
 }
 
-func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
+// newPoller returns the poller of a gateway that only does what the test makes it do.
+func newPoller(t *testing.T, completer Completer) *poller {
+	t.Helper()
 	databasetest.SkipPostgres(t, "the gateway has no cluster")
-	dir := t.TempDir()
-	db, store := openSQLite(t, dir)
+	db, store := openSQLite(t, t.TempDir())
+	s := New(db, store, completer, testSettings, zap.NewNop())
+	s.ctx, s.stop = context.WithCancelCause(t.Context())
+	t.Cleanup(s.Close)
+	return &poller{Service: s, validating: map[int64]context.CancelCauseFunc{}, validated: make(chan int64, 1)}
+}
+
+// createValid creates a batch that is validated, and has no job yet.
+func (p *poller) createValid(t *testing.T, account, key string, lines int) Batch {
+	t.Helper()
+	b, err := p.Create(t.Context(), account, key, "lines.jsonl", "24h", strings.NewReader(inputLines(lines)))
+	must(t, err)
+	must(t, p.once(t.Context()))
+	p.forgetValidations(<-p.validated)
+	return p.row(t, b.ID)
+}
+
+func (s *Service) row(t *testing.T, id string) Batch {
+	t.Helper()
+	b, err := batchByID(t.Context(), s.db.Read(), id)
+	must(t, err)
+	return b
+}
+
+// newRecorder returns the recorder of a job of a batch, which does not run.
+func (s *Service) newRecorder(t *testing.T, b *Batch) *recorder {
+	t.Helper()
+	input, err := fileByID(t.Context(), s.db.Read(), b.InputFile)
+	must(t, err)
+	return &recorder{job: s.newJob(b, lease{}, &input), batch: *b}
+}
+
+func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
 	models := &askedModels{slowModels: newSlowModels(time.Second)}
-	s := New(db, store, models, testSettings, zap.NewNop())
-	s.ctx, s.stop = context.WithCancelCause(t.Context()) // its polls are those of the test
-	defer s.Close()
-	p := &poller{Service: s, validating: map[int64]context.CancelCauseFunc{}, validated: make(chan int64, 1)}
-	create := func(account, key string) Batch {
-		b, err := s.Create(t.Context(), account, key, "lines.jsonl", "24h", strings.NewReader(inputLines(1)))
-		must(t, err)
-		must(t, p.once(t.Context()))
-		p.forgetValidations(<-p.validated)
-		row, err := findBatch(t.Context(), db.Read(), account, b.ID)
-		must(t, err)
-		return row
-	}
-	b := create("b", "k")
+	p := newPoller(t, models)
+	b := p.createValid(t, "b", "k", 1)
 	must(t, p.once(t.Context()))
 	models.asked = func() {
-		s.mu.Lock()
-		s.jobs[b.seq].parkForTurn()
-		s.mu.Unlock()
-		poll.Until(t, "the job has ended", func() bool { return !s.hasJob(b.seq) })
+		p.mu.Lock()
+		p.jobs[b.seq].parkForTurn()
+		p.mu.Unlock()
+		poll.Until(t, "the job has ended", func() bool { return !p.hasJob(b.seq) })
 	}
-	create("a", "first")
+	p.createValid(t, "a", "first", 1)
 	models.key = "first"
 	must(t, p.once(t.Context()))
-	if s.hasJob(b.seq) {
+	if p.hasJob(b.seq) {
 		t.Error("a batch that was parked during a poll was started by it")
+	}
+}
+
+// A poll that finds that a batch is cancelled may find too that it is to make room: also while its recorder ends it.
+func TestCancelledJobIsNotParked(t *testing.T) {
+	p := newPoller(t, newSlowModels(time.Second))
+	for name, park := range map[string]func(*job){"for an earlier deadline": (*job).yield, "for the turn of another": (*job).parkForTurn} {
+		for _, meanwhile := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, meanwhile %t", name, meanwhile), func(t *testing.T) {
+				b := p.createValid(t, "a", "k", 1)
+				r := p.newRecorder(t, &b)
+				r.cancel(errCancelled)
+				var parking sync.WaitGroup
+				parking.Go(func() { park(r.job) })
+				if !meanwhile {
+					parking.Wait()
+				}
+				must(t, r.record(t.Context()))
+				parking.Wait()
+				if b := p.row(t, b.ID); b.Status != StatusCancelled || b.parkedAt != 0 {
+					t.Errorf("the batch is %s, parked at %d", b.Status, b.parkedAt)
+				}
+			})
+		}
 	}
 }
 
