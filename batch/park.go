@@ -77,12 +77,18 @@ func (s *Service) isDue(b *Batch, st *Standing) bool {
 	return b.parkedCaps != st.Caps || b.wait.resetsAt <= now
 }
 
+// isParkable reports whether the batch may become a row: no line runs, one is left, and the job does not end for another reason. The
+// caller holds the job's lock.
+func (j *job) isParkable() bool {
+	return j.unrecorded == 0 && j.left.Load() > 0 && !j.closed && j.ctx.Err() == nil
+}
+
 // parkWaiting ends the job if its batch waits for long for something else than a backend, and reports for how long it has waited
 // for one; 0 if it has not.
 func (j *job) parkWaiting(now time.Time) (forBackend time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.unrecorded > 0 || j.closed || j.reason == Nothing || j.ctx.Err() != nil {
+	if !j.isParkable() || j.reason == Nothing {
 		return 0
 	}
 	waited := now.Sub(j.waitsSince)
@@ -97,11 +103,11 @@ func (j *job) parkWaiting(now time.Time) (forBackend time.Duration) {
 	return 0
 }
 
-// parkForTurn ends the job for the turn of another batch of its account, unless a line runs.
+// parkForTurn ends the job for the turn of another batch of its account, unless a line runs or none is left.
 func (j *job) parkForTurn() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.unrecorded > 0 || j.closed || j.ctx.Err() != nil {
+	if !j.isParkable() {
 		return
 	}
 	j.closed = true
@@ -118,7 +124,7 @@ func (j *job) yield() {
 
 // parkIfYields ends a job that is to yield, unless a line runs or none is left. The caller holds the job's lock.
 func (j *job) parkIfYields() {
-	if !j.yields || j.closed || j.unrecorded > 0 || j.left.Load() == 0 || j.ctx.Err() != nil {
+	if !j.yields || !j.isParkable() {
 		return
 	}
 	j.waiting = waiting{}

@@ -377,7 +377,7 @@ func firstParked(ctx context.Context, q querier, account, key string) (Batch, er
 func parkedOf(ctx context.Context, q querier, account, key string, st *Standing, now int64, limit int) ([]Batch, error) {
 	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
 		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
-			AND ($3 OR status = 'validating' OR waits_for <> 'budget' OR resets_at <= $4 OR parked_caps <> $5 OR expires_at <= $4)
+			AND ($3 OR status <> 'in_progress' OR waits_for <> 'budget' OR resets_at <= $4 OR parked_caps <> $5 OR expires_at <= $4)
 			ORDER BY expires_at, seq LIMIT $6`,
 		account, key, st.Revoked, now, st.Caps, limit)
 }

@@ -80,7 +80,9 @@ func (r *recorder) record(ctx context.Context) error {
 	cause := context.Cause(r.ctx)
 	switch {
 	case errors.Is(cause, errParked):
-		return errParked
+		if r.batch.Status == InProgress {
+			return errParked
+		} // it was cancelled before it was a row, and only has to end
 	case r.isClosed(): // the gateway drains
 		return errLeaseLost
 	}

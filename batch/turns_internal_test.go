@@ -376,6 +376,80 @@ func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
 	}
 }
 
+// unfinishedStore is a storage where no object can be made final while it fails.
+type unfinishedStore struct {
+	storage.Store
+	fails *atomic.Bool
+}
+
+func (s unfinishedStore) Finish(ctx context.Context, name string, size int64) error {
+	if s.fails.Load() {
+		return errAway
+	}
+	return s.Store.Finish(ctx, name, size)
+}
+
+// Its last line uses up the budget, and then its results cannot be made final for a while.
+func TestBatchWithoutLinesLeftWaitsForNoBudget(t *testing.T) {
+	databasetest.SkipPostgres(t, "its clock does not follow that of the test")
+	const lines = 3
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		db, store := openSQLite(t, dir)
+		models, fails := newSlowModels(time.Second), &atomic.Bool{}
+		var sent atomic.Int64
+		models.refuse = func(string) bool {
+			if sent.Add(1) == lines {
+				models.set("k", Standing{Reason: Budget, ResetsAt: time.Now().Add(23 * time.Hour)})
+				fails.Store(true)
+			}
+			return false
+		}
+		s := New(db, unfinishedStore{store, fails}, models, testSettings, zap.NewNop())
+		must(t, s.Start(t.Context()))
+		defer s.Close()
+		id := s.createLines(t, "k", "24h", slices.Repeat([]string{"m"}, lines)...)
+		time.Sleep(20 * time.Second)
+		s.wantStatus(t, "while its results cannot be made final", id, Finalizing)
+		fails.Store(false)
+		time.Sleep(10 * time.Second)
+		s.wantStatus(t, "when its storage is back", id, Completed)
+	})
+}
+
+func TestOnlyJobsWithLinesLeftAreParked(t *testing.T) {
+	p := newPoller(t, newSlowModels(time.Second))
+	b := p.createValid(t, "a", "k", 1)
+	for name, park := range map[string]func(*job){
+		"for its budget":          func(j *job) { j.parkWaiting(time.Now().Add(time.Minute)) },
+		"for an earlier deadline": (*job).yield,
+		"for the turn of another": (*job).parkForTurn,
+	} {
+		for _, left := range []int64{0, 1} {
+			r := p.newRecorder(t, &b)
+			r.left.Store(left)
+			r.waiting, r.blocked = waiting{reason: Budget}, true
+			if park(r.job); r.closed != (left > 0) {
+				t.Errorf("%s with %d lines left: it is parked: %t", name, left, r.closed)
+			}
+		}
+	}
+}
+
+// A batch that has got another status since its job was to be parked does not become a row.
+func TestBatchThatIsCancelledWhileItIsParkedEnds(t *testing.T) {
+	p := newPoller(t, newSlowModels(time.Second))
+	b := p.createValid(t, "a", "k", 1)
+	r := p.newRecorder(t, &b)
+	r.waiting = waiting{reason: Budget}
+	r.parkForTurn()
+	must(t, p.Cancel(t.Context(), b.ID))
+	must(t, r.record(t.Context()))
+	if b := p.row(t, b.ID); b.Status != StatusCancelled || b.Failures != 1 {
+		t.Errorf("the batch is %s with %d failures", b.Status, b.Failures)
+	}
+}
+
 // A poll that finds that a batch is cancelled may find too that it is to make room: also while its recorder ends it.
 func TestCancelledJobIsNotParked(t *testing.T) {
 	p := newPoller(t, newSlowModels(time.Second))
@@ -423,4 +497,21 @@ func TestParkedBatchIsFoundBehindManyThatAreNotDue(t *testing.T) {
 	}))
 	g.set("k", Standing{Caps: 2})
 	g.await(t, id, Completed)
+}
+
+// Also versions before have parked such rows.
+func TestParkedBatchThatOnlyHasToEndIsDueWithoutABudget(t *testing.T) {
+	for status, want := range map[Status]Status{Finalizing: Completed, Cancelling: StatusCancelled} {
+		t.Run(string(status), func(t *testing.T) {
+			g := startService(t)
+			g.set("k", Standing{Reason: Budget, ResetsAt: time.Now().Add(time.Hour).Truncate(time.Second), Caps: 1})
+			id := g.create(t, 1)
+			poll.Until(t, "the batch is parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 1 })
+			_, err := g.cluster.write(t, `DELETE FROM batch_lines`)
+			must(t, err)
+			_, err = g.cluster.write(t, `UPDATE batches SET completed = total, status = '`+string(status)+`'`)
+			must(t, err)
+			g.await(t, id, want)
+		})
+	}
 }
