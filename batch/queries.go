@@ -403,9 +403,10 @@ func unpark(ctx context.Context, tx database.Execer, seq int64) error {
 	return err
 }
 
-// setWait writes what a batch waits for.
+// setWait writes what a batch waits for, unless it has been parked since it was in memory: then its row says it.
 func setWait(ctx context.Context, tx database.Execer, seq int64, w waiting) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET waits_for = $2, resets_at = $3 WHERE seq = $1`, seq, string(w.reason), w.resetsAt)
+	_, err := tx.ExecContext(ctx, `UPDATE batches SET waits_for = $2, resets_at = $3 WHERE seq = $1 AND parked_at = 0`,
+		seq, string(w.reason), w.resetsAt)
 	return err
 }
 

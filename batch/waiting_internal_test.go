@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/admission"
+	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
@@ -64,6 +65,22 @@ func TestWaitingBatchesAreRowsOnly(t *testing.T) {
 	poll.Within(t, time.Minute, "all batches have run", func() bool {
 		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE status = 'completed'`) == waiting+1
 	})
+}
+
+// The poller has read from a job what it waits for, and writes it when the job has parked its batch for something else.
+func TestWhatAParkedBatchWaitsForIsNotOverwritten(t *testing.T) {
+	g := startService(t)
+	resets := time.Now().Add(time.Hour).Truncate(time.Second)
+	g.set("k", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	id := g.create(t, 1)
+	poll.Until(t, "the batch is parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 1 })
+	b := g.row(t, id)
+	must(t, g.write(t.Context(), func(ctx context.Context, tx database.Tx) error {
+		return setWait(ctx, tx, b.seq, waiting{reason: Capacity})
+	}))
+	if w := g.row(t, id).wait; w != (waiting{Budget, resets.Unix()}) {
+		t.Errorf("the row says that the batch waits for %+v, want the budget until %d", w, resets.Unix())
+	}
 }
 
 func TestFewBatchesOfAnAccountAreInMemory(t *testing.T) {
