@@ -84,6 +84,9 @@ func (s *Service) newJob(b *Batch, l lease, input *File) *job {
 	j := &job{service: s, lease: l, batch: *b, input: *input, outcomes: make(chan outcome, maxOutcomes), waitsSince: time.Now()}
 	j.ctx, j.cancel = context.WithCancelCause(s.ctx)
 	j.waitCaps = s.completer.Standing(b.Key).Caps
+	if b.wait.reason.isForBackend() { // until a line has been tried
+		j.waiting = b.wait
+	}
 	j.left.Store(b.remaining())
 	for i, model := range b.Models {
 		j.sources = append(j.sources, &source{index: i, model: model, held: map[int64]struct{}{}})

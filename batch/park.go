@@ -21,6 +21,7 @@ import (
 const (
 	parkAfter   = 2 * time.Second  // that a batch waits for its budget, its key or its account
 	rotateAfter = 10 * time.Second // that a batch waits for a backend while others of its account are not in memory
+	passAfter   = time.Minute      // that a batch is parked for a backend while others with later deadlines run
 
 	maxActive      = 512 // batches of all accounts in memory; but an account has one at least
 	maxActiveOwned = 4   // batches of an account in memory
@@ -225,8 +226,8 @@ type answers struct {
 
 // turn is that of a parked batch to have a place of its account.
 type turn struct {
-	account       string
-	seq, parkedAt int64
+	account                  string
+	seq, parkedAt, expiresAt int64
 }
 
 // unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on. Those that have waited
@@ -255,7 +256,7 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 			return fmt.Errorf("find batches that wait: %w", err)
 		}
 	}
-	a.giveTurns(w)
+	a.giveTurns(w, p.now())
 	if len(a.due)+len(a.keys) == 0 {
 		return nil
 	}
@@ -286,7 +287,7 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 		switch {
 		case !p.isDue(b, &st):
 		case b.Status == InProgress && b.wait.reason.isForBackend() && !p.isOver(b):
-			a.turns = append(a.turns, turn{b.Account, b.seq, b.parkedAt})
+			a.turns = append(a.turns, turn{b.Account, b.seq, b.parkedAt, b.ExpiresAt})
 		case len(a.due) < maxUnparked:
 			a.due = append(a.due, b.seq)
 			if b.Status == InProgress {
@@ -298,14 +299,29 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 }
 
 // giveTurns makes batches due that have waited for a backend: those first that were parked first, or the place that one has given
-// up would be its own again.
-func (a *answers) giveTurns(w *work) {
+// up would be its own again. If its account has no place, one that was parked long ago gets that of one with a later deadline, which
+// yields. They do so one at a time, with pauses as long as their turns: many that wait for one model take half a place at most from
+// those that run.
+func (a *answers) giveTurns(w *work, now int64) {
 	slices.SortStableFunc(a.turns, func(b, c turn) int { return cmp.Compare(b.parkedAt, c.parkedAt) })
+	newest := map[string]int64{}
 	for _, t := range a.turns {
-		if len(a.due) < maxUnparked && w.active[t.account] < w.share {
-			a.due = append(a.due, t.seq)
-			w.active[t.account]++
+		newest[t.account] = t.parkedAt
+	}
+	for _, t := range a.turns {
+		if len(a.due) >= maxUnparked {
+			return
 		}
+		switch {
+		case w.active[t.account] < w.share:
+			w.active[t.account]++
+		case t.expiresAt < w.latest[t.account] && now-t.parkedAt >= int64(passAfter/time.Second) &&
+			now-newest[t.account] >= int64(rotateAfter/time.Second):
+			delete(w.latest, t.account)
+		default:
+			continue
+		}
+		a.due = append(a.due, t.seq)
 	}
 }
 

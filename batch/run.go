@@ -102,6 +102,10 @@ type work struct {
 	share   int             // batches in progress of an account that are in memory
 	active  map[string]int  // batches in progress of an account that are not parked, up to share
 	crowded map[string]bool // accounts that have more
+
+	// latest is the latest deadline among active. Accounts have none while an active batch waits for a backend; one that was parked
+	// does until it runs.
+	latest map[string]int64
 }
 
 // statuses are those that a gateway does something about.
@@ -110,7 +114,7 @@ var statuses = []Status{Finalizing, Cancelling, InProgress, Validating}
 // findWork returns the batches that are due: some of each account, those with the earliest deadlines first, and others whose
 // keys were revoked.
 func (s *Service) findWork(ctx context.Context, q querier, share int) (*work, error) {
-	w := &work{share: share, active: map[string]int{}, crowded: map[string]bool{}}
+	w := &work{share: share, active: map[string]int{}, crowded: map[string]bool{}, latest: map[string]int64{}}
 	for _, status := range statuses {
 		most := maxActiveOwned
 		if status == InProgress {
@@ -127,8 +131,14 @@ func (s *Service) findWork(ctx context.Context, q querier, share int) (*work, er
 					continue
 				}
 				w.active[b.Account]++
+				w.latest[b.Account] = b.ExpiresAt
 			}
 			w.batches = append(w.batches, b)
+		}
+	}
+	for i := range w.batches {
+		if b := &w.batches[i]; b.Status == InProgress && b.wait.reason.isForBackend() {
+			delete(w.latest, b.Account)
 		}
 	}
 	for account := range w.crowded {

@@ -259,6 +259,68 @@ func TestBatchThatGivesUpItsPlaceDoesNotGetItBack(t *testing.T) {
 	}
 }
 
+func TestParkedBatchWithTheEarliestDeadlineRunsWhenItsModelHasRoom(t *testing.T) {
+	for name, shares := range map[string]int{"others run": 1, "others run, and others are due": 2} {
+		t.Run(name, func(t *testing.T) {
+			models := newSlowModels(3 * time.Second)
+			models.setFull("full", true)
+			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+				urgent := s.createLines(t, "k", "1h", "full")
+				time.Sleep(5 * time.Second)
+				for range shares {
+					s.fillShare(t, 100)
+				}
+				time.Sleep(time.Minute)
+				models.setFull("full", false)
+				time.Sleep(2 * time.Minute)
+				s.wantStatus(t, "when its model has room", urgent, Completed)
+			})
+		})
+	}
+}
+
+// However many batches with early deadlines wait for a model without room, those that run lose half of one place to them.
+func TestParkedBatchesTakeOnePlaceInTurns(t *testing.T) {
+	const parked, seconds = 15, 600
+	models := newSlowModels(time.Second)
+	models.setFull("full", true)
+	models.setFull("other", true)
+	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+		running := s.fillShare(t, 2*seconds)
+		for range parked {
+			s.createLines(t, "k", "12h", "full")
+		}
+		last := s.createLines(t, "k", "12h", "other")
+		time.Sleep(5 * time.Minute) // until all are parked
+		completed := func() (n [maxActiveOwned]int64) {
+			for i, id := range running {
+				n[i] = s.wantStatus(t, "for a model with room", id, InProgress).Counts.Completed
+			}
+			return n
+		}
+		before := completed()
+		models.setFull("other", false)
+		for range seconds {
+			time.Sleep(time.Second)
+			var due int
+			must(t, s.db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM batches WHERE status = 'in_progress' AND parked_at = 0`).Scan(&due))
+			if n := s.jobCount(); n > maxActiveOwned || due > maxActiveOwned+1 {
+				t.Fatalf("%d batches are in memory and %d are due, want at most %d and one more", n, due, maxActiveOwned)
+			}
+		}
+		for i, n := range completed() {
+			want := int64(seconds * 9 / 10)
+			if i == maxActiveOwned-1 { // the one with the latest deadline
+				want = seconds * 4 / 10
+			}
+			if n -= before[i]; n < want {
+				t.Errorf("batch %d has run %d lines of the %d for which its model had room, want %d", i, n, seconds, want)
+			}
+		}
+		s.wantStatus(t, "behind all that were parked before it", last, Completed)
+	})
+}
+
 func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) {
 	models := newSlowModels(time.Second)
 	models.refuse = func(model string) bool { return model == "large" }
