@@ -276,7 +276,9 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 		if now := waitOf(&st); first.wait != now {
 			a.keys = append(a.keys, parking{batch: first, wait: now})
 		}
-		return nil
+		if st.Reason != Budget { // which one that is to be validated does not need
+			return nil
+		}
 	}
 	all, err := parkedOf(ctx, p.db.Read(), first.Account, first.Key, &st, p.now(), maxParkedRead)
 	if err != nil {

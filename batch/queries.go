@@ -372,14 +372,15 @@ func firstParked(ctx context.Context, q querier, account, key string) (Batch, er
 	return b, err
 }
 
-// parkedOf returns parked batches of a key that may be due, those with the earliest deadlines first: not those whose lines the same
-// caps have refused.
+// parkedOf returns parked batches of a key that may be due, those with the earliest deadlines first: none in progress if the key may
+// send no lines, and not those whose lines the same caps have refused.
 func parkedOf(ctx context.Context, q querier, account, key string, st *Standing, now int64, limit int) ([]Batch, error) {
 	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
 		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
-			AND ($3 OR status <> 'in_progress' OR waits_for <> 'budget' OR resets_at <= $4 OR parked_caps <> $5 OR expires_at <= $4)
-			ORDER BY expires_at, seq LIMIT $6`,
-		account, key, st.Revoked, now, st.Caps, limit)
+			AND ($3 OR status <> 'in_progress' OR expires_at <= $4
+				OR $5 AND (waits_for <> 'budget' OR resets_at <= $4 OR parked_caps <> $6))
+			ORDER BY expires_at, seq LIMIT $7`,
+		account, key, st.Revoked, now, st.Reason == Nothing, st.Caps, limit)
 }
 
 // parkedForBackend reports whether an account has a parked batch that waits for a backend.

@@ -123,6 +123,19 @@ func TestBatchSaysThatItWaitsForItsKeyOrAccount(t *testing.T) {
 	g.checkResults(t, g.await(t, id, Completed), 3)
 }
 
+// A key that was paused may be without a budget when it is resumed.
+func TestParkedBatchIsValidatedWithoutABudget(t *testing.T) {
+	g := startService(t)
+	resets := time.Now().Add(time.Hour).Truncate(time.Second)
+	g.set("k", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	g.awaitReason(t, g.create(t, 1), Budget)
+	g.set("k", Standing{Reason: Key, Caps: 1})
+	id := g.create(t, 1)
+	poll.Until(t, "both are parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 2 })
+	g.set("k", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	poll.Until(t, "the second is validated", func() bool { return g.row(t, id).Status == InProgress })
+}
+
 func TestRevokedKeyEndsItsBatches(t *testing.T) {
 	g := startService(t)
 	settings := testSettings
