@@ -1,5 +1,5 @@
 import { basegate, expect, expectAccessible, signIn, test } from "./console.js";
-import { chooseKey, columns, done, event, generate, open, prompt } from "./workbench.js";
+import { chooseKey, closeTab, columns, done, event, generate, open, prompt } from "./workbench.js";
 
 // draftsIn returns the drafts that the browser keeps.
 const draftsIn = (page) => page.evaluate(() => new Promise((resolve, reject) => {
@@ -213,7 +213,7 @@ test("two tabs keep a draft each, and the next tab finds that of a closed one", 
     await expect(tab.locator("#progress")).toContainText("restored");
     await expect(prompt(tab)).toHaveValue(text);
   }
-  await second.close();
+  await closeTab(second);
   const third = await context.newPage();
   await open(third);
   await expect(prompt(third)).toHaveValue("In the second tab");
@@ -248,12 +248,12 @@ test("a new tab shows the newest draft of the closed ones, and the next one the 
     await prompt(tab).fill(text);
     await tab.goto("/usage"); // stores it
   }
-  await second.close();
+  await closeTab(second);
   const third = await context.newPage(); // the first tab is on another page, and keeps its draft
   await open(third);
   await expect(prompt(third)).toHaveValue("The newest one");
   await third.goto("/usage");
-  for (const tab of [page, third]) await tab.close();
+  for (const tab of [page, third]) await closeTab(tab);
   for (const text of ["The newest one", "The older one"]) {
     const next = await context.newPage();
     await open(next);

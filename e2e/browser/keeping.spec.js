@@ -231,6 +231,7 @@ test("edits in a tab that another one has taken over are kept beside it", async 
   await prompt(page).fill("Of the first tab, and more");
   await expect.poll(() => draftsIn(page)).toEqual([2, 2]);
   await prompt(second).fill("Of the second tab, and more");
+  await second.goto("/usage"); // stores it
   await second.close();
   await page.close();
   for (const text of ["Of the second tab, and more", "Of the first tab, and more"]) {

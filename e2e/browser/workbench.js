@@ -10,6 +10,16 @@ export async function open(page, path = "/workbench") {
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
 }
 
+// closeTab closes a tab and waits until its drafts are those of a closed one: the browser releases its lock a little later.
+export async function closeTab(tab) {
+  const other = await tab.context().newPage();
+  await other.goto("/usage");
+  const lock = await tab.evaluate(() => sessionStorage.getItem("basegate-workbench-tab"));
+  await tab.close();
+  await expect.poll(() => other.evaluate(async (name) => (await navigator.locks.query()).held.some((held) => held.name === name), lock)).toBe(false);
+  await other.close();
+}
+
 export async function generate(page, text, maxTokens = 8) {
   await prompt(page).fill(text);
   await page.locator("#p-max_tokens").fill(String(maxTokens));
