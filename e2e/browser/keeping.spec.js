@@ -41,6 +41,9 @@ async function generateLarge(page, text, n, each) {
   await page.unroute("**/console/api/completions*");
 }
 
+// leavingAsks reports whether the page asks before it is left.
+const leavingAsks = (page) => page.evaluate(() => !dispatchEvent(new Event("beforeunload", { cancelable: true })));
+
 async function save(page, name) {
   if (name) await page.getByRole("textbox", { name: "Name", exact: true }).fill(name);
   await page.getByRole("button", { name: "Save", exact: true }).click();
@@ -136,7 +139,12 @@ test("a tree of 20,000 tokens with 20 alternatives is kept through failed saves,
     await prompt(tab).fill(text);
     await expect(status(tab)).toHaveText("Edited");
   }
+  expect(await page.evaluate(() => {
+    document.getElementById("prompt").dispatchEvent(new Event("input"));
+    return !dispatchEvent(new Event("beforeunload", { cancelable: true }));
+  })).toBe(true); // such a tree takes a moment to store, and is too large for what can be kept at once
   for (const [tab, text] of [[page, "Changed in the first tab"], [second, "Changed in the second tab"]]) {
+    await expect.poll(() => leavingAsks(tab)).toBe(false);
     await tab.reload();
     await restored(tab);
     await expect(prompt(tab)).toHaveValue(text);

@@ -40,7 +40,7 @@ export class Drafts {
   }
 
   // forget makes what comes next another draft. written has the nodes of a draft as they are stored, by their ids.
-  forget() { this.draft = { id: newId(), written: new Map() }; }
+  forget() { Object.assign(this, { draft: { id: newId(), written: new Map() }, kept: 0 }); }
 
   get prompt() { return this.promptId() ?? "new"; }
 
@@ -100,16 +100,27 @@ export class Drafts {
     return [{ account, id, owner, prompt, tab, time: Date.now(), order: doc.order, selected: doc.selected, next: doc.next, fields }, changed, removed];
   }
 
+  // keepLast keeps the last changes where nothing must be waited for, and reports whether leaving the page now loses nothing: there is
+  // little room for them.
+  keepLast() {
+    const content = this.content();
+    if (this.stored === this.revision || this.kept === this.revision || !content || this.stopped || !this.started) return this.whole;
+    try {
+      keep(...this.changes(content, this.prompt), this.draft.written.size === 0);
+      this.kept = this.revision;
+    } catch { return false; }
+    return this.whole;
+  }
+
   // leave stores the draft while the page is left, when nothing can be waited for.
   leave() {
+    this.keepLast();
     const content = this.content();
     if (this.stored === this.revision || !content || this.stopped || !this.started) return;
-    const changes = this.changes(content, this.prompt);
-    try { keep(...changes, this.draft.written.size === 0); } catch { /* there is no room for it */ }
     try {
       const tx = store.write(this.db);
       tx.done.catch(() => {});
-      store.put(tx, ...changes);
+      store.put(tx, ...this.changes(content, this.prompt));
       tx.commit();
     } catch { /* storage may be disabled */ }
   }

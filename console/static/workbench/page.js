@@ -267,7 +267,7 @@ for (const id of ["prompt", "message"]) $(id).addEventListener("input", edited);
 $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("generate").click(); }); // unless it is disabled
 $("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });
 $("new").addEventListener("click", startOver);
-addEventListener("beforeunload", (event) => { if (state.unsaved && ($("prompt").value || isChat()) && !drafts.whole) event.preventDefault(); });
+addEventListener("beforeunload", (event) => { if (state.unsaved && ($("prompt").value || isChat()) && !drafts.keepLast()) event.preventDefault(); });
 addEventListener("pagehide", () => drafts.leave());
 await drafts.start();
 try {
