@@ -79,7 +79,7 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 			}
 		}
 		midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
-		time.Sleep(time.Until(midnight) - 30*time.Second)
+		pass(time.Until(midnight) - 30*time.Second)
 		db, err := database.Open(t.Context(), databasetest.SQLite(t, filepath.Join(dir, "base.db")), zap.NewNop())
 		must(err)
 		defer db.Close()
@@ -102,7 +102,7 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 		b, err := s.Create(t.Context(), "a", "k", "lines.jsonl", "24h", strings.NewReader(file.String()))
 		must(err)
 
-		time.Sleep(25*time.Second + 10*time.Millisecond) // between two looks at the budget
+		pass(25*time.Second + 10*time.Millisecond) // between two looks at the budget
 		d, err := s.Batch(t.Context(), b.ID)
 		must(err)
 		if d.Status != InProgress || d.Counts.Completed != 3 {
@@ -117,7 +117,7 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 			t.Errorf("before midnight it waits for %+v, want the budget until %d", w, midnight.Unix())
 		}
 
-		time.Sleep(15 * time.Second)
+		pass(15 * time.Second)
 		d, err = s.Batch(t.Context(), b.ID)
 		must(err)
 		if d.Status != Completed || d.Counts.Completed != 5 || d.Usage.TotalTokens != 50 {

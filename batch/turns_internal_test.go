@@ -110,6 +110,12 @@ func openSQLite(t *testing.T, dir string) (*database.DB, storage.Store) {
 	return db, store
 }
 
+// pass lets time pass, and waits for what is due at the end of it.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // timedService runs a test with the only gateway of a database, by the clock of the test.
 func timedService(t *testing.T, completer Completer, test func(*testing.T, *Service)) {
 	t.Helper()
@@ -146,7 +152,7 @@ func (s *Service) fillShare(t *testing.T, lines int) (ids []string) {
 		}
 		ids = append(ids, s.createLines(t, "k", "24h", prompts...))
 	}
-	time.Sleep(5 * time.Second)
+	pass(5 * time.Second)
 	return ids
 }
 
@@ -173,13 +179,13 @@ func TestBatchWithTheEarliestDeadlineGetsThePlaceOfAnother(t *testing.T) {
 					models.set("k2", Standing{Reason: Budget})
 				}
 				urgent := []string{s.createLines(t, "k2", "1h", "u1", "u1"), s.createLines(t, "k2", "1h", "u2", "u2")}
-				time.Sleep(20 * time.Second)
+				pass(20 * time.Second)
 				models.set("k2", Standing{Caps: 1})
-				time.Sleep(20 * time.Second)
+				pass(20 * time.Second)
 				for _, id := range urgent {
 					s.wantStatus(t, "while others run", id, Completed)
 				}
-				time.Sleep(6 * time.Minute)
+				pass(6 * time.Minute)
 				for _, id := range running {
 					if d := s.wantStatus(t, "after all", id, Completed); d.Counts.Completed != 300 {
 						t.Errorf("the counts are %+v", d.Counts)
@@ -199,15 +205,15 @@ func TestBatchesEndWhileOthersOfTheirAccountRun(t *testing.T) {
 		expires, revoked := s.createLines(t, "spent", "1h", "u"), s.createLines(t, "spent2", "48h", "u")
 		waits := s.createLines(t, "k2", "48h", "u") // for its turn
 		models.set("spent2", Standing{Reason: Budget})
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		for _, key := range []string{"spent2", "k2"} {
 			models.set(key, Standing{Reason: Key, Revoked: true})
 		}
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		s.wantStatus(t, "a parked batch of a revoked key", revoked, StatusCancelled)
 		s.wantStatus(t, "a batch of a revoked key that waits for its turn", waits, StatusCancelled)
 		s.wantStatus(t, "before its deadline", expires, InProgress)
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		s.wantStatus(t, "after its deadline", expires, Expired)
 	})
 }
@@ -226,10 +232,10 @@ func TestBatchThatIsCancelledBeforeItsTurnRunsNoLine(t *testing.T) {
 	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 		s.fillShare(t, 500)
 		id := s.createLines(t, "k", "48h", slices.Repeat([]string{"late"}, lines)...)
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		s.wantStatus(t, "before its turn", id, InProgress)
 		must(t, s.Cancel(t.Context(), id))
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		d := s.wantStatus(t, "after its cancellation", id, StatusCancelled)
 		if n := sent.Load(); n != 0 || d.Counts.Failed != lines {
 			t.Errorf("%d lines were sent, and the counts are %+v, want none and %d failures", n, d.Counts, lines)
@@ -248,11 +254,11 @@ func TestBatchThatGivesUpItsPlaceDoesNotGetItBack(t *testing.T) {
 				for range maxActiveOwned {
 					s.createLines(t, "k", "12h", "full")
 				}
-				time.Sleep(5 * time.Second)
+				pass(5 * time.Second)
 				last := s.createLines(t, key, "24h", "free")
-				time.Sleep(time.Minute) // it has had a turn
+				pass(time.Minute) // it has had a turn
 				models.setFull("free", false)
-				time.Sleep(time.Minute)
+				pass(time.Minute)
 				s.wantStatus(t, "with a model that has room", last, Completed)
 			})
 		})
@@ -266,13 +272,13 @@ func TestParkedBatchWithTheEarliestDeadlineRunsWhenItsModelHasRoom(t *testing.T)
 			models.setFull("full", true)
 			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 				urgent := s.createLines(t, "k", "1h", "full")
-				time.Sleep(5 * time.Second)
+				pass(5 * time.Second)
 				for range shares {
 					s.fillShare(t, 100)
 				}
-				time.Sleep(time.Minute)
+				pass(time.Minute)
 				models.setFull("full", false)
-				time.Sleep(2 * time.Minute)
+				pass(2 * time.Minute)
 				s.wantStatus(t, "when its model has room", urgent, Completed)
 			})
 		})
@@ -291,7 +297,7 @@ func TestParkedBatchesTakeOnePlaceInTurns(t *testing.T) {
 			s.createLines(t, "k", "12h", "full")
 		}
 		last := s.createLines(t, "k", "12h", "other")
-		time.Sleep(5 * time.Minute) // until all are parked
+		pass(5 * time.Minute) // until all are parked
 		completed := func() (n [maxActiveOwned]int64) {
 			for i, id := range running {
 				n[i] = s.wantStatus(t, "for a model with room", id, InProgress).Counts.Completed
@@ -301,7 +307,7 @@ func TestParkedBatchesTakeOnePlaceInTurns(t *testing.T) {
 		before := completed()
 		models.setFull("other", false)
 		for range seconds {
-			time.Sleep(time.Second)
+			pass(time.Second)
 			var due int
 			must(t, s.db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM batches WHERE status = 'in_progress' AND parked_at = 0`).Scan(&due))
 			if n := s.jobCount(); n > maxActiveOwned || due > maxActiveOwned+1 {
@@ -326,9 +332,9 @@ func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) 
 	models.refuse = func(model string) bool { return model == "large" }
 	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 		id := s.createLines(t, "k", "24h", "small", "large", "small", "large")
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		models.setFull("small", true) // which it needs no more
-		time.Sleep(15 * time.Second)
+		pass(15 * time.Second)
 		d := s.wantStatus(t, "with lines over the budget", id, InProgress)
 		if w := d.WaitingFor; w == nil || w.Reason != Budget || d.Counts.Completed != 2 || s.jobCount() != 0 {
 			t.Errorf("it waits for %+v with %+v and %d jobs, want the budget, two results and none", w, d.Counts, s.jobCount())
@@ -358,7 +364,7 @@ func TestBatchIsParkedOnlyIfTheSameCapsRefuseAllItsLines(t *testing.T) {
 					prompts[i] = fmt.Sprintf("m %03d", i)
 				}
 				id := s.createLines(t, "k", "24h", prompts...)
-				time.Sleep(time.Minute)
+				pass(time.Minute)
 				d := s.wantStatus(t, "with lines over the budget", id, InProgress)
 				if d.Counts.Completed != 1 || s.jobCount() != 0 {
 					t.Errorf("the counts are %+v with %d jobs, want the line that fits and none", d.Counts, s.jobCount())
@@ -471,10 +477,10 @@ func TestBatchWithoutLinesLeftWaitsForNoBudget(t *testing.T) {
 		must(t, s.Start(t.Context()))
 		defer s.Close()
 		id := s.createLines(t, "k", "24h", slices.Repeat([]string{"m"}, lines)...)
-		time.Sleep(20 * time.Second)
+		pass(20 * time.Second)
 		s.wantStatus(t, "while its results cannot be made final", id, Finalizing)
 		fails.Store(false)
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		s.wantStatus(t, "when its storage is back", id, Completed)
 	})
 }

@@ -414,7 +414,7 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 				completer.mu.Lock()
 				completer.standing = c.standing
 				completer.mu.Unlock()
-				time.Sleep(time.Hour)
+				pass(time.Hour)
 				completer.mu.Lock()
 				if completer.boots != 0 {
 					t.Errorf("the model was started %d times", completer.boots)
@@ -426,7 +426,7 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 				if d.WaitingFor == nil || d.WaitingFor.Reason != c.reason || s.jobCount() != 0 {
 					t.Errorf("the batch waits for %+v with %d jobs, want %s and none", d.WaitingFor, s.jobCount(), c.reason)
 				}
-				time.Sleep(10 * time.Second)
+				pass(10 * time.Second)
 				completer.mu.Lock()
 				if completer.boots == 0 {
 					t.Error("the model was not started for a line that fits")
@@ -489,9 +489,9 @@ func TestBatchesThatWaitForABackendTakeTurns(t *testing.T) {
 		for range 2 * maxActiveOwned {
 			create("full", "12h")
 		}
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		last := create("free", "24h")
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		d, err := s.Batch(t.Context(), last)
 		must(t, err)
 		if d.Status != Completed {
@@ -500,7 +500,7 @@ func TestBatchesThatWaitForABackendTakeTurns(t *testing.T) {
 		models.mu.Lock()
 		models.free = true // also batches have room that are parked
 		models.mu.Unlock()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if n, err := countUnfinished(t.Context(), db.Read(), "a"); err != nil || n != 0 {
 			t.Errorf("%d batches have not ended though both models have room, %v", n, err)
 		}
