@@ -135,14 +135,16 @@ test("a tree of 20,000 tokens with 20 alternatives is kept through failed saves,
   const second = await context.newPage();
   await open(second, page.url());
   await lastTokens(second, n, each);
+  expect(await page.evaluate(() => {
+    const prompt = document.getElementById("prompt");
+    prompt.value = "Changed";
+    prompt.dispatchEvent(new Event("input"));
+    return !dispatchEvent(new Event("beforeunload", { cancelable: true }));
+  })).toBe(true); // such a tree takes a moment to store, and is too large for what can be kept at once
   for (const [tab, text] of [[page, "Changed in the first tab"], [second, "Changed in the second tab"]]) {
     await prompt(tab).fill(text);
     await expect(status(tab)).toHaveText("Edited");
   }
-  expect(await page.evaluate(() => {
-    document.getElementById("prompt").dispatchEvent(new Event("input"));
-    return !dispatchEvent(new Event("beforeunload", { cancelable: true }));
-  })).toBe(true); // such a tree takes a moment to store, and is too large for what can be kept at once
   for (const [tab, text] of [[page, "Changed in the first tab"], [second, "Changed in the second tab"]]) {
     await expect.poll(() => leavingAsks(tab)).toBe(false);
     await tab.reload();
