@@ -341,10 +341,9 @@ func (j *job) doneUntried(source *source, o *outcome) {
 		j.waits(o.reason, time.Time{})
 	}
 	now := time.Now()
-	switch {
-	case o.asked && source.chosen.length == 0:
+	if o.asked && source.chosen.length == 0 {
 		source.chosen, source.askAfter = o.line, now.Add(o.delay)
-	default:
+	} else {
 		source.putBack(o.line, o.delay)
 	}
 	if o.unreadable {

@@ -98,21 +98,24 @@ func (j *job) parkWaiting(now time.Time) (forBackend time.Duration) {
 		return waited
 	case j.reason == Budget && !j.blocked && !j.isUnfit():
 	case waited >= parkAfter:
-		j.closed = true
-		j.cancel(errParked)
+		j.endParked()
 	}
 	return 0
+}
+
+// endParked ends the job, whose batch becomes a row. The caller holds the job's lock.
+func (j *job) endParked() {
+	j.closed = true
+	j.cancel(errParked)
 }
 
 // parkForTurn ends the job for the turn of another batch of its account, unless a line runs or none is left.
 func (j *job) parkForTurn() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !j.isParkable() {
-		return
+	if j.isParkable() {
+		j.endParked()
 	}
-	j.closed = true
-	j.cancel(errParked)
 }
 
 // yield ends the job for a batch of its account with an earlier deadline, once the last of the lines that run is recorded.
@@ -125,12 +128,10 @@ func (j *job) yield() {
 
 // parkIfYields ends a job that is to yield, unless a line runs or none is left. The caller holds the job's lock.
 func (j *job) parkIfYields() {
-	if !j.yields || !j.isParkable() {
-		return
+	if j.yields && j.isParkable() {
+		j.waiting = waiting{}
+		j.endParked()
 	}
-	j.waiting = waiting{}
-	j.closed = true
-	j.cancel(errParked)
 }
 
 // isUnfit reports whether the budget has refused each line that is left. The caller holds the job's lock.
