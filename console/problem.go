@@ -3,13 +3,11 @@ package console
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
@@ -229,25 +227,18 @@ func (c *Console) sendAPIError(r *request, err error) {
 	}
 }
 
-const (
-	// maxDiscard limits how much of a refused body is read, in bytes.
-	maxDiscard      = maxPrompt
-	discardPatience = 5 * time.Second
-)
+// maxDiscard limits how much of a refused body is read, in bytes.
+const maxDiscard = maxPrompt
 
-// discardBody reads the rest of a body before the response that refuses it: otherwise a client that is still sending would
-// find its connection reset before it reads the response. The deadline is not cleared, since net/http also reads on, before
-// or after it sends the response. A body that has failed has its deadline, and nothing more to read.
+// discardBody reads the rest of a body before the response that refuses it. A body that has failed has its deadline, and nothing more
+// to read.
 func (r *request) discardBody(most int64) {
 	if r.body.discarded || r.body.Failed != nil {
 		return
 	}
 	r.body.discarded = true
-	if http.NewResponseController(r.Response()).SetReadDeadline(time.Now().Add(discardPatience)) != nil {
-		return
-	}
 	if r.Request().Header.Get("Expect") != "" && !r.body.awaited { // then nothing comes unless it is asked for, as a read does
-		return
+		most = 0
 	}
-	io.CopyN(io.Discard, r.body.arriving, most) //nolint:errcheck // best effort
+	bodyrate.Discard(r.Response(), r.body.arriving, most)
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"basegate/admission"
 	apierr "basegate/errors"
@@ -107,30 +106,21 @@ func (x *exchange) expectsNothingElse() bool {
 	return !slices.ContainsFunc(x.r.Header["Expect"], func(value string) bool { return !strings.EqualFold(value, "100-continue") })
 }
 
-const (
-	// maxDiscard limits how much of an unwanted body is read if the client has a valid key, in bytes. For other clients the
-	// limit is that of a body.
-	maxDiscard     = 64 << 20
-	discardTimeout = 5 * time.Second
-)
+// maxDiscard limits how much of an unwanted body is read if the client has a valid key, in bytes. For other clients the limit
+// is that of a body.
+const maxDiscard = 64 << 20
 
-// discardBody reads an unwanted body before the response that refuses it: otherwise a client that is still sending would
-// see a connection reset in place of the response. The read deadline stays set, because net/http reads on, before or after
-// it sends the response, for as long as that takes.
+// discardBody reads an unwanted body before the response that refuses it.
 func (x *exchange) discardBody() {
 	if x.delivery.bodyRead || x.r.Body == http.NoBody {
 		return
 	}
-	control := http.NewResponseController(x.w)
-	if control.SetReadDeadline(time.Now().Add(discardTimeout)) != nil {
-		return
-	}
-	if len(x.r.Header["Expect"]) > 0 {
-		return // the client may wait for "100 Continue"; package strict has blanked any other expectation
-	}
 	most := x.settings.MaxBodyBytes
-	if x.caller.payer.Key != "" {
+	switch {
+	case len(x.r.Header["Expect"]) > 0: // the client may wait for "100 Continue"; package strict has blanked any other expectation
+		most = 0
+	case x.caller.payer.Key != "":
 		most = max(most, maxDiscard)
 	}
-	io.CopyN(io.Discard, x.r.Body, most) //nolint:errcheck // best effort
+	bodyrate.Discard(x.w, x.r.Body, most)
 }

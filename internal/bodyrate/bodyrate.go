@@ -16,6 +16,8 @@ const (
 	Window = 10 * time.Second
 	// MinBytes must arrive in every Window.
 	MinBytes = 64 << 10
+
+	discardTimeout = 5 * time.Second
 )
 
 // Reader is the body of a request that arrives. It limits how slowly it may come by the connection's read deadline. Only time
@@ -59,6 +61,16 @@ func (r *Reader) Read(p []byte) (int, error) {
 
 // End removes the read deadline.
 func (r *Reader) End() { r.setDeadline(time.Time{}) }
+
+// Discard reads the rest of a body, at most so many bytes and for five seconds, before the response that refuses it: otherwise a
+// client that is still sending would see a connection reset in place of the response. With 0 it reads nothing, for a client that
+// waits for "100 Continue", which a read asks for. The read deadline stays set in each case, since net/http also reads on, before or
+// after it sends the response, for as long as that takes.
+func Discard(w http.ResponseWriter, body io.Reader, most int64) {
+	if http.NewResponseController(w).SetReadDeadline(time.Now().Add(discardTimeout)) == nil {
+		io.CopyN(io.Discard, body, most) //nolint:errcheck // best effort
+	}
+}
 
 func (r *Reader) setDeadline(deadline time.Time) {
 	r.control.SetReadDeadline(deadline) //nolint:errcheck // a connection without deadlines has no slow bodies
