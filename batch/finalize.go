@@ -117,11 +117,12 @@ func (r *recorder) setStatus(ctx context.Context, to Status, finals []finalFile,
 	s := r.service
 	changed := false
 	err := s.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) (err error) {
-		if changed, err = setStatus(ctx, tx, r.batch.seq, to, s.now(), from...); err != nil {
+		now := s.now()
+		if changed, err = setStatus(ctx, tx, r.batch.seq, to, now, from...); err != nil {
 			return err
 		}
 		for i := range finals {
-			if err := finals[i].write(ctx, tx, s.cluster != nil, s.now()+s.keepOf(&r.batch)); err != nil {
+			if err := finals[i].write(ctx, tx, s.cluster != nil, now+s.keepOf(&r.batch)); err != nil {
 				return err
 			}
 		}

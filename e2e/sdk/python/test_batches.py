@@ -57,7 +57,7 @@ def test_file_to_results(client):
     assert batch.usage.output_tokens > 0 and batch.usage.input_tokens_details.cached_tokens >= 0
     assert batch.model_extra["waiting_for"] is None
     output = client.files.retrieve(batch.output_file_id)
-    assert output.purpose == "batch_output" and output.expires_at - output.created_at == 7200
+    assert output.purpose == "batch_output" and output.expires_at - batch.completed_at == 7200
     content = client.files.content(output.id)
     assert len(content.content) == output.bytes
     results = {r["custom_id"]: r["response"] for r in map(json.loads, content.text.splitlines())}
