@@ -135,7 +135,8 @@ func (b *Backend) follow(r *lease) {
 	}
 	if r.fence > c.seen { // the row of an own operation may still have a hold that this gateway has ended meanwhile
 		ended := r.mine && c.seen != 0 && !b.life.stoppedByOperator
-		ordered := b.life.stoppedByOperator && b.life.state == Draining && !c.remote // here, and no row says so yet
+		// here, and no row says so yet: the backend drains, or the drain waits for its lease
+		ordered := b.life.stoppedByOperator && !c.remote && (b.life.state == Draining || c.pending > 0)
 		b.life.stoppedByOperator = ordered || r.held && !ended
 	}
 	c.seen, c.held = r.fence, r.held
