@@ -16,7 +16,7 @@ export const test = base.extend({
   page: async ({ page }, use) => {
     const violations = collectViolations(page);
     await use(page);
-    await page.unrouteAll({ behavior: "ignoreErrors" }); // a handler may still fetch, and would fail when the page is closed
+    if (!page.isClosed()) await page.unrouteAll({ behavior: "ignoreErrors" }); // a handler may still fetch, and would fail when the page is closed
     expect(violations).toEqual([]);
   },
 });
