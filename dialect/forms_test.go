@@ -339,6 +339,23 @@ func TestEternalAIBounds(t *testing.T) {
 	}
 }
 
+// A long string that ends near the end of the body is not read by the JSON decoder, whose offsets then begin anew.
+func TestFieldsOfADialectFollowALongPrompt(t *testing.T) {
+	prompt := strings.Repeat("a", 2000)
+	eternal, err := forms["eternalai"].parse([]byte(`{"model": "m", "prompt": "`+prompt+`", "suffix": null, "chain_id": "45762"}`), limits)
+	if err != nil || eternal.ChainID != "45762" {
+		t.Errorf("chain id %q, want 45762; %v", eternal.ChainID, err)
+	}
+	lamini, err := forms["lamini"].parse([]byte(`{"model_name": "m", "prompt": "`+prompt+`", "output_type": {"a": "int"}}`), limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(lamini.Request.Upstream(validate.Edits{Model: "c"}).Append(nil))
+	if want := `"structured_outputs":{"json":{"type":"object","properties":{"a":{"type":"integer"}}`; !strings.Contains(got, want) {
+		t.Errorf("got %s, want it to contain %s", got, want)
+	}
+}
+
 // The fields of Lamini's form become those of a completion, in their order, with the schema of output_type at the end.
 func TestLaminiBodiesForABackend(t *testing.T) {
 	const schema = `{"type":"object","properties":{"z":{"type":"integer"},"a \"b\"":{"type":"string"},"f":{"type":"number"},"b":{"type":"boolean"}},` +

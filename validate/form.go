@@ -79,7 +79,7 @@ func Value(check func(value []byte) (wrong string)) Reader {
 		if err != nil {
 			return err
 		}
-		value := p.body[start:p.decoder.InputOffset()]
+		value := p.body[start:p.offset()]
 		if len(value) > maxStructured {
 			return p.invalid(f, "a value of "+strconv.Itoa(len(value))+" bytes")
 		}
