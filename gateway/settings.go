@@ -159,6 +159,7 @@ var restartSettings = []struct {
 	{"database.migrate", func(c *config.Config) any { return c.Database.Migrate }},
 	{"database.path", func(c *config.Config) any { return c.Database.Path }},
 	{"database.flush", func(c *config.Config) any { return c.Database.Flush }},
+	{"database.keep_requests", func(c *config.Config) any { return c.Database.KeepRequests }},
 	{"files.url", func(c *config.Config) any { return filesLocation(c) }},
 	{"receipts", func(c *config.Config) any { return c.Receipts }},
 	{"upstream.connect_timeout", func(c *config.Config) any { return c.Upstream.ConnectTimeout }},
