@@ -254,10 +254,10 @@ func TestHostileUsersAtOnce(t *testing.T) {
 	t.Logf("before the attack: %v", startHonestClient(t, g.url, honest, time.Second)())
 
 	log := g.watchLog(ctx)
+	began := time.Now() // the first attacks flood while the last ones still open their connections
 	for name, u := range users {
 		list[name](ctx, u)
 	}
-	began := time.Now()
 	others := &hostileLoad{gateway: g, backend: quick, done: done}
 	others.uploadWhile(t, uploading)
 	turns := others.takeTurns(t, patient, users[manyKeys])
