@@ -15,9 +15,10 @@ import (
 	"basegate/internal/poll"
 )
 
-// fullEngine runs one request at a time, and its completions wait for release.
+// fullEngine is an engine whose completions wait for release.
 type fullEngine struct {
 	url      string
+	full     atomic.Bool  // it reports that it runs one request, and that all others wait
 	running  atomic.Int64 // requests that have arrived and not ended
 	readings atomic.Int64 // of its load
 	release  chan struct{}
@@ -44,7 +45,10 @@ func startFullEngine(t *testing.T) *fullEngine {
 	e.url = startBackendOf(t, "0.33.0", complete, func(*http.Request) bool { return true }, func(mux *http.ServeMux) {
 		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 			all := e.running.Load()
-			running := min(all, 1)
+			running := all
+			if e.full.Load() {
+				running = min(all, 1)
+			}
 			fmt.Fprintf(w, "vllm:num_requests_running %d\nvllm:num_requests_waiting %d\n", running, all-running)
 			e.readings.Add(1)
 		})
@@ -77,6 +81,7 @@ func TestARequestIsHeldBackWhileItsBackendIsFull(t *testing.T) {
 		all = append(all, h.completeAsync(t.Context(), body))
 	}
 	poll.Until(t, "all have arrived", func() bool { return e.running.Load() == 8 })
+	e.full.Store(true) // not before: a probe between two of the requests would hold back the others
 	before := e.readings.Load()
 	poll.Until(t, "the gateway knows that seven wait", func() bool { return e.readings.Load() >= before+3 })
 
