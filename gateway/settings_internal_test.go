@@ -5,17 +5,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"basegate/config"
 )
 
-func TestChangedFastPathNeedsARestart(t *testing.T) {
+func TestChangedSettingsThatNeedARestartAreNamed(t *testing.T) {
 	old, next := config.Default(), config.Default()
 	if got := needsRestart(old, next); len(got) > 0 {
 		t.Errorf("equal configurations: got %v, want nothing", got)
 	}
 	next.Server.FastPath = !old.Server.FastPath
-	if got, want := needsRestart(old, next), []string{"server.fast_path"}; !slices.Equal(got, want) {
+	next.Database.KeepRequests += time.Hour
+	if got, want := needsRestart(old, next), []string{"server.fast_path", "database.keep_requests"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
