@@ -65,9 +65,10 @@ def test_list(client):
     assert len(texts) == 2 and all(isinstance(t, str) for t in texts)
 
 
-def test_output_type(client):
+@pytest.mark.parametrize("times", [1, 60])  # the client sends the type behind the prompt, which may be long
+def test_output_type(client, times):
     output = client.generate(
-        "How old is Carl, the llama with a hat?",
+        "How old is Carl, the llama with a hat? " * times,
         output_type={"name": "str", "age": "int", "height": "float", "hat": "bool"},
         max_new_tokens=200,
     )
