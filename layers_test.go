@@ -21,8 +21,8 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "config", "docs", "quota", "database", "mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "stream", "usage", "refusals", "history", "notify", "sso", "database/transfer", "http1/client", "http1/server", "storage", "internal/postgrestest", "internal/s3test"},
+	{"errors", "gateway/config", "docs", "quota", "database", "gateway/mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
+	{"validate", "breaker", "stream", "usage", "refusals", "history", "gateway/notify", "sso", "database/transfer", "http1/client", "http1/server", "storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "prompts", "budget", "fleet", "receipt", "internal/databasetest"},
 	{"report", "budget/cluster", "database/consistency"},
 	{"proxy", "console", "batch"},
@@ -135,7 +135,7 @@ func violation(from, to string) string {
 		return fmt.Sprintf("(floor %d) imports %s (floor %d)", floor(from), to, floor(to))
 	case floor(to) < 0:
 		return fmt.Sprintf("(floor %d) imports %s, which is on no floor", floor(from), to)
-	case to == "config" && !slices.Contains(configured, from):
+	case to == "gateway/config" && !slices.Contains(configured, from):
 		return fmt.Sprintf("imports config, as only %s may", strings.Join(configured, ", "))
 	}
 	return ""
@@ -152,18 +152,18 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 	}
 	got, err := violations(fstest.MapFS{
 		"main.go":                   file("os", "basegate/cli"),
-		"gateway/gateway.go":        file("basegate/config", "basegate/identity", "basegate/proxy", "basegate/errors"),
-		"proxy/fine_test.go":        file("basegate/gateway", "basegate/config"),
+		"gateway/gateway.go":        file("basegate/gateway/config", "basegate/identity", "basegate/proxy", "basegate/errors"),
+		"proxy/fine_test.go":        file("basegate/gateway", "basegate/gateway/config"),
 		"proxy/node_modules/x/x.go": file("basegate/gateway"),
 		"proxy/testdata/x.go":       file("basegate/gateway"),
 		".ci/x.go":                  file("basegate/gateway"),
 		"e2e/serve_test.go":         file("basegate/mockvllm", "example.com/other/gateway"),
-		"config/suggest.go":         file("basegate/internal/suggest"),
+		"gateway/config/suggest.go": file("basegate/internal/suggest"),
 		"internal/suggest/x.go":     file("strings"),
 
 		"bench/main.go":        file("basegate/validate"),
 		"breaker/breaker.go":   file("basegate/validate"),
-		"budget/budget.go":     file("basegate/config"),
+		"budget/budget.go":     file("basegate/gateway/config"),
 		"database/database.go": file("basegate/nowhere"),
 		"e2e/inside_test.go":   file("basegate/errors"),
 		"identity/keys.go":     file("basegate/proxy"),

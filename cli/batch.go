@@ -16,9 +16,9 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/batch"
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/proxy"
 )

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
 	"basegate/gateway"
+	"basegate/gateway/config"
 )
 
 // finding is one row of the table that check prints.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"basegate/config"
 	"basegate/gateway"
+	"basegate/gateway/config"
 )
 
 // certificateWarning is how long before the end of a certificate check warns of it. Certificates that are renewed by

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 )
 
 // serverTimeout limits the check of a PostgreSQL server, of which a single query may take statement_timeout.

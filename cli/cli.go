@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/identity"
 )
 

@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/database/consistency"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/usage"
 )

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 const dockerSocketWarning = "this process can open Docker's socket, which is equivalent to root on this machine, and no launch " +

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // The warning is about a socket that this process can open and that no launch command needs. DOCKER_HOST names the test's

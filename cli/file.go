@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"basegate/batch"
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/identity"
 )
 

@@ -16,10 +16,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
 	"basegate/gateway"
+	"basegate/gateway/config"
 )
 
 func newGateway() *cobra.Command {

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"basegate/budget/cluster"
-	"basegate/config"
 	"basegate/database"
+	"basegate/gateway/config"
 )
 
 func newGatewayList() *cobra.Command {

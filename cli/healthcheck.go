@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/config"
 	"basegate/database"
+	"basegate/gateway/config"
 )
 
 // healthTimeout limits the request of check --live, below the 5 s timeout of the image's health check.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/identity"
 )
 

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
 	"basegate/gateway"
+	"basegate/gateway/config"
 )
 
 func newModel() *cobra.Command {

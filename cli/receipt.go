@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/receipt"
 )
 

@@ -13,9 +13,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/gateway"
-	"basegate/logwriter"
+	"basegate/gateway/config"
+	"basegate/gateway/logwriter"
 )
 
 // startGateway is the command `startgateway`: it runs the gateway of config.yaml until the end of the script, with $MOCK

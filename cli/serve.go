@@ -15,9 +15,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"basegate/config"
 	"basegate/gateway"
-	"basegate/logwriter"
+	"basegate/gateway/config"
+	"basegate/gateway/logwriter"
 )
 
 func newServe() *cobra.Command {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/parity"
 	"basegate/quota"

@@ -14,11 +14,11 @@ import (
 
 	"basegate/breaker"
 	"basegate/budget"
-	"basegate/config"
 	"basegate/console"
 	"basegate/fleet"
+	"basegate/gateway/config"
+	"basegate/gateway/notify"
 	"basegate/identity"
-	"basegate/notify"
 	"basegate/quota"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"basegate/notify"
+	"basegate/gateway/notify"
 )
 
 // Limits of feedback.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // manage replaces the fleet's models with one that the gateway can start and stop, whose programs do not exist.

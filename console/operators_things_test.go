@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // Pages of a user say nothing of what the operator runs: commands, addresses, names of backends and settings.

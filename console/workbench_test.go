@@ -15,9 +15,9 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/config"
 	"basegate/console"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/databasetest"
 	"basegate/mockvllm"
 )

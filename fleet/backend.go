@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/breaker"
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/validate"
 )
 

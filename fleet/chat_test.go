@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 )
 

@@ -7,8 +7,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/breaker"
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 )
 
 func TestCheckServableStartsNothing(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 	"basegate/mockvllm"

@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/breaker"
-	"basegate/config"
 	"basegate/database"
+	"basegate/gateway/config"
 )
 
 // Settings are shared by all backends.

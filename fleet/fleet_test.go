@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/breaker"
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 )

@@ -23,9 +23,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 	"basegate/mockvllm"

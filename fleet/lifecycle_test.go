@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/breaker"
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"basegate/admission"
 	"basegate/breaker"
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 var (

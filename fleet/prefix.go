@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"basegate/breaker"
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // Requests whose prompts begin alike go to the same backend, whose prefix cache has the beginning. So do those for which the

@@ -13,8 +13,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/http1/client"
 	"basegate/internal/poll"
 )

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"sync"
 
-	"basegate/config"
 	"basegate/database"
+	"basegate/gateway/config"
 	"basegate/validate"
 )
 

@@ -7,9 +7,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 	"basegate/validate"
 )

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/breaker"
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 )
 
 // A backend is ready only if /v1/models, requested with its key, lists the checkpoint.

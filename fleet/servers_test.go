@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 )
 

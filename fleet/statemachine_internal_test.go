@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/breaker"
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // apply locks b.mu and applies an event.

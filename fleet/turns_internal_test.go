@@ -17,7 +17,7 @@ import (
 
 	"basegate/admission"
 	"basegate/breaker"
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // contains reports whether a recurring window contains a time. It keeps no state, so clock changes can neither skip a

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 func timeOfDay(hour, minute int) time.Duration {

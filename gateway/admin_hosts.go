@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // requireAdminHost is middleware that refuses requests whose Host is a name that anyone could have registered. A page in

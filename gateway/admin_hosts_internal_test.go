@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 func TestAdminListenerServesOnlyHostsItIsAddressedBy(t *testing.T) {

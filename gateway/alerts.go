@@ -11,12 +11,12 @@ import (
 
 	"basegate/batch"
 	"basegate/budget"
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
+	"basegate/gateway/mail"
+	"basegate/gateway/notify"
 	"basegate/history"
 	"basegate/identity"
-	"basegate/mail"
-	"basegate/notify"
 )
 
 func notifySettings(c *config.Config) notify.Settings {

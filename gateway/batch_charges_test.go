@@ -15,8 +15,8 @@ import (
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 )

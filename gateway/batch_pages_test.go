@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/tidwall/gjson"
 
-	"basegate/config"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/mockvllm"

@@ -9,9 +9,9 @@ import (
 	"basegate/admission"
 	"basegate/batch"
 	"basegate/budget/cluster"
-	"basegate/config"
 	"basegate/database"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/proxy"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // certificatePollInterval is how often the files of the certificate are compared with what is in force. certbot and

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // newCertificate returns a certificate and its key in PEM.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/mockvllm"
 )
 

@@ -14,12 +14,12 @@ import (
 	"basegate/admission"
 	"basegate/budget"
 	"basegate/budget/cluster"
-	"basegate/config"
 	"basegate/console"
 	"basegate/database"
 	"basegate/database/consistency"
 	"basegate/database/postgres"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/internal/wait"
 	"basegate/proxy"
 )

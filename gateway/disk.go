@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/gateway/notify"
 	"basegate/history"
-	"basegate/notify"
 )
 
 const (

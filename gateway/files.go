@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/storage"
 )
 

@@ -20,9 +20,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/internal/databasetest"
 	"basegate/internal/loopback"

@@ -17,9 +17,9 @@ import (
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/quota"

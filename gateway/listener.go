@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/http1/server"
 	"basegate/http1/strict"
 	"basegate/proxy"

@@ -16,9 +16,9 @@ import (
 	"github.com/emersion/go-smtp"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/quota"
 )

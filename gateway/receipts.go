@@ -11,8 +11,8 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"basegate/config"
 	apierr "basegate/errors"
+	"basegate/gateway/config"
 	"basegate/proxy"
 	"basegate/receipt"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 func TestChangedSettingsThatNeedARestartAreNamed(t *testing.T) {

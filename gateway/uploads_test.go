@@ -22,9 +22,9 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 )

@@ -18,12 +18,12 @@ import (
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
-	"basegate/config"
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
+	"basegate/gateway/logwriter"
 	"basegate/identity"
 	"basegate/internal/databasetest"
-	"basegate/logwriter"
 	"basegate/mockvllm"
 	"basegate/parity"
 )

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/mockvllm"
 	"basegate/proxy"

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/internal/poll"
 	"basegate/quota"
 )

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/quota"
 )
 

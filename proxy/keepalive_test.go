@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"basegate/admission"
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/internal/poll"
 	"basegate/quota"

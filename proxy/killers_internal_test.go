@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/breaker"
-	"basegate/config"
 	"basegate/fleet"
+	"basegate/gateway/config"
 )
 
 // runs returns the runs of the engines of n backends.

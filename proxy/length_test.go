@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/mockvllm"
 	"basegate/proxy"
 )

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"basegate/config"
+	"basegate/gateway/config"
 	"basegate/proxy"
 )
 

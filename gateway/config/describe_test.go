@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // settingsOf returns the settings of a configuration by their keys.

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"basegate/logwriter"
+	"basegate/gateway/logwriter"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -25,7 +25,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"basegate/notify"
+	"basegate/gateway/notify"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

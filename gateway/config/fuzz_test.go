@@ -10,7 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 var diagnosticLine = regexp.MustCompile(`^config\.yaml:[1-9][0-9]*: .`)

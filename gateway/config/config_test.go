@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 var update = flag.Bool("update", false, "rewrite the diagnostics in testdata")

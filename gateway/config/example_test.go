@@ -9,13 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // example returns config.yaml, which lists every key with its default, as git has it: README tells users to edit the file.
 func example(tb testing.TB) []byte {
 	tb.Helper()
-	text, err := os.ReadFile("../config.yaml")
+	text, err := os.ReadFile("../../config.yaml")
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 func TestMailNamesAreCheckedAsServersWould(t *testing.T) {

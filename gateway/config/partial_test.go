@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 const validModels = `models: [{id: m, checkpoint: c, backends: [{url: "http://127.0.0.1:1"}]}]` + "\n"

@@ -11,14 +11,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // loadClusterConfig loads the configuration of the profile cluster. It has one warning: files travel to the S3 server without
 // TLS, on the project's network.
 func loadClusterConfig(t *testing.T) *config.Config {
 	t.Helper()
-	const file = "../deploy/cluster/config.yaml"
+	const file = "../../deploy/cluster/config.yaml"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func loadClusterConfig(t *testing.T) *config.Config {
 
 // The gateways of the profile cluster serve what the single gateway does.
 func TestClusterServesTheModelsOfCompose(t *testing.T) {
-	single, cluster := loadComposeConfig(t, "../compose-config.yaml"), loadClusterConfig(t)
+	single, cluster := loadComposeConfig(t, "../../compose-config.yaml"), loadClusterConfig(t)
 	if !reflect.DeepEqual(single.Models, cluster.Models) {
 		t.Error("the models of deploy/cluster/config.yaml and compose-config.yaml differ")
 	}
@@ -70,7 +70,7 @@ func sortedKeys(m map[string]service) (names []string) {
 func TestClusterServicesFindEachOther(t *testing.T) {
 	services, cfg := clusterServices(t), loadClusterConfig(t)
 	_, port, _ := strings.Cut(cfg.Server.Listen, ":")
-	proxy, err := os.ReadFile("../deploy/haproxy/haproxy.cfg")
+	proxy, err := os.ReadFile("../../deploy/haproxy/haproxy.cfg")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 func TestFastPathIsReadAndDefaultsToTrue(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // vars looks up variables in a map.

@@ -17,7 +17,7 @@ import (
 	"github.com/emersion/go-smtp"
 	"go.uber.org/goleak"
 
-	"basegate/mail"
+	"basegate/gateway/mail"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

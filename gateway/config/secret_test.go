@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 const plaintext = "hunter2"

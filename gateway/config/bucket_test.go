@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 func TestBucketsAreParsed(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 // service holds the parts of a service in vllm-compose.yml that the tests check.
@@ -63,11 +63,11 @@ func (s service) gpus() int {
 
 func loadCompose(t *testing.T) (services map[string]service, text string) {
 	t.Helper()
-	return loadComposeFile(t, "../vllm-compose.yml")
+	return loadComposeFile(t, "../../vllm-compose.yml")
 }
 
 // socketFolder has the override of vllm-compose.yml that gives the gateway Docker's socket, and its configuration.
-const socketFolder = "../deploy/docker-socket/"
+const socketFolder = "../../deploy/docker-socket/"
 
 func loadComposeFile(t *testing.T, path string) (services map[string]service, text string) {
 	t.Helper()
@@ -132,7 +132,7 @@ func TestComposeFileMatchesItsConfiguration(t *testing.T) {
 
 // The two configurations differ by the launch commands only: without the socket, they would fail.
 func TestComposeConfigurationsDifferByLaunchOnly(t *testing.T) {
-	without, with := loadComposeConfig(t, "../compose-config.yaml"), loadComposeConfig(t, socketFolder+"config.yaml")
+	without, with := loadComposeConfig(t, "../../compose-config.yaml"), loadComposeConfig(t, socketFolder+"config.yaml")
 	for i, m := range without.Models {
 		if m.Backends[0].Launch != nil {
 			t.Errorf("%s: compose-config.yaml has a launch", m.ID)
@@ -188,7 +188,7 @@ func TestNoDocumentUsesComposeWithFiles(t *testing.T) {
 	if err != nil || read < 30 {
 		t.Errorf("read %d files (error %v), want at least 30", read, err)
 	}
-	example, err := os.ReadFile("../.env.example")
+	example, err := os.ReadFile("../../.env.example")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestComposePassesEveryModelVariableToTheGateway(t *testing.T) {
 }
 
 func TestPrometheusScrapesEveryComposeBackend(t *testing.T) {
-	text, err := os.ReadFile("../deploy/prometheus/prometheus.yaml")
+	text, err := os.ReadFile("../../deploy/prometheus/prometheus.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestPrometheusScrapesEveryComposeBackend(t *testing.T) {
 			got[group.Targets[0]] = group.Labels["model"]
 		}
 	}
-	for _, m := range loadComposeConfig(t, "../compose-config.yaml").Models {
+	for _, m := range loadComposeConfig(t, "../../compose-config.yaml").Models {
 		want[m.Backends[0].URL.Host] = m.ID
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/config"
+	"basegate/gateway/config"
 )
 
 const aModel = "models: [{id: a, checkpoint: a, backends: [{url: \"http://127.0.0.1:1\"}]}]\n"
