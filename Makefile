@@ -91,7 +91,7 @@ test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
 ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupted|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestFilesAnd|TestOperatorsAre|TestServerTiming|TestNoRequestFails|TestSlotsOf|TestModelCommands|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
 
 # The packages whose tests need PostgreSQL, or run on either engine.
-POSTGRES := ./database/... ./budget/cluster ./receipt ./identity ./prompts ./fleet ./history ./usage ./refusals ./console ./batch ./cli
+POSTGRES := ./database/... ./budget/cluster ./receipt ./identity ./console/prompts ./fleet ./console/history ./usage ./refusals ./console ./batch ./cli
 
 test-postgres: tools postgres $(VERSITYGW) ## the tests of the database and of all that reads it, on PostgreSQL
 	BASEGATE_TEST_ENGINE=postgres go test -race -vet=off -parallel 8 -timeout 20m $(POSTGRES)

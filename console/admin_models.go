@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"basegate/breaker"
+	"basegate/console/history"
 	"basegate/fleet"
-	"basegate/history"
 )
 
 // adminModelsView is the data of the administrators' page of the models.

@@ -23,15 +23,15 @@ import (
 
 	"basegate/admission"
 	"basegate/budget/cluster"
+	"basegate/console/history"
+	"basegate/console/prompts"
+	"basegate/console/sso"
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
 	"basegate/gateway/notify"
-	"basegate/history"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
-	"basegate/prompts"
-	"basegate/sso"
 	"basegate/usage"
 )
 

@@ -24,15 +24,15 @@ import (
 	"basegate/budget"
 	"basegate/budget/cluster"
 	"basegate/console"
+	"basegate/console/history"
+	"basegate/console/prompts"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/gateway/notify"
-	"basegate/history"
 	"basegate/identity"
 	"basegate/internal/databasetest"
-	"basegate/prompts"
 	"basegate/usage"
 )
 

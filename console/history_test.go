@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/console/history"
 	"basegate/database"
-	"basegate/history"
 	"basegate/identity"
 	"basegate/quota"
 	"basegate/usage"

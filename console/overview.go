@@ -11,7 +11,7 @@ import (
 
 	"basegate/admission"
 	"basegate/budget/cluster"
-	"basegate/history"
+	"basegate/console/history"
 )
 
 // overviewPage is the data of the operator's overview.

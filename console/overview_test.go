@@ -17,7 +17,7 @@ import (
 	"basegate/admission"
 	"basegate/budget/cluster"
 	"basegate/console"
-	"basegate/history"
+	"basegate/console/history"
 	"basegate/internal/poll"
 )
 

@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"basegate/console/prompts"
 	"basegate/identity"
-	"basegate/prompts"
 )
 
 const (

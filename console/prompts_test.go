@@ -11,8 +11,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/console/prompts"
 	"basegate/internal/databasetest"
-	"basegate/prompts"
 )
 
 // A save of 4 MB was one transaction, which other writes waited for: the median of settlements was 240 ms instead of 1 ms.

@@ -15,8 +15,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/console/sso"
 	"basegate/identity"
-	"basegate/sso"
 )
 
 // flowLife is how long a user may take to sign in at the identity provider.

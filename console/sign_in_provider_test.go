@@ -12,9 +12,9 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"basegate/console"
+	"basegate/console/sso"
 	"basegate/identity"
 	"basegate/internal/providertest"
-	"basegate/sso"
 )
 
 // providerUsers are the users of the identity provider. Their ID tokens have no groups, which only userinfo gives.

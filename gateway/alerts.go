@@ -11,11 +11,11 @@ import (
 
 	"basegate/batch"
 	"basegate/budget"
+	"basegate/console/history"
 	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/gateway/mail"
 	"basegate/gateway/notify"
-	"basegate/history"
 	"basegate/identity"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/console/history"
 	"basegate/database"
 	"basegate/gateway/notify"
-	"basegate/history"
 )
 
 const (

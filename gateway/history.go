@@ -1,7 +1,7 @@
 package gateway
 
 import (
-	"basegate/history"
+	"basegate/console/history"
 	"basegate/proxy"
 )
 

@@ -11,14 +11,14 @@ import (
 	"basegate/batch"
 	"basegate/breaker"
 	"basegate/console"
+	"basegate/console/prompts"
+	"basegate/console/sso"
 	"basegate/dialect/eternalai"
 	"basegate/dialect/lamini"
 	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/identity"
-	"basegate/prompts"
 	"basegate/proxy"
-	"basegate/sso"
 )
 
 func fleetSettings(c *config.Config) fleet.Settings {

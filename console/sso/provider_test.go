@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/sso"
+	"basegate/console/sso"
 )
 
 const redirectURL = "http://127.0.0.1:9/callback"

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/history"
+	"basegate/console/history"
 	"basegate/internal/databasetest"
 )
 

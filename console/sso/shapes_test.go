@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/console/sso"
 	"basegate/internal/providertest"
-	"basegate/sso"
 )
 
 // shape is what a provider of others sends: its metadata, token response, ID token and userinfo.

@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"basegate/console/history"
 	"basegate/database"
-	"basegate/history"
 	"basegate/internal/databasetest"
 )
 

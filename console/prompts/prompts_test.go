@@ -15,10 +15,10 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"basegate/console/prompts"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
-	"basegate/prompts"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
