@@ -186,7 +186,7 @@ $(LITESTREAM):
 	GOBIN=$(CURDIR)/bin go install github.com/benbjohnson/litestream/cmd/litestream@$(LITESTREAM_VERSION)
 
 s3: build $(VERSITYGW) ## the tests of files and batches with files in a bucket of a real S3 server: under 2 minutes on two cores
-	go test -count=1 ./storage
+	go test -count=1 ./batch/storage
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_TEST_FILES=s3 go test -count=1 -short $(E2E) -run '$(S3_TESTS)' -timeout 15m ./e2e
 
 $(VERSITYGW): tools/versitygw/go.mod

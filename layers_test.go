@@ -22,7 +22,7 @@ const module = "basegate"
 // each other.
 var floors = [][]string{
 	{"errors", "gateway/config", "docs", "quota", "database", "gateway/mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "stream", "usage", "refusals", "console/history", "gateway/notify", "console/sso", "database/transfer", "http1/client", "http1/server", "storage", "internal/postgrestest", "internal/s3test"},
+	{"validate", "breaker", "stream", "usage", "refusals", "console/history", "gateway/notify", "console/sso", "database/transfer", "http1/client", "http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "console/prompts", "budget", "fleet", "receipt", "internal/databasetest"},
 	{"report", "budget/cluster", "database/consistency"},
 	{"proxy", "console", "batch"},

@@ -22,9 +22,9 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/admission"
+	"basegate/batch/storage"
 	"basegate/budget"
 	"basegate/database"
-	"basegate/storage"
 )
 
 // Settings are the limits. Sizes are in bytes.

@@ -13,11 +13,11 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/admission"
+	"basegate/batch/storage"
 	"basegate/budget"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/quota"
-	"basegate/storage"
 )
 
 // cappedCompleter serves lines at once, each for ten tokens of a real ledger.

@@ -19,11 +19,11 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"basegate/admission"
+	"basegate/batch/storage"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 	"basegate/internal/s3test"
-	"basegate/storage"
 )
 
 func must(tb testing.TB, err error) {

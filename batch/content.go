@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"basegate/batch/storage"
 	apierr "basegate/errors"
-	"basegate/storage"
 )
 
 // uploadRetry is when a client should retry an upload that was refused because of others.

@@ -5,7 +5,7 @@ import (
 	"io"
 	"testing"
 
-	"basegate/storage"
+	"basegate/batch/storage"
 )
 
 // A file of which the storage has lost bytes is not taken for a shorter one.

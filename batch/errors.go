@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 
+	"basegate/batch/storage"
 	"basegate/database"
 	apierr "basegate/errors"
-	"basegate/storage"
 )
 
 // The errors of a validation may quote the file, so they are kept in the storage and not in a row.

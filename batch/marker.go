@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/batch/storage"
 	"basegate/database"
-	"basegate/storage"
 )
 
 // ErrOtherStorage is returned by Start if the storage is not that of the other gateways on the database.

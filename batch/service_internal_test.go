@@ -20,11 +20,11 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/batch/storage"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
-	"basegate/storage"
 )
 
 // startService starts the only gateway of a database of the engine that the tests run on.

@@ -16,10 +16,10 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/admission"
+	"basegate/batch/storage"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
-	"basegate/storage"
 )
 
 // slowModels are any number of models, each with the place for one line, which takes some time. The prompt of a line begins

@@ -19,10 +19,10 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/admission"
+	"basegate/batch/storage"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/form"
-	"basegate/storage"
 )
 
 // appendSize is how much of an upload is appended and flushed at a time, in bytes.

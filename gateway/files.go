@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/batch/storage"
 	"basegate/gateway/config"
-	"basegate/storage"
 )
 
 // filesTimeout limits how long an S3 server that does not respond delays the start.

@@ -13,13 +13,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"basegate/batch/storage"
 	"basegate/database"
 	"basegate/database/consistency"
 	"basegate/database/postgres"
 	"basegate/identity"
 	"basegate/internal/databasetest"
 	"basegate/internal/postgrestest"
-	"basegate/storage"
 )
 
 func TestMain(m *testing.M) { databasetest.Main{M: m}.Run() }

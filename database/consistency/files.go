@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"regexp"
 
+	"basegate/batch/storage"
 	"basegate/database"
 	"basegate/identity"
-	"basegate/storage"
 )
 
 // Files checks the rows of files against the storage.

@@ -17,8 +17,8 @@ import (
 	"github.com/minio/minio-go/v7"
 	"go.uber.org/zap"
 
+	"basegate/batch/storage"
 	"basegate/internal/s3test"
-	"basegate/storage"
 )
 
 func settingsOf(server *s3test.Server) storage.S3Settings {

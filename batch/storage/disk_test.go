@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"basegate/storage"
+	"basegate/batch/storage"
 )
 
 func TestFilesAreTheOwnersOnly(t *testing.T) {

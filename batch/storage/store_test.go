@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"basegate/batch/storage"
 	"basegate/internal/s3test"
-	"basegate/storage"
 )
 
 func must(t *testing.T, err error) {
