@@ -49,7 +49,7 @@ demo: build ## build and run the demo: mock models, an account, a key
 	bin/basegate demo
 
 # Packages whose goroutines share state: make test runs them with the race detector, and CI runs all with it.
-RACED := ./proxy ./admission ./batch ./breaker ./budget ./database ./fleet ./http1/... ./receipt
+RACED := ./proxy ./admission ./batch ./breaker ./budget ./database ./fleet ./proxy/http1/... ./receipt
 
 # Commits of most tests are not flushed (internal/databasetest), PostgreSQL is make test-postgres's, and go vet make lint's.
 # Parallel tests mostly wait. proxy takes longest, and go test prints results in the order of packages, so it runs beside the

@@ -21,12 +21,12 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "gateway/config", "docs", "quota", "database", "gateway/mail", "mockvllm", "parity", "http1/pooled", "http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "stream", "usage", "refusals", "console/history", "gateway/notify", "console/sso", "database/transfer", "http1/client", "http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
+	{"errors", "gateway/config", "docs", "quota", "database", "gateway/mail", "mockvllm", "parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
+	{"validate", "breaker", "proxy/stream", "usage", "refusals", "console/history", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "console/prompts", "budget", "fleet", "receipt", "internal/databasetest"},
 	{"report", "budget/cluster", "database/consistency"},
 	{"proxy", "console", "batch"},
-	{"dialect/eternalai", "dialect/lamini"},
+	{"proxy/dialect/eternalai", "proxy/dialect/lamini"},
 	{"gateway"},
 	{"cli"},
 	{"."},

@@ -15,7 +15,7 @@ import (
 
 	"basegate/breaker"
 	apierr "basegate/errors"
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 // responseCase is a case of testdata/responses.txtar.

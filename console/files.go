@@ -17,9 +17,9 @@ import (
 	"go.uber.org/zap"
 
 	apierr "basegate/errors"
-	"basegate/http1/strict"
 	"basegate/identity"
 	"basegate/internal/form"
+	"basegate/proxy/http1/strict"
 )
 
 const (

@@ -12,9 +12,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"basegate/http1/strict"
 	"basegate/identity"
 	"basegate/internal/bodyrate"
+	"basegate/proxy/http1/strict"
 )
 
 // request is a request to the console and its response: echo's context, which the middleware passes on, with the

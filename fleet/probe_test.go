@@ -15,8 +15,8 @@ import (
 
 	"basegate/fleet"
 	"basegate/gateway/config"
-	"basegate/http1/client"
 	"basegate/internal/poll"
+	"basegate/proxy/http1/client"
 )
 
 // serveOncePerConnection answers the first request of each connection as handler does, without announcing that it will

@@ -216,7 +216,7 @@ func testFastPathServesCompletions(t *testing.T, fastPath bool) {
 			want = 0
 		}
 		goroutines := readBody(t, send(t, g.AdminAddr(), "", "/debug/pprof/goroutine?debug=2", ""))
-		if got := strings.Count(goroutines, "basegate/http1/server.(*conn).serve("); got != want {
+		if got := strings.Count(goroutines, "basegate/proxy/http1/server.(*conn).serve("); got != want {
 			t.Errorf("goroutines of the fast path that serve a stream: got %d, want %d", got, want)
 		}
 	}

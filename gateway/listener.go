@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/gateway/config"
-	"basegate/http1/server"
-	"basegate/http1/strict"
 	"basegate/proxy"
+	"basegate/proxy/http1/server"
+	"basegate/proxy/http1/strict"
 )
 
 // listener is one HTTP server on one address. Clients that connect before its start wait.

@@ -13,12 +13,12 @@ import (
 	"basegate/console"
 	"basegate/console/prompts"
 	"basegate/console/sso"
-	"basegate/dialect/eternalai"
-	"basegate/dialect/lamini"
 	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/proxy"
+	"basegate/proxy/dialect/eternalai"
+	"basegate/proxy/dialect/lamini"
 )
 
 func fleetSettings(c *config.Config) fleet.Settings {

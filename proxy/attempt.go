@@ -15,7 +15,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/internal/wait"
-	"basegate/stream"
+	"basegate/proxy/stream"
 	"basegate/validate"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"basegate/admission"
 	apierr "basegate/errors"
-	"basegate/http1/strict"
 	"basegate/internal/bodyrate"
+	"basegate/proxy/http1/strict"
 )
 
 const (

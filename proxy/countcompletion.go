@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"basegate/stream"
+	"basegate/proxy/stream"
 	"basegate/validate"
 )
 

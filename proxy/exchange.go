@@ -20,7 +20,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"
-	"basegate/stream"
+	"basegate/proxy/stream"
 	"basegate/usage"
 	"basegate/validate"
 )

@@ -11,7 +11,7 @@ import (
 
 	"basegate/admission"
 	apierr "basegate/errors"
-	"basegate/http1/strict"
+	"basegate/proxy/http1/strict"
 )
 
 // Extension is a route of the API that another package serves, within the frame of every request: authentication, headers,

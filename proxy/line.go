@@ -16,7 +16,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"
-	"basegate/stream"
+	"basegate/proxy/stream"
 	"basegate/validate"
 )
 

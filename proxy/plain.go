@@ -11,7 +11,7 @@ import (
 	"basegate/admission"
 	"basegate/breaker"
 	apierr "basegate/errors"
-	"basegate/stream"
+	"basegate/proxy/stream"
 	"basegate/validate"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"basegate/budget"
 	apierr "basegate/errors"
+	"basegate/proxy/stream"
 	"basegate/receipt"
-	"basegate/stream"
 	"basegate/validate"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"basegate/budget"
 	apierr "basegate/errors"
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 // settle charges the request and waits until the charge is on disk, so that no client receives the last byte of a

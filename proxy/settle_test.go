@@ -13,8 +13,8 @@ import (
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 	"basegate/proxy"
+	"basegate/proxy/stream"
 	"basegate/quota"
-	"basegate/stream"
 	"basegate/usage"
 )
 

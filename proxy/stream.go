@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"basegate/breaker"
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 // lastEvent ends a stream that is complete.

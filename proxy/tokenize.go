@@ -12,8 +12,8 @@ import (
 	"basegate/breaker"
 	"basegate/budget"
 	"basegate/internal/ratelimit"
+	"basegate/proxy/stream"
 	"basegate/receipt"
-	"basegate/stream"
 	"basegate/validate"
 )
 

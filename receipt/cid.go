@@ -7,7 +7,7 @@ import (
 	"hash"
 	"sync"
 
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 // cidPrefix begins every CIDv1 of raw bytes by their SHA-256: the version, the multicodec "raw", the multihash "sha2-256"

@@ -11,7 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 // The reasons why a receipt does not prove an answer.

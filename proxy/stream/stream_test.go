@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"basegate/internal/ssetest"
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 // pooledSource is a source that is read like the bodies of http1/client.

@@ -13,10 +13,10 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/tidwall/gjson"
 
-	"basegate/dialect/eternalai"
-	"basegate/dialect/lamini"
 	apierr "basegate/errors"
 	"basegate/proxy"
+	"basegate/proxy/dialect/eternalai"
+	"basegate/proxy/dialect/lamini"
 	"basegate/validate"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"basegate/http1/strict"
+	"basegate/proxy/http1/strict"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

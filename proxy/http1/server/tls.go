@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"basegate/http1/strict"
+	"basegate/proxy/http1/strict"
 )
 
 // ServeTLS is like the ServeTLS method of s, whose Protocols must be HTTP/1 and HTTP/2, and checks the heads of HTTP/1

@@ -17,8 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"basegate/http1/pooled"
-	"basegate/http1/strict"
+	"basegate/proxy/http1/pooled"
+	"basegate/proxy/http1/strict"
 )
 
 // Server serves one listener. Its handler must set the Content-Type of a response that has a body. The context of a

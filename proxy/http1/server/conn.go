@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"basegate/http1/pooled"
-	"basegate/http1/strict"
+	"basegate/proxy/http1/pooled"
+	"basegate/proxy/http1/strict"
 )
 
 // conn is a client's connection. One goroutine serves it, and holds a buffer only while there are unread bytes.

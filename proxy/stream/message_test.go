@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 // chatEvent returns an event with a delta and a finish reason.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 // What an event lists is preferred to the number of events with text.

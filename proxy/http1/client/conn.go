@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"basegate/http1/pooled"
+	"basegate/proxy/http1/pooled"
 )
 
 const (

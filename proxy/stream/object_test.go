@@ -3,7 +3,7 @@ package stream_test
 import (
 	"testing"
 
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 func TestIsErrorLooksAtTheTopLevelMembersOnly(t *testing.T) {

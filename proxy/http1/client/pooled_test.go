@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"basegate/http1/client"
 	"basegate/internal/poll"
+	"basegate/proxy/http1/client"
 )
 
 // countingPool counts its buffers.

@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/tidwall/gjson"
 
-	"basegate/dialect/lamini"
 	apierr "basegate/errors"
 	"basegate/proxy"
+	"basegate/proxy/dialect/lamini"
 	"basegate/validate"
 )
 

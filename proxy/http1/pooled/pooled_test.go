@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/http1/pooled"
+	"basegate/proxy/http1/pooled"
 )
 
 // tcpPair returns both ends of a TCP connection.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/http1/client"
+	"basegate/proxy/http1/client"
 )
 
 // heldConn collects what is written while held is not nil.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/http1/server"
+	"basegate/proxy/http1/server"
 )
 
 // serveTLS serves the handler with the certificate of httptest, and returns the address and the configuration of a client.

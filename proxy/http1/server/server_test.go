@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"basegate/http1/server"
+	"basegate/proxy/http1/server"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

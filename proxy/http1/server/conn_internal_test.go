@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"basegate/http1/pooled"
 	"basegate/internal/poll"
+	"basegate/proxy/http1/pooled"
 )
 
 const waitLimit = 20 * time.Second

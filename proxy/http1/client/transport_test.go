@@ -17,8 +17,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"basegate/http1/client"
 	"basegate/internal/poll"
+	"basegate/proxy/http1/client"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

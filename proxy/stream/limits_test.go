@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/stream"
+	"basegate/proxy/stream"
 )
 
 var errNoMemory = errors.New("no memory")

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/http1/server"
+	"basegate/proxy/http1/server"
 )
 
 // waitContext returns a context that ends after waitLimit.
