@@ -49,7 +49,7 @@ demo: build ## build and run the demo: mock models, an account, a key
 	bin/basegate demo
 
 # Packages whose goroutines share state: make test runs them with the race detector, and CI runs all with it.
-RACED := ./proxy ./admission ./batch ./breaker ./budget ./database ./fleet ./proxy/http1/... ./receipt
+RACED := ./proxy ./budget/admission ./batch ./breaker ./budget ./database ./fleet ./proxy/http1/... ./budget/receipt
 
 # Commits of most tests are not flushed (internal/databasetest), PostgreSQL is make test-postgres's, and go vet make lint's.
 # Parallel tests mostly wait. proxy takes longest, and go test prints results in the order of packages, so it runs beside the
@@ -91,14 +91,14 @@ test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
 ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupted|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestCancelledBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestFilesAnd|TestOperatorsAre|TestServerTiming|TestNoRequestFails|TestSlotsOf|TestModelCommands|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
 
 # The packages whose tests need PostgreSQL, or run on either engine.
-POSTGRES := ./database/... ./budget/cluster ./receipt ./identity ./console/prompts ./fleet ./console/history ./usage ./refusals ./console ./batch ./cli
+POSTGRES := ./database/... ./budget/cluster ./budget/receipt ./identity ./console/prompts ./fleet ./console/history ./budget/usage ./budget/refusals ./console ./batch ./cli
 
 test-postgres: tools postgres $(VERSITYGW) ## the tests of the database and of all that reads it, on PostgreSQL
 	BASEGATE_TEST_ENGINE=postgres go test -race -vet=off -parallel 8 -timeout 20m $(POSTGRES)
 	BASEGATE_TEST_ENGINE=postgres go test -vet=off $(E2E) -short -parallel 6 -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
 test-next: tools postgres $(VERSITYGW) ## the same on a schema of a later release, which has more than the program knows
-	BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -vet=off -timeout 20m $(filter-out ./cli ./receipt,$(POSTGRES))
+	BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -vet=off -timeout 20m $(filter-out ./cli ./budget/receipt,$(POSTGRES))
 	BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -vet=off $(E2E) -timeout 40m -run '$(ON_POSTGRES)' ./e2e
 
 postgres: # what tests with PostgreSQL start

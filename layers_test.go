@@ -21,10 +21,10 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "gateway/config", "docs", "quota", "database", "gateway/mail", "mockvllm", "parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "proxy/stream", "usage", "refusals", "console/history", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
-	{"identity", "console/prompts", "budget", "fleet", "receipt", "internal/databasetest"},
-	{"report", "budget/cluster", "database/consistency"},
+	{"errors", "gateway/config", "docs", "budget/quota", "database", "gateway/mail", "mockvllm", "parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
+	{"validate", "breaker", "proxy/stream", "budget/usage", "budget/refusals", "console/history", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
+	{"identity", "console/prompts", "budget", "fleet", "budget/receipt", "internal/databasetest"},
+	{"budget/usage/report", "budget/cluster", "database/consistency"},
 	{"proxy", "console", "batch"},
 	{"proxy/dialect/eternalai", "proxy/dialect/lamini"},
 	{"gateway"},
@@ -40,7 +40,7 @@ var (
 )
 
 // leaves are small packages that every package may import, and that import nothing of this module.
-var leaves = []string{"admission", "database/postgres", "internal/suggest", "internal/timerslack", "internal/wait"}
+var leaves = []string{"budget/admission", "database/postgres", "internal/suggest", "internal/timerslack", "internal/wait"}
 
 // configured are the packages that know the configuration; every other takes a small Settings of its own.
 var configured = []string{"gateway", "cli", "fleet"}

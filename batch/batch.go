@@ -21,9 +21,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/batch/storage"
 	"basegate/budget"
+	"basegate/budget/admission"
 	"basegate/database"
 )
 

@@ -12,12 +12,12 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/batch/storage"
 	"basegate/budget"
+	"basegate/budget/admission"
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/internal/databasetest"
-	"basegate/quota"
 )
 
 // cappedCompleter serves lines at once, each for ten tokens of a real ledger.

@@ -18,8 +18,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
-	"basegate/admission"
 	"basegate/batch/storage"
+	"basegate/budget/admission"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"

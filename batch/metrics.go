@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 // metrics are the figures of a Service.

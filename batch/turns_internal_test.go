@@ -15,8 +15,8 @@ import (
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/batch/storage"
+	"basegate/budget/admission"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"

@@ -18,8 +18,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/batch/storage"
+	"basegate/budget/admission"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/form"

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/databasetest"

@@ -7,7 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // alarms collects the alarms of a ledger.

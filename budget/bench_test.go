@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // cpuTime returns the CPU time that the process has used.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // Payer identifies the key and the account that are charged, with their current caps.

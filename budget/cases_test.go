@@ -10,11 +10,11 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/budget"
+	"basegate/budget/admission"
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/internal/ledgercases"
-	"basegate/quota"
 )
 
 func TestLedgerObeysTheRules(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // ErrReserved is returned by TryReserve if only the reservations of other requests stand in the way.

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 var errRolledBack = errors.New("rolled back")

@@ -3,8 +3,8 @@ package budget
 import (
 	"context"
 
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // hasDetails reports whether the request has a row in request_details. Plain successful requests have none, so they cost

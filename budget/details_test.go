@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 func TestAttemptsAndBootAreReadBack(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"basegate/budget"
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // An estimate names the cap that decides, of the key or of the account, and reserves nothing.

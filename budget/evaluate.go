@@ -4,7 +4,7 @@ import (
 	"sort"
 	"time"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // Demand is the worst-case cost of a request.

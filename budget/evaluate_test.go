@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"basegate/budget"
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // payerWithCap returns a payer with one cap.

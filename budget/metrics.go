@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 // Metrics are the metrics of a ledger, under the same names whichever engine it has. They are updated by events, except for

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // model is a reference implementation of the ledger's decisions: plain sums by counter name.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // monthsKept is how many months of counters the ledger keeps, so that a clock that is set back and forth does not read

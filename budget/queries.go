@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // row is the row of a request.

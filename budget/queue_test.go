@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/quota"
-	"basegate/usage"
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 )
 
 // call is a call of Reserve in another goroutine. r and err may be read when it has returned.

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // ErrDuplicate is returned by Wait and Settle if another request has the same id. Its row is left unchanged, and this

@@ -17,9 +17,9 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/quota"
-	"basegate/usage"
 )
 
 // rows returns the requests that have ended, oldest first.

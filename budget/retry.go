@@ -7,8 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // pendingSettlement is the final state of a row until it is on disk. If its first write fails, it goes to the backlog,

@@ -3,7 +3,7 @@ package budget
 import (
 	"time"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // Standing is one cap of a key or an account, and what is used of it.

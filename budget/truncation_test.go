@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"basegate/budget"
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // A max_tokens that would have to be lowered below min_tokens is refused.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // capFlag is a flag's value: a number of tokens, or "unbounded".

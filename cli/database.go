@@ -8,12 +8,12 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/database/consistency"
 	"basegate/gateway"
 	"basegate/gateway/config"
 	"basegate/identity"
-	"basegate/usage"
 )
 
 func newDatabase() *cobra.Command {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"basegate/report"
+	"basegate/budget/usage/report"
 )
 
 // printTable prints rows under their headings in aligned columns.

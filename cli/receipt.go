@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"basegate/budget/receipt"
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/gateway/config"
-	"basegate/receipt"
 )
 
 func newReceipt() *cobra.Command {

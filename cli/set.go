@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // setHelp ends the help of the set commands.

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"basegate/budget/usage"
+	"basegate/budget/usage/report"
 	"basegate/database"
 	"basegate/identity"
-	"basegate/report"
-	"basegate/usage"
 )
 
 // usageQuery has the flags of the usage command.

@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"basegate/budget/quota"
 	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/parity"
-	"basegate/quota"
 )
 
 const (

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/identity"
-	"basegate/usage"
 )
 
 // sparkDays is the number of days of a sparkline; the last one is today.

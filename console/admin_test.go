@@ -14,12 +14,12 @@ import (
 
 	"basegate/breaker"
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/console"
 	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/gateway/notify"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 // chart is a bar chart of a month's tokens per day, stacked by model. Positions and sizes are percentages of the

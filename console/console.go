@@ -21,8 +21,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/budget/cluster"
+	"basegate/budget/usage"
 	"basegate/console/history"
 	"basegate/console/prompts"
 	"basegate/console/sso"
@@ -32,7 +33,6 @@ import (
 	"basegate/gateway/notify"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
-	"basegate/usage"
 )
 
 // Settings are the part of the configuration that a reload may change.

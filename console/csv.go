@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/report"
-	"basegate/usage"
+	"basegate/budget/usage"
+	"basegate/budget/usage/report"
 )
 
 // usageCSV sends usage as a CSV file: of a month in any grouping, or of the last requests that match the query's filter.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 // dashboardPage is the data of the dashboard.

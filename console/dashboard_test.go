@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/console"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 func TestCreatedKeyShowsItsSecretOnce(t *testing.T) {

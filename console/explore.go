@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"basegate/budget/usage"
 	"basegate/fleet"
 	"basegate/identity"
-	"basegate/usage"
 )
 
 // exploration selects usage: a range of days, UTC, in intervals, by something that requests have in common.

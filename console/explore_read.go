@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"basegate/report"
-	"basegate/usage"
+	"basegate/budget/usage"
+	"basegate/budget/usage/report"
 )
 
 // readExploration reads the figures of the page: of the range and of the one before it.

@@ -3,7 +3,7 @@ package console
 import (
 	"time"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // Routes returns the method and the path of every route, with a space between them.

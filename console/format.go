@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // templateFunctions returns the functions that templates can call.

@@ -23,6 +23,7 @@ import (
 	"basegate/breaker"
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/usage"
 	"basegate/console"
 	"basegate/console/history"
 	"basegate/console/prompts"
@@ -33,7 +34,6 @@ import (
 	"basegate/gateway/notify"
 	"basegate/identity"
 	"basegate/internal/databasetest"
-	"basegate/usage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }

@@ -5,9 +5,9 @@ import (
 	"net/url"
 	"time"
 
+	"basegate/budget/usage"
 	"basegate/fleet"
 	"basegate/identity"
-	"basegate/usage"
 )
 
 const (

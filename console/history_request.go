@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"basegate/budget/usage"
 	"basegate/identity"
-	"basegate/usage"
 )
 
 // requestPage is the data of the page of one request.

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 	"basegate/console/history"
 	"basegate/database"
 	"basegate/identity"
-	"basegate/quota"
-	"basegate/usage"
 )
 
 // refuse inserts a refusal of a key, with the given id and code.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"basegate/budget/quota"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 // newKeyForm is the form that creates a key.

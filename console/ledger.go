@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // Ledger has the counters of keys and accounts. A budget.Ledger is one on SQLite, a cluster.Ledger one that several

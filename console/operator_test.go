@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"testing"
 
+	"basegate/budget/quota"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 // A user could resume a key that the operator had paused, lift its caps and set its concurrency to 65,535.

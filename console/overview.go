@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/budget/cluster"
 	"basegate/console/history"
 )

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/budget/cluster"
 	"basegate/console"
 	"basegate/console/history"

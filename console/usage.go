@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 	"basegate/identity"
-	"basegate/quota"
-	"basegate/usage"
 )
 
 // scope selects the usage of an account, or of all accounts, in one month.

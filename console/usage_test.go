@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/console"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 func rows(t *testing.T, text string) [][]string {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 // ErrReportsBusy is returned by Report if too many other reports run or wait. A later attempt may succeed.

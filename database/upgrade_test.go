@@ -21,11 +21,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/zap"
 
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/quota"
-	"basegate/usage"
 )
 
 // Databases made with a migration exist, so the migration must stay as it is, comments included: a change of the schema

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"basegate/admission"
 	"basegate/breaker"
+	"basegate/budget/admission"
 	"basegate/gateway/config"
 )
 

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 // ErrFull is returned by Model.Acquire if the backends that it would lease have as many attempts of accounts as their engines

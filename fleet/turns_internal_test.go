@@ -15,8 +15,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/breaker"
+	"basegate/budget/admission"
 	"basegate/gateway/config"
 	"basegate/internal/poll"
 )

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/batch"
+	"basegate/budget/admission"
 	"basegate/budget/cluster"
 	"basegate/database"
 	"basegate/fleet"

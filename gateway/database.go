@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/budget"
+	"basegate/budget/admission"
 	"basegate/budget/cluster"
 	"basegate/console"
 	"basegate/database"

@@ -17,10 +17,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/batch"
 	"basegate/budget"
+	"basegate/budget/admission"
 	"basegate/budget/cluster"
+	"basegate/budget/receipt"
+	"basegate/budget/refusals"
+	"basegate/budget/usage"
 	"basegate/console"
 	"basegate/console/history"
 	"basegate/console/prompts"
@@ -34,9 +37,6 @@ import (
 	"basegate/identity"
 	"basegate/proxy"
 	"basegate/proxy/http1/client"
-	"basegate/receipt"
-	"basegate/refusals"
-	"basegate/usage"
 )
 
 // Gateway is one running gateway.

@@ -17,12 +17,12 @@ import (
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 // This file tests what the API offers to the holder of a key besides completions, through both servers.

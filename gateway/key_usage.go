@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"basegate/budget/usage"
 	"basegate/proxy"
-	"basegate/usage"
 )
 
 // keyUsage reads the ledger for GET /v1/usage.

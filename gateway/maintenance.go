@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"basegate/budget/usage"
 	"basegate/database/postgres"
-	"basegate/usage"
 )
 
 // share makes the gateway one of several on a PostgreSQL database, beside its ledger.

@@ -16,11 +16,11 @@ import (
 	"github.com/emersion/go-smtp"
 	"go.uber.org/zap"
 
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/gateway/config"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 // newAdministrator creates an administrator with a password.

@@ -11,10 +11,10 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"basegate/budget/receipt"
 	apierr "basegate/errors"
 	"basegate/gateway/config"
 	"basegate/proxy"
-	"basegate/receipt"
 )
 
 // ReceiptSettings returns the settings of the receipt log. Its files are beside a SQLite database.

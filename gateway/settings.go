@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"basegate/admission"
 	"basegate/batch"
 	"basegate/breaker"
+	"basegate/budget/admission"
 	"basegate/console"
 	"basegate/console/prompts"
 	"basegate/console/sso"

@@ -10,8 +10,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"basegate/budget/quota"
 	"basegate/database"
-	"basegate/quota"
 )
 
 // Errors of operations on accounts.

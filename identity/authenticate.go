@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // Errors with which a key is refused. They are for the log; a client gets the same response for all of them.

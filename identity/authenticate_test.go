@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"basegate/budget/quota"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 func TestAuthenticateReturnsThePrincipalOfASecret(t *testing.T) {

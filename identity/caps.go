@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // Errors of caps.

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
+	"basegate/budget/quota"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 func TestCapsAreStoredAsCreated(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 // found is what a Store says of a secret.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"basegate/budget/quota"
 	"basegate/database"
-	"basegate/quota"
 )
 
 // Errors of changes to keys.

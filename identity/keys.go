@@ -14,8 +14,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget/quota"
 	"basegate/database"
-	"basegate/quota"
 )
 
 // Errors of operations on keys.

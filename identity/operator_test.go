@@ -9,8 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget/quota"
 	"basegate/identity"
-	"basegate/quota"
 )
 
 // operators has the contexts of the operator: the command line, and an administrator.

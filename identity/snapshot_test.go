@@ -11,11 +11,11 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/identity"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 func TestChangedStateIsSeenByAnotherProcess(t *testing.T) {

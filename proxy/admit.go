@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"basegate/admission"
 	"basegate/budget"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"

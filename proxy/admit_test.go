@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/identity"
 	"basegate/internal/poll"
 )

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"basegate/admission"
 	"basegate/breaker"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/internal/wait"

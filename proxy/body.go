@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/internal/bodyrate"
 	"basegate/proxy/http1/strict"

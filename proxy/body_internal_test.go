@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 // gzipMembers returns text as gzip with that many members.

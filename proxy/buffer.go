@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 // unknownSize is the size of a body without a Content-Length.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/quota"
-	"basegate/usage"
 )
 
 // respondAtRandom is a backend that reports a usage of the prompt's token ids and a random number of completion tokens

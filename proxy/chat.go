@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/validate"

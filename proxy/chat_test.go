@@ -8,11 +8,11 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget/quota"
 	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/mockvllm"
 	"basegate/proxy"
-	"basegate/quota"
 )
 
 // startChat starts a mock that chats, and a harness whose model m chats. change may be nil.

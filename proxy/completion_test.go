@@ -11,10 +11,10 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/admission"
+	"basegate/budget/admission"
+	"basegate/budget/quota"
 	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 func TestUnknownExpectationIsRefusedInTheAPIsForm(t *testing.T) {

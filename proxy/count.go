@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/fleet"
 )
 

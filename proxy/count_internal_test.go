@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 // A count that has ended copies no further text: a prompt can be an array of a million texts.

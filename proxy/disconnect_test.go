@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/internal/poll"
 )
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/admission"
 	"basegate/budget"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/validate"

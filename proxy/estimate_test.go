@@ -12,9 +12,9 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget/quota"
 	"basegate/gateway/config"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 // For random caps and bodies, the estimate is what the request itself then gets.

@@ -15,13 +15,13 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
-	"basegate/admission"
 	"basegate/budget"
+	"basegate/budget/admission"
+	"basegate/budget/usage"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/proxy/stream"
-	"basegate/usage"
 	"basegate/validate"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/proxy/http1/strict"
 )

@@ -15,8 +15,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget/quota"
 	"basegate/gateway/config"
-	"basegate/quota"
 )
 
 // recorder is a backend that records the bodies that it receives.

@@ -26,9 +26,11 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"basegate/admission"
 	"basegate/breaker"
 	"basegate/budget"
+	"basegate/budget/admission"
+	"basegate/budget/receipt"
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/fleet"
 	"basegate/gateway/config"
@@ -39,8 +41,6 @@ import (
 	connections "basegate/proxy/http1/client"
 	"basegate/proxy/http1/server"
 	"basegate/proxy/http1/strict"
-	"basegate/receipt"
-	"basegate/usage"
 )
 
 var fastPath = flag.Bool("fastpath", true, "serve completions by http1/server; false: by net/http")

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
+	"basegate/budget/quota"
 	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 // keepaliveStream is a stream that was requested with X-Acs-Keepalive and has begun.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"basegate/admission"
 	"basegate/budget"
+	"basegate/budget/admission"
 )
 
 // Ledger reserves and charges the tokens of requests. A budget.Ledger is one on SQLite, a cluster.Ledger one that several

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/validate"

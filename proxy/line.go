@@ -10,8 +10,8 @@ import (
 	"net/url"
 	"time"
 
-	"basegate/admission"
 	"basegate/budget"
+	"basegate/budget/admission"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/fleet"

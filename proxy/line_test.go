@@ -3,8 +3,8 @@ package proxy_test
 import (
 	"testing"
 
+	"basegate/budget/quota"
 	"basegate/proxy"
-	"basegate/quota"
 )
 
 // A line without a place says what it would wait for: its key and its budget before its model. A line that no unused budget fits

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/identity"
 	"basegate/internal/poll"
 )

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"basegate/admission"
 	"basegate/breaker"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/proxy/stream"
 	"basegate/validate"

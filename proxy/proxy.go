@@ -18,11 +18,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"basegate/admission"
+	"basegate/budget/admission"
+	"basegate/budget/receipt"
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
-	"basegate/receipt"
 )
 
 // Settings are the limits of the API. Sizes are in bytes.

@@ -10,9 +10,9 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/budget"
+	"basegate/budget/receipt"
 	apierr "basegate/errors"
 	"basegate/proxy/stream"
-	"basegate/receipt"
 	"basegate/validate"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget/receipt"
 	"basegate/database"
-	"basegate/receipt"
 )
 
 // BenchmarkReceiptEvents adds a stream of 200 events to its receipt, in the portions in which a client receives them.

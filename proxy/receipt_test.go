@@ -16,12 +16,12 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget/quota"
+	"basegate/budget/receipt"
 	"basegate/database"
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 	"basegate/proxy"
-	"basegate/quota"
-	"basegate/receipt"
 	"basegate/validate"
 )
 

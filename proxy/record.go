@@ -4,9 +4,9 @@ import (
 	"time"
 
 	"basegate/breaker"
+	"basegate/budget/refusals"
+	"basegate/budget/usage"
 	apierr "basegate/errors"
-	"basegate/refusals"
-	"basegate/usage"
 )
 
 // RefusalRecorder records requests that were refused before a reservation. It must not block.

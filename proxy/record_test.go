@@ -11,11 +11,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"basegate/budget/refusals"
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/internal/poll"
 	"basegate/proxy"
-	"basegate/refusals"
-	"basegate/usage"
 )
 
 // recordedRefusals is a proxy.RefusalRecorder that keeps what it gets.

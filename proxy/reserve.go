@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"basegate/admission"
 	"basegate/budget"
+	"basegate/budget/admission"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/fleet"

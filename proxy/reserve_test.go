@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/quota"
-	"basegate/usage"
 )
 
 // withCaps returns a change of a key that changes its caps.

@@ -10,12 +10,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 	"basegate/proxy"
 	"basegate/proxy/stream"
-	"basegate/quota"
-	"basegate/usage"
 )
 
 // awaitRows waits until nothing is in flight and the ledger has n rows, and returns them, the oldest first.

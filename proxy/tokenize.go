@@ -11,9 +11,9 @@ import (
 
 	"basegate/breaker"
 	"basegate/budget"
+	"basegate/budget/receipt"
 	"basegate/internal/ratelimit"
 	"basegate/proxy/stream"
-	"basegate/receipt"
 	"basegate/validate"
 )
 

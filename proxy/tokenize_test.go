@@ -15,9 +15,9 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/identity"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 // post sends a body to a path with the harness's key.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/validate"

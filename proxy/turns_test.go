@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/internal/poll"
 )
 

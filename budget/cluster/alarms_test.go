@@ -7,8 +7,8 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 // alarms are those that all gateways of a test have raised.

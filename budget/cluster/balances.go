@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/database"
-	"basegate/quota"
 )
 
 // Counters are an owner's tokens and requests, as of the latest reply of the database that carried them.

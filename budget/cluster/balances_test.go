@@ -9,9 +9,9 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 // capped is payer with a cap.

@@ -10,8 +10,8 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/internal/ledgercases"
-	"basegate/quota"
 )
 
 func TestLedgerObeysTheRules(t *testing.T) {

@@ -9,11 +9,11 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
-	"basegate/quota"
-	"basegate/usage"
 )
 
 // payer is the key and the account of setOwners.

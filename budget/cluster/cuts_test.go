@@ -11,10 +11,10 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
-	"basegate/quota"
 )
 
 // Indexes of the arguments of ledger_v1.

@@ -9,8 +9,8 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 // fence ends the epoch of a gateway, as a reaper does. The next one cannot begin until the function that it returns is called.

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"basegate/budget"
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // ownerRow is a row of the table owner, of which ledger_evaluate reads these columns.

@@ -16,9 +16,9 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/internal/postgrestest"
-	"basegate/quota"
 )
 
 // load is many clients of several gateways, on keys and accounts with small caps and few slots.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // operation is one element of a call. Exactly one of the pointers is set.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 // Owner is a key or an account, as the ledger knows it.

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 const (

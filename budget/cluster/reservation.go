@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 // reservation is the budget.Reservation of a Ledger. It holds a slot of the key besides, unless it is a line of a batch.

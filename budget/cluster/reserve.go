@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"basegate/budget"
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 // maxCount is where token counts saturate, as in package budget.

@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"basegate/budget"
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // deferredSettlement is the budget.Settlement of a Ledger.

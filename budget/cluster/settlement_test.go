@@ -10,9 +10,9 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/internal/poll"
-	"basegate/quota"
 )
 
 // openStore opens the database as package batch uses it.

@@ -19,7 +19,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 	"basegate/database"
 	"basegate/internal/ratelimit"
 )

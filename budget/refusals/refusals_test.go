@@ -9,11 +9,11 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"basegate/budget/refusals"
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
-	"basegate/refusals"
-	"basegate/usage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/postgrestest"
-	"basegate/usage"
 )
 
 // BenchmarkHourlyLatencies reads the latencies of all accounts in six days by hour: those of 103,680 rollups, of 720 series

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"basegate/budget/receipt"
 	apierr "basegate/errors"
-	"basegate/receipt"
 )
 
 // get calls a handler of the log and returns the body, or the code of its error.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/receipt"
+	"basegate/budget/receipt"
 )
 
 func verify(requestBody, answerBody, text []byte, key string) error {

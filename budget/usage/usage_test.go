@@ -14,10 +14,10 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
-	"basegate/usage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 func TestQuantilesAreOffByLessThanAnEighth(t *testing.T) {

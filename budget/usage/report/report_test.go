@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"basegate/budget/usage"
+	"basegate/budget/usage/report"
 	"basegate/identity"
-	"basegate/report"
-	"basegate/usage"
 )
 
 var allGroupings = []usage.Grouping{

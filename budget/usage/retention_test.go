@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 
+	"basegate/budget/usage"
 	"basegate/internal/databasetest"
-	"basegate/usage"
 )
 
 // The sums stay, and neither the check nor a rebuild of the rollups misses the rows.

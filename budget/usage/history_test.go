@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"basegate/budget/usage"
 	"basegate/database"
-	"basegate/usage"
 )
 
 // insertRefusal inserts a refusal with the fields by which History selects.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"basegate/budget/receipt"
 	"basegate/database"
-	"basegate/receipt"
 )
 
 // file returns the text of a file in the folder of the log.

@@ -12,9 +12,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget/receipt"
 	"basegate/database"
 	"basegate/internal/postgrestest"
-	"basegate/receipt"
 )
 
 func TestMain(m *testing.M) { os.Exit(postgrestest.Main{M: m}.Run()) }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 // ofAccount is a key of the account acc.

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 func TestTokensAreWrittenAsDigitsOrWithAUnit(t *testing.T) {

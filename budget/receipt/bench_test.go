@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"basegate/budget/receipt"
 	"basegate/database"
-	"basegate/receipt"
 )
 
 // benchEvents is how many events a stream of the benchmarks has.

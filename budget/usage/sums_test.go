@@ -9,10 +9,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/postgrestest"
-	"basegate/usage"
 )
 
 // Latencies of several rollups are read as one value. A damaged one among them must not shift the others.
@@ -61,7 +61,7 @@ func TestMigrationSumsUpTheTagsOfAllKeys(t *testing.T) {
 		execute(t, db, text)
 	}
 	if db.Postgres() != nil { // which does not go back to a migration before the last one
-		migration, err := os.ReadFile("../database/postgres/migrations/0012_tag_sums.sql")
+		migration, err := os.ReadFile("../../database/postgres/migrations/0012_tag_sums.sql")
 		must(t, err)
 		execute(t, db, string(migration))
 	}

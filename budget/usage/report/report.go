@@ -9,8 +9,8 @@ import (
 	"io"
 	"iter"
 
+	"basegate/budget/usage"
 	"basegate/identity"
-	"basegate/usage"
 )
 
 // Names resolves the ids of the ledger. An id that it does not have is shown as it is.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"basegate/quota"
+	"basegate/budget/quota"
 )
 
 func TestExcessComparesEachCapWithItsOwnLimit(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 // grow fails the test unless the Allocation can grow.

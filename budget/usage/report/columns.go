@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 // Columns are the columns of a report, in their order.

@@ -3,7 +3,7 @@ package report
 import (
 	"time"
 
-	"basegate/usage"
+	"basegate/budget/usage"
 )
 
 var (

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"basegate/admission"
+	"basegate/budget/admission"
 )
 
 func take(tb testing.TB, turns *admission.Turns, account string) *admission.Turn {

@@ -8,9 +8,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget/receipt"
 	"basegate/database"
 	"basegate/internal/databasetest"
-	"basegate/receipt"
 )
 
 const origin = "log.example.org/receipts"
