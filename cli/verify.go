@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"basegate/budget/quota"
+	"basegate/e2e/parity"
 	"basegate/gateway/config"
 	"basegate/identity"
-	"basegate/parity"
 )
 
 const (

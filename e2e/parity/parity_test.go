@@ -19,13 +19,13 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/e2e/parity"
 	"basegate/gateway"
 	"basegate/gateway/config"
 	"basegate/gateway/logwriter"
 	"basegate/identity"
 	"basegate/internal/databasetest"
 	"basegate/mockvllm"
-	"basegate/parity"
 )
 
 const checkpoint = "org/Model-8B"
