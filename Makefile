@@ -159,8 +159,8 @@ faults: tools ## ten minutes of failing networks and killed processes under load
 cluster: tools $(TOXIPROXY) ## ten minutes of three gateways that are killed, stopped and cut off, behind HAProxy, on PostgreSQL that restarts (CLUSTER=1m)
 	BASEGATE_CLUSTER=$(CLUSTER) CI=true go test -count=1 -race $(E2E) -run '^TestCluster' -v -timeout 2h ./e2e
 
-$(TOXIPROXY): tools/toxiproxy/go.mod
-	cd tools/toxiproxy && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../$(TOXIPROXY) github.com/Shopify/toxiproxy/v2/cmd/server
+$(TOXIPROXY): internal/tools/toxiproxy/go.mod
+	cd internal/tools/toxiproxy && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../../$(TOXIPROXY) github.com/Shopify/toxiproxy/v2/cmd/server
 
 receipt-kills: tools ## the receipt log of a gateway that is killed a hundred times under load
 	BASEGATE_RECEIPT_KILLS=100 go test -count=1 -race $(E2E) -run '^TestKillUnderLoadKeepsTheReceiptLog$$' -v -timeout 1h ./e2e
@@ -189,8 +189,8 @@ s3: build $(VERSITYGW) ## the tests of files and batches with files in a bucket 
 	go test -count=1 ./batch/storage
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_TEST_FILES=s3 go test -count=1 -short $(E2E) -run '$(S3_TESTS)' -timeout 15m ./e2e
 
-$(VERSITYGW): tools/versitygw/go.mod
-	cd tools/versitygw && go build -ldflags '-s -w' -o ../../$(VERSITYGW) github.com/versity/versitygw/cmd/versitygw
+$(VERSITYGW): internal/tools/versitygw/go.mod
+	cd internal/tools/versitygw && go build -ldflags '-s -w' -o ../../../$(VERSITYGW) github.com/versity/versitygw/cmd/versitygw
 
 alerts: ## Prometheus's configuration and its alerts, by promtool
 	@command -v promtool >/dev/null || { echo "promtool is missing: it comes with Prometheus, for example apt-get install prometheus" >&2; exit 1; }
@@ -198,16 +198,16 @@ alerts: ## Prometheus's configuration and its alerts, by promtool
 	promtool test rules deploy/prometheus/alerts_test.yaml
 
 chart: build $(HELM) ## the Helm chart: rendered by Helm, decoded by Kubernetes' own types, its configuration read by the gateway
-	cd tools/helm && go vet ./... && go test -count=1 ./...
+	cd internal/tools/helm && go vet ./... && go test -count=1 ./...
 
-$(HELM): tools/helm/go.mod
-	cd tools/helm && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../$(HELM) helm.sh/helm/v4/cmd/helm
+$(HELM): internal/tools/helm/go.mod
+	cd internal/tools/helm && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../../$(HELM) helm.sh/helm/v4/cmd/helm
 
 vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=file:///folder for a copy of its database
 	go run $(GOVULNCHECK) -db $(VULNDB) ./...
 
 sbom: tools ## bin/basegate.cdx.json: what the binary is made of, as CycloneDX
-	cd tools/sbom && go build -o ../../bin/cyclonedx-gomod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+	cd internal/tools/sbom && go build -o ../../../bin/cyclonedx-gomod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 	bin/cyclonedx-gomod app -json -licenses -std -output bin/basegate.cdx.json .
 
 image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose with Docker Compose
@@ -220,7 +220,7 @@ image-files: tools ## what the images are made of, into bin/image; needs no Dock
 	mkdir -p bin/image/data
 	install -m 644 $(CERTIFICATES) bin/image/ca-certificates.crt
 	go build -ldflags '-s -w -X basegate/cli.version=$(VERSION) -linkmode external -extldflags -static' -o bin/image/basegate .
-	cd tools/compose && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../bin/image/docker-compose github.com/docker/compose/v5/cmd
+	cd internal/tools/compose && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../../bin/image/docker-compose github.com/docker/compose/v5/cmd
 
 e2e: docker image-files $(VERSITYGW) ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
 	go test -tags $(TAGS),containers -count=1 -parallel 4 -timeout 25m ./e2e/containers # they mostly wait

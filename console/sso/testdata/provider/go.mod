@@ -1,4 +1,4 @@
-module basegate/sso/testdata/provider
+module basegate/console/sso/testdata/provider
 
 go 1.26.0
 

@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	chart = "../../deploy/helm/basegate"
+	chart = "../../../deploy/helm/basegate"
 	valid = chart + "/ci/postgres-values.yaml"
 )
 
 // helm runs the helm that `make chart` builds.
 func helm(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
-	program, err := filepath.Abs("../../bin/helm")
+	program, err := filepath.Abs("../../../bin/helm")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestContradictionsAreRefused(t *testing.T) {
 
 // The gateway itself reads each rendered configuration without a mistake.
 func TestGatewayAcceptsEachConfiguration(t *testing.T) {
-	program, err := filepath.Abs(cmp.Or(os.Getenv("BASEGATE_BIN"), "../../bin/basegate"))
+	program, err := filepath.Abs(cmp.Or(os.Getenv("BASEGATE_BIN"), "../../../bin/basegate"))
 	if err != nil {
 		t.Fatal(err)
 	}
