@@ -49,16 +49,13 @@ func newMock() *cobra.Command {
 	f.StringVar(&listen, "listen", "127.0.0.1:8001", "host:port to listen on")
 	f.StringArrayVar(&o.Models, "model", nil,
 		"a model name to serve; may be repeated; responses carry the first (default "+defaultMockModel+")")
-	f.StringArrayVar(&o.Adapters, "lora-adapter", nil, "a LoRA adapter to serve; may be repeated")
 	o.MaxModelLen = 8192
 	f.Var((*tokensFlag)(&o.MaxModelLen), "max-model-len", "the context in tokens")
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "time between two tokens")
 	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")
-	f.DurationVar(&o.KeepAliveInterval, "sse-keep-alive-interval", 0, "silence before each comment in a stream; 0: no comments")
 	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 requires; empty: none")
 	f.StringVar(&o.Version, "vllm-version", "", "the vLLM version to behave like (0.6.0 to the newest)")
 	f.BoolVar(&o.RustFrontend, "rust-frontend", false, "behave like the Rust frontend of vLLM 0.33")
-	f.BoolVar(&o.DisableDocs, "disable-fastapi-docs", false, "serve no /openapi.json, as vLLM's flag of that name")
 	f.StringVar(&o.ChatTemplate, "chat-template", "", "the template of chat completions: chatml or llama; empty: the models do not chat")
 	f.BoolVar(&o.Reasoning, "reasoning", false, "chat completions begin with reasoning")
 	f.BoolVar(&o.Instant, "instant", false, "constant responses as fast as possible, to measure proxies")

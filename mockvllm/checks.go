@@ -2,47 +2,171 @@ package mockvllm
 
 import (
 	"maps"
+	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
+	"unicode/utf8"
 )
+
+// addPrompt tokenises a prompt, truncates it if the request says so, and checks it against the context length.
+func (s *Server) addPrompt(j *job, p prompt) *failure {
+	r, tokens, text := j.request, p.tokens, ""
+	if p.isText {
+		if failure := s.checkCharacters(r, p.text); failure != nil {
+			return failure
+		}
+		tokens, text = s.model.encode(p.text, r.AddSpecial), p.text
+	}
+	tokens, failure := s.truncate(r, tokens)
+	if failure == nil {
+		failure = s.checkContext(r, len(tokens), p.isText)
+	}
+	if failure != nil {
+		return failure
+	}
+	if !p.isText && len(s.unknownTokens(tokens)) == 0 {
+		text = s.model.decode(tokens)
+	}
+	j.tokens, j.texts = append(j.tokens, tokens), append(j.texts, text)
+	return nil
+}
+
+// truncate keeps the last tokens of a prompt, as truncate_prompt_tokens says.
+func (s *Server) truncate(r *completionRequest, tokens []int) ([]int, *failure) {
+	if r.Truncate == nil {
+		return tokens, nil
+	}
+	keep, room := *r.Truncate, s.maxModelLen-r.MaxTokens
+	if keep < 0 {
+		keep = room
+	}
+	if s.spec.Clamps && keep > room {
+		return nil, invalidParam("truncate_prompt_tokens", "truncate_prompt_tokens=%d cannot be greater than "+
+			"max_model_len - max_tokens = %d. Please request a smaller truncation size.", keep, room).withValue(keep)
+	}
+	keep = min(len(tokens), max(keep, 0))
+	if r.TruncationSide == "right" {
+		return tokens[:keep], nil
+	}
+	return tokens[len(tokens)-keep:], nil
+}
+
+// unknownTokens returns the tokens outside the vocabulary.
+func (s *Server) unknownTokens(tokens []int) []int {
+	return slices.DeleteFunc(slices.Clone(tokens), func(id int) bool { return id >= 0 && id < s.model.size() })
+}
+
+// checkCharacters is vLLM's check before tokenisation: it rejects a text that no tokenisation could fit into the
+// context.
+func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
+	m := contextCounts{
+		limit: s.maxModelLen, characters: utf8.RuneCountInString(text), maxCharacters: s.maxModelLen * s.longestPiece, maxPrompt: s.maxModelLen,
+	}
+	if !s.spec.Clamps || s.spec.Rust || r.Truncate != nil || m.characters <= m.maxCharacters {
+		return nil
+	}
+	return invalidParam("input_text", "%s", contextMessage(wordingPromptCharacters, m)).withValue(m.characters)
+}
+
+// checkContext rejects a prompt that leaves no room for the requested output. Newer versions lower max_tokens to the room,
+// and the sequence ends at the context length, so nothing else needs to know.
+func (s *Server) checkContext(r *completionRequest, count int, isText bool) *failure {
+	m := contextCounts{limit: s.maxModelLen, prompt: count, completion: r.MaxTokens}
+	switch room := s.maxModelLen - count; {
+	case !s.spec.Clamps && r.MaxTokens <= room:
+		return nil
+	case s.spec.V0:
+		return badRequest("%s", contextMessage(wordingRequested, m))
+	case !s.spec.Clamps && room <= 0:
+		return invalidParam("input_tokens", "%s", contextMessage(wordingInput, m)).withValue(count)
+	case !s.spec.Clamps:
+		return invalidParam("max_tokens", "%s", contextMessage(wordingTooLarge, m)).withValue(r.MaxTokens)
+	case room < 0 && isText && !s.spec.Rust: // vLLM stops tokenising at one token over the limit
+		m.prompt = s.maxModelLen + 1
+		return invalidParam("input_tokens", "%s", contextMessage(wordingPromptOverAtLeast, m)).withValue(m.prompt)
+	case room < 0:
+		return invalidParam("input_tokens", "%s", contextMessage(wordingPromptOver, m)).withValue(count)
+	case room == 0 && s.spec.Rust:
+		return invalidParam("input_tokens", "%s", contextMessage(wordingPromptFills, m))
+	case room == 0 && !r.scoresOnly():
+		return invalidParam("max_tokens", "max_tokens must be at least 1, got 0.").withValue(0)
+	}
+	return nil
+}
+
+// checkMaxTokens rejects a max_tokens that no prompt could leave room for, before anything is tokenised.
+func (s *Server) checkMaxTokens(r *completionRequest) *failure {
+	if !s.spec.Clamps || s.spec.Rust || r.MaxTokens <= s.maxModelLen {
+		return nil
+	}
+	m := contextCounts{limit: s.maxModelLen, completion: r.MaxTokens}
+	return invalidParam("max_tokens", "%s", contextMessage(wordingMaxTokensClamped, m)).withValue(r.MaxTokens)
+}
+
+// checkRanges makes the range checks of vLLM's SamplingParams.
+func (s *versionSpec) checkRanges(r *completionRequest) *failure {
+	switch {
+	case r.N < 1:
+		return badRequest("n must be at least 1, got %d.", r.N)
+	case r.MaxTokens < 1 && !r.scoresOnly():
+		return invalidParam("max_tokens", "max_tokens must be at least 1, got %d.", r.MaxTokens).withValue(r.MaxTokens)
+	case !s.V0 && r.BestOf > 1:
+		return badRequest("vLLM V1 does not yet support best_of.")
+	case slices.Contains(r.Stop, ""):
+		return badRequest("stop cannot contain an empty string.")
+	case r.N > 1 && r.greedy():
+		return badRequest("n must be 1 when using greedy sampling, got %d.", r.N)
+	}
+	for _, p := range []struct {
+		name               string
+		value, least, most float64
+		rule               string
+	}{
+		{"presence_penalty", r.Presence, -2, 2, "in [-2, 2]"},
+		{"frequency_penalty", r.Frequency, -2, 2, "in [-2, 2]"},
+		{"repetition_penalty", r.Repetition, math.SmallestNonzeroFloat64, math.MaxFloat64, "greater than zero"},
+		{"temperature", r.Temperature, 0, math.MaxFloat64, "non-negative"},
+		{"top_p", r.TopP, math.SmallestNonzeroFloat64, 1, "in (0, 1]"},
+		{"min_p", r.MinP, 0, 1, "in [0, 1]"},
+	} {
+		number := pythonFloat(p.value)
+		switch inside := p.value >= p.least && p.value <= p.most; {
+		case !inside && (p.name == "temperature" || p.name == "top_p"): // vLLM names only these two as the parameter
+			return invalidParam(p.name, "%s must be %s, got %s.", p.name, p.rule, number).withValue(number)
+		case !inside:
+			return badRequest("%s must be %s, got %s.", p.name, p.rule, number)
+		}
+	}
+	return nil
+}
 
 // checkInEngine makes the checks that vLLM makes only inside the engine. In a stream they follow the 200.
 func (s *Server) checkInEngine(j *job) *failure {
 	r := j.request
-	if j.duplicate {
-		return badRequest("Request id %s already running.", j.id).fromEngine()
+	failure := s.checkLogprobLimits(j)
+	if failure == nil {
+		failure = s.checkTokenFields(j)
 	}
-	if r.priority != 0 && s.spec.v0 && !s.queue.byPriority {
-		return badRequest("Got priority %d but Priority scheduling is not enabled.", r.priority).fromEngine()
+	switch {
+	case failure != nil:
+		return failure
+	case s.spec.V0 && r.Echo && r.Stream:
+		return badRequest("")
+	case s.spec.V0 && r.Echo && r.Logprobs != nil && r.N > 1:
+		return textFailure(http.StatusInternalServerError, internalSpaced)
 	}
-	if failure := s.checkLogprobLimits(j); failure != nil {
-		return failure.fromEngine()
-	}
-	if failure := s.checkTokenFields(r); failure != nil {
-		return failure.fromEngine()
-	}
-	if c := r.constraint(); c != nil {
-		if failure := c.check(); failure != nil {
-			return failure.fromEngine()
+	if r.constraint != nil {
+		if _, err := r.constraint.generate(newRandom(0, 0)); err != nil {
+			return badRequest("%s", err.Error())
 		}
 	}
-	if failure := s.echoFailure(r); failure != nil {
-		return failure.fromEngine()
-	}
 	for _, tokens := range j.tokens {
-		m := contextCounts{limit: s.maxModelLen, prompt: len(tokens)}
-		at := s.firstUnknownToken(tokens)
-		switch {
-		case len(tokens) == 0:
-			return badRequest("The decoder prompt cannot be empty").fromEngine()
-		case at >= 0:
-			return badRequest("Token id %d is out of vocabulary", tokens[at]).fromEngine()
-		case len(tokens) > s.maxModelLen:
-			return badRequest("%s", contextMessage(wordingDecoder, m)).fromEngine()
-		case len(tokens) == s.maxModelLen:
-			return badRequest("%s", contextMessage(wordingDecoderFull, m)).fromEngine()
+		if len(tokens) == 0 {
+			return badRequest("The decoder prompt cannot be empty")
+		}
+		if unknown := s.unknownTokens(tokens); len(unknown) > 0 {
+			return badRequest("Token id %d is out of vocabulary", unknown[0])
 		}
 	}
 	return nil
@@ -56,70 +180,40 @@ func (s *Server) checkLogprobLimits(j *job) *failure {
 		name, what string
 		top        int
 	}{{"logprobs", "sample", j.topLogprobs}, {"prompt_logprobs", "prompt", j.topPromptLogprobs}} {
-		if requested.top <= s.maxLogprobs {
-			continue
-		}
-		if s.spec.v0 {
+		switch {
+		case requested.top <= s.maxLogprobs:
+		case s.spec.V0:
 			return badRequest("Cannot request more than %d logprobs.", s.maxLogprobs)
+		default:
+			return invalidParam(requested.name, "Requested %s logprobs of %d, which is greater than max allowed: %d",
+				requested.what, requested.top, s.maxLogprobs).withValue(requested.top)
 		}
-		return invalidParam(requested.name, "Requested %s logprobs of %d, which is greater than max allowed: %d",
-			requested.what, requested.top, s.maxLogprobs).withValue(requested.top)
 	}
 	return nil
-}
-
-// parseLogitBias parses logit_bias, whose keys are token ids as strings.
-func (s *Server) parseLogitBias(r *completionRequest) *failure {
-	r.sampling.bias = make(map[int]float64, len(r.logitBias))
-	for _, entry := range r.logitBias {
-		id, err := strconv.Atoi(entry.key)
-		if err != nil {
-			return badRequest("invalid literal for int() with base 10: %s", reprString(entry.key))
-		}
-		r.sampling.bias[id] = entry.amount
-	}
-	unknown := s.unknownTokens(slices.Sorted(maps.Keys(r.sampling.bias)))
-	if len(unknown) > 0 && s.spec.v0 {
-		return badRequest("token_id %d in logit_bias contains out-of-vocab token id", unknown[0])
-	}
-	return s.outOfVocabulary("logit_bias", unknown)
 }
 
 // checkTokenFields checks the fields that hold token ids, and tokenises bad_words.
-func (s *Server) checkTokenFields(r *completionRequest) *failure {
-	if failure := s.parseLogitBias(r); failure != nil {
-		return failure
-	}
-	if s.spec.checksStopIDs {
-		if failure := s.outOfVocabulary("stop_token_ids", s.unknownTokens(r.stopTokens)); failure != nil {
-			return failure
+func (s *Server) checkTokenFields(j *job) *failure {
+	r := j.request
+	for _, field := range []struct {
+		name   string
+		tokens []int
+	}{{"logit_bias", slices.Sorted(maps.Keys(r.Bias))}, {"allowed_token_ids", r.Allowed}} {
+		unknown := s.unknownTokens(field.tokens)
+		list := strings.ReplaceAll(string(appendInts(nil, unknown)), ",", ", ")
+		switch {
+		case len(unknown) == 0:
+		case s.spec.V0:
+			return badRequest("token_id %d in %s contains out-of-vocab token id", unknown[0], field.name)
+		default:
+			return invalidParam(field.name, "token_id(s) %s in %s contain out-of-vocab token ids. Vocabulary size: %d",
+				list, field.name, s.model.size()).withValue(list)
 		}
 	}
-	if r.allowedGiven && len(r.sampling.allowed) == 0 {
-		return invalidParam("allowed_token_ids", "allowed_token_ids is not None and empty!").withValue("[]")
-	}
-	if unknown := s.unknownTokens(r.sampling.allowed); len(unknown) > 0 {
-		return invalidParam("allowed_token_ids", "allowed_token_ids contains out-of-vocab token id!").withValue(pythonInts(unknown))
-	}
-	for _, word := range r.badWords {
-		r.sampling.banned = append(r.sampling.banned, s.bannedSequences(word)...)
+	for _, word := range r.BadWords {
+		j.banned = append(j.banned, s.bannedSequences(word)...)
 	}
 	return nil
-}
-
-// outOfVocabulary is the error about unknown token ids in a field, or nil if there are none.
-func (s *Server) outOfVocabulary(field string, unknown []int) *failure {
-	if len(unknown) == 0 {
-		return nil
-	}
-	list := pythonInts(unknown)
-	return invalidParam(field, "token_id(s) %s in %s contain out-of-vocab token ids. Vocabulary size: %d",
-		list, field, s.model.size()).withValue(list)
-}
-
-// pythonInts formats integers as Python prints a list.
-func pythonInts(values []int) string {
-	return strings.ReplaceAll(string(appendInts(nil, values)), ",", ", ")
 }
 
 // bannedSequences tokenises a bad word as vLLM does: as it stands, and with a leading space if that is another token
@@ -134,17 +228,4 @@ func (s *Server) bannedSequences(word string) [][]int {
 		return [][]int{bare, spaced}
 	}
 	return [][]int{bare}
-}
-
-// echoFailure is the error of V0 for echo in a stream, and for echo with logprobs and several outputs.
-func (s *Server) echoFailure(r *completionRequest) *failure {
-	switch {
-	case !s.spec.echoFails || !r.echo:
-		return nil
-	case r.stream:
-		return badRequest("")
-	case r.logprobs != nil && r.n > 1:
-		return textFailure(http.StatusInternalServerError, internalSpaced)
-	}
-	return nil
 }

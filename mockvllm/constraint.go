@@ -1,20 +1,24 @@
 package mockvllm
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
+
+	"github.com/tidwall/gjson"
 )
 
 // constraint is a structured output: the request's output is a text that conforms to it. The mock does not mask the
 // model's tokens as vLLM does. It generates a conforming text at random and makes the output's tokens from it, so the
 // text conforms and the log-probabilities are still the model's.
 type constraint struct {
-	kind    string // one of constraintKinds
-	text    string // regex, grammar, or json as a string
-	choices []string
-	schema  value
-	enabled bool // json_object
+	kind string // one of constraintKinds
+	rule gjson.Result
 }
 
 // Kinds of constraint, named as the members of structured_outputs.
@@ -34,210 +38,104 @@ type constraintError string
 // Error implements error.
 func (e constraintError) Error() string { return string(e) }
 
-// readConstraints reads the fields that constrain the output, as far as the version knows them.
-func (s *versionSpec) readConstraints(f *fieldReader, r *completionRequest) {
-	if v, present := f.body.member("response_format"); present && v.kind != nullKind {
-		s.readResponseFormat(f, v, r)
-	}
-	if v, present := f.body.member("structured_outputs"); present && v.kind != nullKind {
-		if v.kind != objectKind {
-			f.addError(dictType, v, "structured_outputs")
-		}
-		r.structuredGiven = true
-		r.constraints = append(r.constraints, readConstraintMembers(f, v, "", "structured_outputs")...)
-	}
-	r.guided = readConstraintMembers(f, f.body, "guided_")
-}
+// anyObject is the schema of json_object.
+const anyObject = `{"type":"object"}`
 
-// readConstraintMembers reads the members of an object that are constraints: their names are the kinds with a prefix.
-func readConstraintMembers(f *fieldReader, object value, prefix string, loc ...string) []constraint {
-	var found []constraint
-	for _, kind := range constraintKinds {
-		v, present := object.member(prefix + kind)
-		if !present || v.kind == nullKind || prefix != "" && kind == constraintJSONObject {
-			continue
-		}
-		c := constraint{kind: kind}
-		at := append(append([]string(nil), loc...), prefix+kind)
-		inner := &fieldReader{body: value{kind: objectKind, members: []member{{kind, v}}}}
-		switch {
-		case kind == constraintJSON && v.kind == objectKind:
-			c.schema = v
-		case kind == constraintChoice:
-			inner.stringList(kind, &c.choices)
-		case kind == constraintJSONObject:
-			inner.boolean(kind, true, &c.enabled)
-		default:
-			readField(inner, kind, false, asString, &c.text)
-		}
-		for _, problem := range inner.errs {
-			problem.loc = append(append([]string(nil), at...), problem.loc[1:]...)
-			f.errs = append(f.errs, problem)
-		}
-		found = append(found, c)
-	}
-	return found
-}
-
-// readResponseFormat reads response_format. Completions of versions without
-// structured_outputs ignore json_schema.
-func (s *versionSpec) readResponseFormat(f *fieldReader, v value, r *completionRequest) {
-	if v.kind != objectKind {
-		f.addError(dictType, v, "response_format")
-		return
-	}
-	format, _ := v.member("type")
-	switch format.text {
-	case "text", "structural_tag":
+// constraintOf returns the constraint in response_format, structured_outputs or the older guided_* fields, or nil.
+func constraintOf(fields gjson.Result) *constraint {
+	switch format := fields.Get("response_format"); format.Get("type").Str {
 	case "json_object":
-		r.constraints = append(r.constraints, constraint{kind: constraintJSONObject, enabled: true})
+		return &constraint{constraintJSONObject, gjson.Result{}}
 	case "json_schema":
-		if !s.jsonSchema && r.chat == nil {
-			return
+		return &constraint{constraintJSON, format.Get("json_schema.schema")}
+	}
+	for _, kind := range constraintKinds {
+		for _, field := range []string{"structured_outputs.", "guided_"} {
+			if rule := fields.Get(field + kind); rule.Exists() {
+				return &constraint{kind, rule}
+			}
 		}
-		named, present := v.member("json_schema")
-		if r.lacksJSONSchema = !present || named.kind == nullKind; r.lacksJSONSchema {
-			return
-		}
-		schema, _ := named.member("schema")
-		r.constraints = append(r.constraints, constraint{kind: constraintJSON, schema: schema})
-	default:
-		f.addLiteralError(format, "'text', 'json_object' or 'json_schema'", "response_format", "type")
-	}
-}
-
-// constraintProblem returns the parameter and the message of vLLM's error about constraints that exclude each other, or
-// are incomplete.
-func (r *completionRequest) constraintProblem() (param, message string) {
-	short := 0
-	for _, c := range r.constraints {
-		if c.kind == constraintJSON || c.kind == constraintRegex || c.kind == constraintChoice {
-			short++
-		}
-	}
-	switch {
-	case r.lacksJSONSchema:
-		return "response_format", "When response_format type is 'json_schema', the 'json_schema' field must be provided."
-	case len(r.guided) > 1 || len(r.guided) > 0 && len(r.constraints) > 0:
-		return "guided_json", "You can only use one kind of guided decoding ('guided_json', 'guided_regex' or 'guided_choice')."
-	case r.structuredGiven && short > 1:
-		return "structured_outputs", "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
-	case len(r.constraints) > 1:
-		return "structured_outputs", "You can only use one kind of structured outputs constraint but multiple are specified: " + r.constraintNames()
-	case r.structuredGiven && len(r.constraints) == 0:
-		return "structured_outputs", "You must use one kind of structured outputs constraint but none are specified: {}"
-	}
-	return "", ""
-}
-
-func (r *completionRequest) constraintNames() string {
-	names := make([]string, len(r.constraints))
-	for i, c := range r.constraints {
-		names[i] = c.kind
-	}
-	return pythonStrings(names)
-}
-
-// constraint returns the request's constraint, or nil.
-func (r *completionRequest) constraint() *constraint {
-	for _, c := range append(r.constraints, r.guided...) {
-		return &c
 	}
 	return nil
 }
 
-// check makes the checks of vLLM's engine, in its words.
-func (c *constraint) check() *failure {
-	switch {
-	case c.kind == constraintChoice && len(c.choices) == 0:
-		return badRequest("Choice '[]' cannot be an empty list")
-	case c.kind == constraintGrammar && strings.TrimSpace(c.text) == "":
-		return badRequest("structured_outputs.grammar cannot be an empty string")
-	case c.kind == constraintJSON && c.schema.kind == nullKind && strings.TrimSpace(c.text) == "":
-		return badRequest("structured_outputs.json cannot be an empty string")
-	case c.kind == constraintJSONObject && !c.enabled:
-		return badRequest("structured_outputs.json_object must be True if set; omit structured_outputs to disable structured outputs")
-	}
-	if _, err := c.generate(rand.New(rand.NewPCG(0, 0))); err != nil { //nolint:gosec // not security-relevant
-		return badRequest("%s", err.Error())
-	}
-	return nil
-}
-
-// generate returns a text that conforms to the constraint.
+// generate returns a text that conforms to the constraint, or the error of vLLM about a constraint that it cannot compile.
 func (c *constraint) generate(random *rand.Rand) (string, error) {
+	g := &generator{root: c.rule, random: random}
+	var err error
 	switch c.kind {
 	case constraintChoice:
-		return c.choices[random.IntN(len(c.choices))], nil
+		choices := c.rule.Array()
+		if len(choices) == 0 {
+			return "", constraintError("Choice '[]' cannot be an empty list")
+		}
+		return choices[random.IntN(len(choices))].Str, nil
 	case constraintRegex:
-		steps := 0
-		text, err := generateRegex(c.text, random, &steps)
-		if err != nil {
-			return "", constraintError("Failed to transform regex into a grammar: " + err.Error())
+		if err = g.regex(c.rule.Str); err != nil {
+			err = constraintError("Failed to transform regex into a grammar: " + err.Error())
 		}
-		return text, nil
 	case constraintGrammar:
-		g, err := parseGrammar(c.text)
-		if err != nil {
-			return "", constraintError("Invalid grammar specification: " + err.Error())
+		var pattern string
+		if pattern, err = grammarPattern(c.rule.Str); err == nil {
+			err = g.regex(pattern)
 		}
-		return g.generate(random)
+		if err != nil {
+			err = constraintError("Invalid grammar specification: " + err.Error())
+		}
 	case constraintJSONObject:
-		return generateJSON(value{kind: objectKind, members: []member{{"type", value{kind: stringKind, text: "object"}}}}, random)
-	}
-	schema := c.schema
-	if schema.kind == nullKind {
-		parsed, err := parsePythonJSON(c.text)
-		if err != nil {
-			return "", constraintError("Invalid JSON grammar specification.")
+		err = g.json(gjson.Parse(anyObject), 0)
+	default:
+		if c.rule.Type == gjson.String {
+			g.root = gjson.Parse(c.rule.Str)
 		}
-		schema = parsed
+		if err = g.json(g.root, 0); err != nil {
+			err = constraintError("Failed to transform json schema into a grammar: " + err.Error())
+		}
 	}
-	return generateJSON(schema, random)
+	return g.out.String(), err
 }
 
-// maxRepeats limits how often an unbounded repetition repeats, so that outputs stay short.
-const maxRepeats = 4
+const (
+	maxRepeats      = 4       // of an unbounded repetition, so that outputs stay short
+	maxSteps        = 1 << 16 // of one text: repetitions multiply, and a text that needs more is longer than any context
+	maxSchemaDepth  = 16      // beyond half of it, optional properties and items are left out
+	maxGrammarDepth = 8       // of rules within rules
+)
 
-// maxSteps limits the work on one text, since nested repetitions and alternatives multiply. A text that needs more is
-// longer than any context.
-const maxSteps = 1 << 16
-
-// generateRegex returns a text that the whole pattern matches. It adds its work to steps.
-func generateRegex(pattern string, random *rand.Rand, steps *int) (string, error) {
-	parsed, err := syntax.Parse(pattern, syntax.Perl)
-	if err != nil {
-		return "", err
-	}
-	w := &regexWriter{random: random, steps: steps}
-	w.write(parsed)
-	return w.out.String(), nil
-}
-
-// regexWriter builds a text that a pattern matches.
-type regexWriter struct {
-	out    strings.Builder
+// generator builds a text at random.
+type generator struct {
+	root   gjson.Result // the schema that references refer to
 	random *rand.Rand
-	steps  *int
+	out    strings.Builder
+	steps  int
 }
 
-func (w *regexWriter) write(re *syntax.Regexp) {
-	if *w.steps++; *w.steps > maxSteps {
+// regex writes a text that the whole pattern matches.
+func (g *generator) regex(pattern string) error {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err == nil {
+		g.match(parsed)
+	}
+	return err
+}
+
+func (g *generator) match(re *syntax.Regexp) {
+	if g.steps++; g.steps > maxSteps {
 		return
 	}
 	least, most := 1, 1
 	switch re.Op { //nolint:exhaustive // the other operators are groups and sequences, or match no text
 	case syntax.OpLiteral:
-		w.out.WriteString(string(re.Rune))
+		g.out.WriteString(string(re.Rune))
 		return
 	case syntax.OpCharClass:
-		w.out.WriteRune(pickRune(re.Rune, w.random))
+		g.out.WriteRune(pickRune(re.Rune, g.random))
 		return
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		w.out.WriteByte("abcdefghijklmnopqrstuvwxyz"[w.random.IntN(26)])
+		g.out.WriteByte("abcdefghijklmnopqrstuvwxyz"[g.random.IntN(26)])
 		return
 	case syntax.OpAlternate:
-		w.write(re.Sub[w.random.IntN(len(re.Sub))])
+		g.match(re.Sub[g.random.IntN(len(re.Sub))])
 		return
 	case syntax.OpStar:
 		least, most = 0, maxRepeats
@@ -250,9 +148,9 @@ func (w *regexWriter) write(re *syntax.Regexp) {
 			most = least + maxRepeats
 		}
 	}
-	for range least + w.random.IntN(most-least+1) {
+	for range least + g.random.IntN(most-least+1) {
 		for _, sub := range re.Sub {
-			w.write(sub)
+			g.match(sub)
 		}
 	}
 }
@@ -272,4 +170,182 @@ func pickRune(ranges []rune, random *rand.Rand) rune {
 		return ' ' // an empty class matches nothing
 	}
 	return ranges[0]
+}
+
+var (
+	ruleHead     = regexp.MustCompile(`(?m)^\s*([A-Za-z_][\w-]*)\s*(?:::=|:)`)
+	grammarToken = regexp.MustCompile(`"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|/(?:\\.|[^/\\])+/|[A-Za-z_][\w-]*|[()|?*+]|\S`)
+)
+
+// grammarPattern turns a grammar without recursion, in EBNF or in Lark's notation, into a regular expression. Its start
+// rule is root or start.
+func grammarPattern(text string) (string, error) {
+	rules, start := make(map[string]string), ""
+	heads := ruleHead.FindAllStringSubmatchIndex(text, -1)
+	for i, head := range heads {
+		end := len(text)
+		if i+1 < len(heads) {
+			end = heads[i+1][0]
+		}
+		name := text[head[2]:head[3]]
+		rules[name] = text[head[1]:end]
+		if name == "root" || name == "start" {
+			start = rules[name]
+		}
+	}
+	if start == "" {
+		return "", errors.New("the root rule is missing")
+	}
+	return expandRule(rules, start, 0)
+}
+
+func expandRule(rules map[string]string, body string, depth int) (string, error) {
+	var out strings.Builder
+	for _, token := range grammarToken.FindAllString(body, -1) {
+		part, err := token, error(nil)
+		switch {
+		case token[0] == '"':
+			part, err = strconv.Unquote(token)
+			part = "(?:" + regexp.QuoteMeta(part) + ")"
+		case token[0] == '/':
+			part = "(?:" + strings.Trim(token, "/") + ")"
+		case token[0] == '[' || strings.Contains("()|?*+", token):
+		case rules[token] == "" || depth > maxGrammarDepth:
+			return "", fmt.Errorf("rule %s is not defined, or does not end", token)
+		default:
+			part, err = expandRule(rules, rules[token], depth+1)
+			part = "(?:" + part + ")"
+		}
+		if err != nil {
+			return "", err
+		}
+		out.WriteString(part)
+	}
+	return out.String(), nil
+}
+
+// json writes compact JSON that conforms to a schema.
+func (g *generator) json(schema gjson.Result, depth int) (err error) {
+	if g.steps++; depth > maxSchemaDepth || g.steps > maxSteps {
+		return errors.New("it does not end")
+	}
+	for _, union := range []string{"anyOf", "oneOf", "allOf"} {
+		if options := schema.Get(union).Array(); len(options) > 0 {
+			chosen := options[g.random.IntN(len(options))]
+			if depth > maxSchemaDepth/2 {
+				chosen = options[0]
+			}
+			return g.json(chosen, depth+1)
+		}
+	}
+	kind := schema.Get("type").Str
+	if kinds := schema.Get("type").Array(); len(kinds) > 0 {
+		kind = kinds[g.random.IntN(len(kinds))].Str
+	}
+	options, ref := schema.Get("enum").Array(), schema.Get("$ref")
+	switch {
+	case schema.Get("const").Exists():
+		g.out.WriteString(schema.Get("const").Raw)
+	case len(options) > 0:
+		g.out.WriteString(options[g.random.IntN(len(options))].Raw)
+	case ref.Exists():
+		path := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(ref.Str, "#"), "/"), "/", ".")
+		target := g.root.Get(cmp.Or(path, "@this"))
+		if !target.Exists() {
+			return fmt.Errorf("cannot resolve %s", ref.Str)
+		}
+		err = g.json(target, depth+1)
+	case kind == "object" || kind == "" && schema.Get("properties").Exists():
+		err = g.object(schema, depth)
+	case kind == "array":
+		err = g.array(schema, depth)
+	case kind == "string":
+		err = g.text(schema)
+	case kind == "integer" || kind == "number":
+		g.number(schema)
+	case kind == "boolean":
+		g.out.WriteString(strconv.FormatBool(g.random.IntN(2) == 0))
+	default:
+		g.out.WriteString("null")
+	}
+	return err
+}
+
+// object writes the required properties and about half of the others, in the schema's order.
+func (g *generator) object(schema gjson.Result, depth int) (err error) {
+	required := make(map[string]bool)
+	for _, name := range schema.Get("required").Array() {
+		required[name.Str] = true
+	}
+	separator := "{"
+	write := func(name string, property gjson.Result) bool {
+		g.out.WriteString(separator + string(appendString(nil, name)) + ":")
+		separator = ","
+		err = g.json(property, depth+1)
+		return err == nil
+	}
+	schema.Get("properties").ForEach(func(name, property gjson.Result) bool {
+		optional := !required[name.Str]
+		delete(required, name.Str)
+		return optional && (depth > maxSchemaDepth/2 || g.random.IntN(2) == 0) || write(name.Str, property)
+	})
+	for _, name := range schema.Get("required").Array() {
+		if required[name.Str] && err == nil { // not described
+			write(name.Str, gjson.Result{})
+		}
+	}
+	g.out.WriteString(strings.TrimPrefix(separator, ",") + "}")
+	return err
+}
+
+func (g *generator) array(schema gjson.Result, depth int) error {
+	least := schema.Get("minItems").Uint()
+	count := least + g.random.Uint64N(maxRepeats)
+	if most := schema.Get("maxItems"); most.Exists() || depth > maxSchemaDepth/2 {
+		count = max(least, min(count, most.Uint()))
+	}
+	g.out.WriteByte('[')
+	for i := range count {
+		if i > 0 {
+			g.out.WriteByte(',')
+		}
+		if err := g.json(schema.Get("items"), depth+1); err != nil {
+			return err
+		}
+	}
+	g.out.WriteByte(']')
+	return nil
+}
+
+func (g *generator) text(schema gjson.Result) error {
+	words := []string{"river", "stone", "bridge", "Paris", "winter", "seven"}
+	text := words[g.random.IntN(len(words))]
+	if pattern := schema.Get("pattern"); pattern.Exists() {
+		inner := &generator{random: g.random}
+		if err := inner.regex(pattern.Str); err != nil {
+			return err
+		}
+		text = inner.out.String()
+	} else if least, most := schema.Get("minLength").Uint(), schema.Get("maxLength"); least > 0 || most.Exists() {
+		text += strings.Repeat("s", int(min(least, maxSteps))) //nolint:gosec // at most maxSteps
+		text = text[:max(min(uint64(len(text)), most.Uint()), min(least, maxSteps))]
+	}
+	g.out.Write(appendString(nil, text))
+	return nil
+}
+
+// number writes an integer within the bounds, or the lower bound if that is a fraction.
+func (g *generator) number(schema gjson.Result) {
+	lower, upper := schema.Get("minimum"), schema.Get("maximum")
+	least, most := lower.Int(), upper.Int()
+	switch {
+	case strings.Contains(lower.Raw, "."):
+		g.out.WriteString(lower.Raw)
+		return
+	case !upper.Exists():
+		most = least + 99
+	case !lower.Exists():
+		least = most - 99
+	}
+	g.out.WriteString(strconv.FormatInt(least+g.random.Int64N(min(max(most-least, 0), 1<<53)+1), 10))
 }

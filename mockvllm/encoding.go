@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // appendString appends a JSON string as pydantic and Starlette write it: raw UTF-8, escaped only if JSON requires it.
@@ -30,26 +29,6 @@ func appendEscape(dst []byte, b byte) []byte {
 		return append(dst, '\\', `"\nrtbf`[at])
 	}
 	return fmt.Appendf(dst, `\u%04x`, b)
-}
-
-// appendASCII appends a JSON string as json.dumps writes it: all but ASCII escaped, with surrogate pairs beyond the
-// BMP.
-func appendASCII(dst []byte, text string) []byte {
-	dst = append(dst, '"')
-	for _, r := range text {
-		switch {
-		case r < 0x20 || r == '"' || r == '\\':
-			dst = appendEscape(dst, byte(r)) //nolint:gosec // ASCII
-		case r < utf8.RuneSelf:
-			dst = append(dst, byte(r))
-		case r < 0x10000:
-			dst = fmt.Appendf(dst, `\u%04x`, r)
-		default:
-			r -= 0x10000
-			dst = fmt.Appendf(dst, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
-		}
-	}
-	return append(dst, '"')
 }
 
 // appendFloat appends a number as Python's repr writes it: 0.0, 1e-05, -9999.0.
@@ -84,11 +63,4 @@ func appendInts(dst []byte, values []int) []byte {
 	return append(dst, ']')
 }
 
-// pythonStrings formats strings as Python prints a list.
-func pythonStrings(values []string) string {
-	reprs := make([]string, len(values))
-	for i, text := range values {
-		reprs[i] = reprString(text)
-	}
-	return "[" + strings.Join(reprs, ", ") + "]"
-}
+func decimal(number int) string { return strconv.Itoa(number) }

@@ -1,46 +1,38 @@
 package mockvllm
 
 import (
-	"context"
 	"sync"
 	"time"
 )
 
-// engine is the state of the simulated engine process behind the HTTP server: awake or asleep, alive or dead.
+// engine is the state of the simulated server process and its engine: alive, dead, or exited.
 type engine struct {
-	mu           sync.Mutex
-	diedAt       time.Time     // zero while alive
-	exitAfter    time.Duration // from death to process exit; 0 keeps the process, unless exits
-	exits        bool          // the process exits at once, and its requests do not report a dead engine
-	hangs        bool          // running requests hang instead of failing
-	restartAfter time.Duration // from exit to a new process; 0 means no restart
-	changed      chan struct{} // receives after death and revival
-	sleepLevel   int           // 0 while awake
-	woken        chan struct{} // closed at wake-up; nil while awake
-	aborts       int           // how often running requests were aborted
+	mu        sync.Mutex
+	isDead    bool          // the process reports a dead engine
+	exitedAt  time.Time     // zero while the process runs
+	restartIn time.Duration // from exit to a new process; 0 means no restart
+	aborts    int           // how often running requests were aborted
+	changed   chan struct{} // receives after exit and revival
 }
 
 func newEngine() *engine { return &engine{changed: make(chan struct{}, 1)} }
 
-// kill marks the engine dead and schedules the process exit and restart of the fault.
-func (e *engine) kill(f *Fault) {
+// kill marks the engine dead.
+func (e *engine) kill() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.diedAt.IsZero() {
-		e.diedAt, e.exitAfter, e.restartAfter, e.hangs = time.Now(), f.ExitAfter, f.RestartAfter, f.Kind == faultSigtermHang
-		e.notifyChange()
-	}
+	e.isDead = true
 }
 
-// exit ends the process at once and schedules the restart of the fault. With abort, running requests end with what
-// they have at their next token.
-func (e *engine) exit(f *Fault, abort bool) {
+// exit ends the process and schedules its restart. With abort, running requests end with what they have at their next
+// token.
+func (e *engine) exit(restartIn time.Duration, abort bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if abort {
 		e.aborts++
 	}
-	e.diedAt, e.exitAfter, e.restartAfter, e.exits = time.Now(), 0, f.RestartAfter, true
+	e.exitedAt, e.restartIn = time.Now(), restartIn
 	e.notifyChange()
 }
 
@@ -48,7 +40,7 @@ func (e *engine) exit(f *Fault, abort bool) {
 func (e *engine) revive() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.diedAt, e.exits, e.hangs = time.Time{}, false, false
+	e.isDead, e.exitedAt = false, time.Time{}
 	e.notifyChange()
 }
 
@@ -62,77 +54,21 @@ func (e *engine) notifyChange() {
 func (e *engine) dead() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.exitStateLocked()
-	return !e.diedAt.IsZero() && !e.exits
+	return e.isDead
 }
 
-// hanging reports whether running requests hang because the process is being ended.
-func (e *engine) hanging() bool {
+// exited reports whether the process has exited, so that connections are refused, and how long that lasts at most.
+func (e *engine) exited() (bool, time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.hangs
-}
-
-// exited reports whether the process has exited, so that connections are refused.
-func (e *engine) exited() bool {
-	down, _ := e.exitState()
-	return down
-}
-
-// exitState reports whether the process has exited, and how long that state lasts. A negative duration means until the
-// next change.
-func (e *engine) exitState() (bool, time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.exitStateLocked()
-}
-
-// exitStateLocked derives the state from the times of death, exit and restart. e.mu must be held.
-func (e *engine) exitStateLocked() (down bool, remaining time.Duration) {
-	const untilChange = -1
-	if e.diedAt.IsZero() || e.exitAfter == 0 && !e.exits {
-		return false, untilChange
+	remaining := time.Hour
+	if !e.exitedAt.IsZero() && e.restartIn > 0 {
+		remaining = e.restartIn - time.Since(e.exitedAt)
 	}
-	since := time.Since(e.diedAt)
-	switch {
-	case since < e.exitAfter:
-		return false, e.exitAfter - since
-	case e.restartAfter == 0:
-		return true, untilChange
-	case since < e.exitAfter+e.restartAfter:
-		return true, e.exitAfter + e.restartAfter - since
+	if remaining <= 0 {
+		e.exitedAt = time.Time{}
 	}
-	e.diedAt, e.exits = time.Time{}, false
-	return false, untilChange
-}
-
-// sleep puts the engine to sleep and aborts running requests.
-func (e *engine) sleep(level int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sleepLevel = level
-	e.aborts++
-	if e.woken == nil {
-		e.woken = make(chan struct{})
-	}
-}
-
-// wake wakes the engine up; waiting requests run.
-func (e *engine) wake() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sleepLevel = 0
-	if e.woken != nil {
-		close(e.woken)
-		e.woken = nil
-	}
-}
-
-// sleepState returns the sleep level and whether the engine is asleep.
-func (e *engine) sleepState() (level int, sleeping bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.sleepLevel, e.woken != nil
+	return !e.exitedAt.IsZero(), max(remaining, time.Millisecond)
 }
 
 // abortCount returns how often running requests were aborted. A request compares it with the count at its start.
@@ -140,20 +76,4 @@ func (e *engine) abortCount() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.aborts
-}
-
-// awaitWake blocks until the engine is awake or ctx ends.
-func (e *engine) awaitWake(ctx context.Context) error {
-	e.mu.Lock()
-	woken := e.woken
-	e.mu.Unlock()
-	if woken == nil {
-		return context.Cause(ctx)
-	}
-	select {
-	case <-woken:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

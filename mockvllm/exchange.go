@@ -2,6 +2,7 @@ package mockvllm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -24,7 +25,6 @@ type exchange struct {
 	body          []byte
 	fault         *Fault
 	faultsCleared <-chan struct{} // closed when the faults are cleared
-	silence       func()          // ends the comments of a stream
 }
 
 func (x *exchange) readBody() error {
@@ -45,23 +45,19 @@ func (x *exchange) hasFault(kind string) bool { return x.fault != nil && x.fault
 
 // endsProcess reports whether the exchange has a fault that ends the server's process.
 func (x *exchange) endsProcess() bool {
-	return x.fault != nil && slices.Contains([]string{faultSigterm, faultSigtermHang, faultKilled}, x.fault.Kind)
+	return x.fault != nil && slices.Contains([]string{faultSigterm, faultKilled}, x.fault.Kind)
 }
 
 // writeFailure writes an error response. Nothing may have been written before.
 func (x *exchange) writeFailure(f *failure) {
 	contentType := "application/json"
-	if x.server.spec.rust && x.fault == nil {
+	if x.server.spec.Rust && x.fault == nil {
 		f = x.server.rustFailure(f)
 	}
 	if f.raw != nil {
 		contentType = f.contentType
 	}
-	status := f.status
-	if f.asOK || f.engineError && x.server.spec.engineErrorsAsOK {
-		status = http.StatusOK
-	}
-	x.writeResponse(status, contentType, x.server.spec.errorBody(f))
+	x.writeResponse(f.status, contentType, x.server.spec.errorBody(f))
 }
 
 // writeJSON writes a 200 response.
@@ -69,7 +65,9 @@ func (x *exchange) writeJSON(body []byte) { x.writeResponse(http.StatusOK, "appl
 
 // writeResponse writes a plain response, damaged as the fault says.
 func (x *exchange) writeResponse(status int, contentType string, body []byte) {
-	body = x.corruptBody(body)
+	if x.hasFault(faultGarbage) {
+		body = []byte(cmp.Or(x.fault.Body, "<html>\x00\xff this is neither JSON nor an event </html>"))
+	}
 	header := x.w.Header()
 	header["Content-Type"] = nil // an empty body has none; nil keeps net/http from sniffing one
 	if contentType != "" {
@@ -79,48 +77,20 @@ func (x *exchange) writeResponse(status int, contentType string, body []byte) {
 	x.w.WriteHeader(status)
 	switch {
 	case x.hasFault(faultResetMid):
-		x.writePartialBody(body)
+		x.writePart(body)
 		x.resetConn()
 	case x.hasFault(faultCut):
-		x.writePartialBody(body)
+		x.writePart(body)
 		x.closeConn()
-	case x.hasFault(faultSlow):
-		_ = x.writeSlowly(body) // fails only if the client disconnected or the server is closing
 	default:
-		_, _ = x.w.Write(body) // as above
+		_, _ = x.w.Write(body) // fails only if the client disconnected or the server is closing
 	}
 }
 
-// writePartialBody writes the part of a body that precedes the break: half of it unless the fault says how many bytes.
-func (x *exchange) writePartialBody(body []byte) {
-	part := x.fault.AfterBytes
-	if part == 0 {
-		part = len(body) / 2
-	}
-	_, _ = x.w.Write(body[:min(part, len(body))]) // the response is broken anyway
-	_ = http.NewResponseController(x.w).Flush()   // as above
-}
-
-// writeSlowly writes data in slices with the fault's delay after each.
-func (x *exchange) writeSlowly(data []byte) error {
-	slice := x.fault.Slice
-	if slice == 0 {
-		slice = max(1, len(data))
-	}
-	for len(data) > 0 {
-		part := data[:min(slice, len(data))]
-		if _, err := x.w.Write(part); err != nil {
-			return err
-		}
-		if err := http.NewResponseController(x.w).Flush(); err != nil {
-			return err
-		}
-		if err := pause(x.r.Context(), x.fault.Delay); err != nil {
-			return err
-		}
-		data = data[len(part):]
-	}
-	return nil
+// writePart writes the half of a body that precedes a break.
+func (x *exchange) writePart(body []byte) {
+	_, _ = x.w.Write(body[:len(body)/2])        // the response is broken anyway
+	_ = http.NewResponseController(x.w).Flush() // as above
 }
 
 // resetConn ends the connection with a TCP reset.
@@ -130,15 +100,10 @@ func (x *exchange) resetConn() { x.endConn(true) }
 func (x *exchange) closeConn() { x.endConn(false) }
 
 func (x *exchange) endConn(reset bool) {
-	x.silence()
 	conn, _, err := http.NewResponseController(x.w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler) // not hijackable, as with httptest.ResponseRecorder
 	}
-	resetOrClose(conn, reset)
-}
-
-func resetOrClose(conn net.Conn, reset bool) {
 	if tcp, ok := conn.(*net.TCPConn); ok && reset {
 		_ = tcp.SetLinger(0) // on failure the close is orderly, which still ends the connection
 	}

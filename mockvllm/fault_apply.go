@@ -1,12 +1,10 @@
 package mockvllm
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
-	"strings"
 )
 
 // cudaOutOfMemory is PyTorch's message when the GPU's memory is exhausted.
@@ -15,22 +13,9 @@ const cudaOutOfMemory = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 h
 	"memory 74.91 GiB is allocated by PyTorch, and 1.07 GiB is reserved by PyTorch but unallocated. If reserved but " +
 	"unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 
-// busyFaults are the messages of a healthy engine that takes no request for now, and "code" if it is not the status.
-var busyFaults = map[string]struct{ message, code string }{
-	faultOverloaded: {"The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.", ""},
-	faultBacklog:    {"The engine has reached its prefill token backlog limit. Please try again later or on a different instance.", ""},
-	faultPaused:     {"Generation is paused. Please retry after it resumes.", "engine_paused"},
-}
-
 // applyFault writes the fault's response in place of the server's. It returns false if the fault applies inside
 // the response.
 func (s *Server) applyFault(x *exchange) bool {
-	if x.fault.Kind != faultSlow {
-		if err := pause(x.r.Context(), x.fault.Delay); err != nil {
-			x.closeConn()
-			return true
-		}
-	}
 	switch x.fault.Kind {
 	case faultReset:
 		x.resetConn()
@@ -60,35 +45,27 @@ func (*Server) hang(x *exchange) error {
 // failureFor returns the error response of the fault, or nil if its kind has none or applies inside a stream.
 func (s *Server) failureFor(f *Fault) *failure {
 	message := cmp.Or(f.Message, "Something went wrong on purpose.")
-	status := cmp.Or(f.Status, http.StatusInternalServerError)
-	usual := &failure{status: status, errorType: internalServerError, message: message}
+	usual := internalError(message)
+	usual.status = cmp.Or(f.Status, usual.status)
 	switch f.Kind {
 	case faultError:
-		return &failure{status: status, raw: &f.Body, contentType: cmp.Or(f.ContentType, "application/json")}
+		return &failure{status: usual.status, raw: &f.Body, contentType: "application/json"}
 	case faultNested:
-		return usual.inErrorShape(nestedErrors)
+		return usual.inErrorShape(true)
 	case faultFlat:
-		return usual.inErrorShape(flatErrors)
-	case faultString:
-		return stringFailure(cmp.Or(f.Status, http.StatusServiceUnavailable),
-			cmp.Or(f.Message, "The model is currently scaling. Please try again later."))
-	case faultDetail:
-		return detailFailure(cmp.Or(f.Status, http.StatusBadRequest), cmp.Or(f.Message, "There was an error parsing the body"))
-	case faultEmpty:
-		empty := ""
-		return &failure{status: status, raw: &empty}
+		return usual.inErrorShape(false)
 	case faultText:
-		return textFailure(status, cmp.Or(f.Message, internalSpaced))
+		return textFailure(usual.status, cmp.Or(f.Message, internalSpaced))
 	case faultOKError:
-		wrapped := usual.inErrorShape(nestedErrors)
+		wrapped := usual.inErrorShape(true)
 		wrapped.status = http.StatusOK
 		return wrapped
 	case faultContext:
 		return s.contextFailure(f)
-	case faultOverloaded, faultBacklog, faultPaused:
+	case faultOverloaded:
 		return &failure{
-			status: cmp.Or(f.Status, http.StatusServiceUnavailable), errorType: s.spec.busyType,
-			message: cmp.Or(f.Message, busyFaults[f.Kind].message), code: busyFaults[f.Kind].code,
+			status: cmp.Or(f.Status, http.StatusServiceUnavailable), errorType: s.spec.BusyType, message: cmp.Or(f.Message,
+				"The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."),
 		}
 	case faultOOM, faultEngineDead:
 		return s.engineFailure(f)
@@ -97,8 +74,8 @@ func (s *Server) failureFor(f *Fault) *failure {
 }
 
 // inErrorShape encodes the failure in an error shape other than the version's.
-func (f *failure) inErrorShape(shape errorShape) *failure {
-	body := string((&versionSpec{errors: shape}).errorBody(f))
+func (f *failure) inErrorShape(nested bool) *failure {
+	body := string((&versionSpec{Nested: nested}).errorBody(f))
 	return &failure{status: f.status, message: f.message, raw: &body, contentType: "application/json"}
 }
 
@@ -109,16 +86,14 @@ func (s *Server) contextFailure(f *Fault) *failure {
 		maxCharacters: (s.maxModelLen - 16) * s.longestPiece, maxPrompt: s.maxModelLen - 16,
 	}
 	number := f.Wording
-	if number == 0 {
-		spec := s.spec
-		if f.Version != "" {
-			named := specOf(parseRelease(f.Version))
-			spec = &named
-		}
-		number = map[contextRule]int{
-			contextRequested: wordingRequested, contextTooLarge: wordingTooLarge, contextOutputTokens: wordingOutput,
-			contextClamped: wordingPromptOver,
-		}[spec.context]
+	switch {
+	case number > 0:
+	case s.spec.V0:
+		number = wordingRequested
+	case s.spec.Clamps:
+		number = wordingPromptOver
+	default:
+		number = wordingTooLarge
 	}
 	if number >= wordingMaxTokensClamped {
 		m.prompt++ // these versions reject only a prompt that is longer than the context
@@ -134,39 +109,17 @@ func (s *Server) engineFailure(f *Fault) *failure {
 	if f.isMidStream() {
 		return nil
 	}
+	failure := s.spec.deadEngine()
 	if f.Kind == faultEngineDead {
-		s.engine.kill(f)
-	}
-	failure := s.spec.deadEngineFailure()
-	if f.Kind == faultOOM {
-		failure.message, failure.raw, failure.asOK = cudaOutOfMemory, nil, failure.asOK && f.Status == 0
+		s.engine.kill()
+	} else {
+		failure.message, failure.raw = cudaOutOfMemory, nil
 	}
 	failure.status = cmp.Or(f.Status, failure.status)
 	if f.Message != "" {
 		failure.message, failure.raw = f.Message, nil
 	}
 	return failure
-}
-
-// corruptBody applies the kinds of fault that replace or inflate a plain body.
-func (x *exchange) corruptBody(body []byte) []byte {
-	switch {
-	case x.hasFault(faultGarbage):
-		return []byte(cmp.Or(x.fault.Body, "<html>\x00\xff this is neither JSON nor an event </html>"))
-	case x.hasFault(faultBigEvent):
-		return x.fault.padText(body)
-	}
-	return body
-}
-
-// padText pads the first text of a response until the whole has the fault's length.
-func (f *Fault) padText(data []byte) []byte {
-	const text = `"text":"`
-	missing := cmp.Or(f.Bytes, defaultBigEventBytes) - len(data)
-	if missing <= 0 || !bytes.Contains(data, []byte(text)) {
-		return data
-	}
-	return bytes.Replace(data, []byte(text), []byte(text+strings.Repeat("x", missing)), 1)
 }
 
 // serveControl serves the mock's own endpoints: faults and recorded requests.

@@ -26,75 +26,55 @@ type Fault struct {
 	Path  string `json:"path,omitempty"`  // path of the requests it applies to; empty means /v1/completions, "*" every path
 	Times int    `json:"times,omitempty"` // number of requests it applies to; 0 means one, -1 all until it is cleared
 
-	Delay       time.Duration `json:"-"`                      // slow: after each write; other kinds: before the response
-	AfterTokens int           `json:"after_tokens,omitempty"` // mid-stream kinds: tokens sent before it applies
-	AfterEvents int           `json:"after_events,omitempty"` // mid-stream kinds: events sent before it applies
-	AfterBytes  int           `json:"after_bytes,omitempty"`  // reset_mid, cut: bytes of the body sent before it applies
-	InStream    bool          `json:"in_stream,omitempty"`    // oom, engine_dead, hang: inside the stream, even before its first event
+	AfterTokens int  `json:"after_tokens,omitempty"` // mid-stream kinds: tokens sent before it applies
+	AfterEvents int  `json:"after_events,omitempty"` // mid-stream kinds: events sent before it applies
+	InStream    bool `json:"in_stream,omitempty"`    // oom, engine_dead, hang: inside the stream, even before its first event
 
-	Status      int    `json:"status,omitempty"`       // of an error response; each kind has its default
-	Body        string `json:"body,omitempty"`         // error: the whole body; error_event: the JSON after "data: "; garbage: the bytes
-	ContentType string `json:"content_type,omitempty"` // of Body
-	Message     string `json:"message,omitempty"`      // replaces the kind's error message
+	Status  int    `json:"status,omitempty"`  // of an error response; each kind has its default
+	Body    string `json:"body,omitempty"`    // error: the whole body; error_event: the JSON after "data: "; garbage: the bytes
+	Message string `json:"message,omitempty"` // replaces the kind's error message
 
-	Slice        int           `json:"slice,omitempty"`   // slow: bytes per write; 0 means whole events
-	Bytes        int           `json:"bytes,omitempty"`   // big_event: length of the line; 0 means 1 MiB
 	Tokens       int           `json:"tokens,omitempty"`  // merge: tokens per event; 0 means 4
 	Wording      int           `json:"wording,omitempty"` // context_length: number of the wording, from 1; 0 means the version's
-	Version      string        `json:"version,omitempty"` // context_length: the version whose wording is used
-	ExitAfter    time.Duration `json:"-"`                 // engine_dead, sigterm_hang: until connections are refused; 0 means never
 	RestartAfter time.Duration `json:"-"`                 // from exit to restart; 0 means that only a clear restarts it
 	Clean        bool          `json:"clean,omitempty"`   // cut, no_done: the chunked body ends properly
 }
 
 // Kinds of fault, each with its effect on the client.
 const (
-	faultError           = "error"          // status and body, verbatim
-	faultNested          = "nested"         // {"error":{…}}
-	faultFlat            = "flat"           // {"object":"error",…}
-	faultString          = "string"         // {"error":"…"}
-	faultDetail          = "detail"         // {"detail":"…"}
-	faultEmpty           = "empty"          // no body
-	faultText            = "text"           // text/plain
-	faultOKError         = "ok_error"       // 200 with an error inside
-	faultContext         = "context_length" // 400, in any version's wording
-	faultOverloaded      = "overloaded"     // 503 engine busy
-	faultBacklog         = "backlog"        // 503, too many prompt tokens wait
-	faultPaused          = "paused"         // 503, generation is paused
-	faultOOM             = "oom"            // CUDA out of memory
-	faultEngineDead      = "engine_dead"    // this request and all later ones fail
-	faultSigterm         = "sigterm"        // the server ends: running requests are aborted, then connections refused
-	faultSigtermHang     = "sigterm_hang"   // the server ends, but running requests hang
-	faultKilled          = "killed"         // the process dies: responses are cut off, then connections refused
-	faultRefuse          = "refuse"         // reset before anything is read
-	faultHang            = "hang"           // no response, or a stream that stops
-	faultReset           = "reset"          // reset before the response's first byte
-	faultResetMid        = "reset_mid"      // reset within the response
-	faultCut             = "cut"            // orderly close within the response
-	faultAbort           = "abort"          // finish_reason abort under 200
-	faultErrorEvent      = "error_event"    // an error event, then [DONE]
-	faultKeyError        = "key_error"      // an error event whose message is a token id
-	faultNoFinish        = "no_finish"      // [DONE] without a finish_reason
-	faultNoDone          = "no_done"        // finished, but no [DONE]
-	faultSlow            = "slow"           // small delayed writes
-	faultGarbage         = "garbage"        // neither JSON nor SSE
-	faultBigEvent        = "big_event"      // one very long line
-	faultMerge           = "merge"          // several tokens per event
-	faultBurst           = "burst"          // all events in one write
-	defaultBigEventBytes = 1 << 20
-	defaultMergeTokens   = 4
-	untilCleared         = -1
-	anyPath              = "*"
-	maxFaultBodySize     = 8 << 20
+	faultError         = "error"          // status and body, verbatim
+	faultNested        = "nested"         // {"error":{…}}
+	faultFlat          = "flat"           // {"object":"error",…}
+	faultText          = "text"           // text/plain
+	faultOKError       = "ok_error"       // 200 with an error inside
+	faultContext       = "context_length" // 400, in any version's wording
+	faultOverloaded    = "overloaded"     // 503 engine busy
+	faultOOM           = "oom"            // CUDA out of memory
+	faultEngineDead    = "engine_dead"    // this request and all later ones fail
+	faultSigterm       = "sigterm"        // the server ends: running requests are aborted, then connections refused
+	faultKilled        = "killed"         // the process dies: responses are cut off, then connections refused
+	faultHang          = "hang"           // no response, or a stream that stops
+	faultReset         = "reset"          // reset before the response's first byte
+	faultResetMid      = "reset_mid"      // reset within the response
+	faultCut           = "cut"            // orderly close within the response
+	faultAbort         = "abort"          // finish_reason abort under 200
+	faultErrorEvent    = "error_event"    // an error event, then [DONE]
+	faultNoFinish      = "no_finish"      // [DONE] without a finish_reason
+	faultNoDone        = "no_done"        // finished, but no [DONE]
+	faultGarbage       = "garbage"        // neither JSON nor SSE
+	faultMerge         = "merge"          // several tokens per event
+	defaultMergeTokens = 4
+	untilCleared       = -1
+	anyPath            = "*"
+	maxFaultBodySize   = 8 << 20
 )
 
 // FaultKinds returns the kinds of fault, in the order of the README's table.
 func FaultKinds() []string {
 	return []string{
-		faultError, faultNested, faultFlat, faultString, faultDetail, faultEmpty, faultText, faultOKError,
-		faultContext, faultOverloaded, faultBacklog, faultPaused, faultOOM, faultEngineDead, faultSigterm, faultSigtermHang,
-		faultKilled, faultRefuse, faultHang, faultReset, faultResetMid, faultCut, faultAbort, faultErrorEvent, faultKeyError,
-		faultNoFinish, faultNoDone, faultSlow, faultGarbage, faultBigEvent, faultMerge, faultBurst,
+		faultError, faultNested, faultFlat, faultText, faultOKError, faultContext, faultOverloaded, faultOOM, faultEngineDead,
+		faultSigterm, faultKilled, faultHang, faultReset, faultResetMid, faultCut, faultAbort, faultErrorEvent,
+		faultNoFinish, faultNoDone, faultGarbage, faultMerge,
 	}
 }
 
@@ -104,20 +84,16 @@ type plainFault Fault
 // faultJSON is the JSON form of a Fault.
 type faultJSON struct {
 	*plainFault
-	Delay        string `json:"delay,omitempty"`
-	ExitAfter    string `json:"exit_after,omitempty"`
 	RestartAfter string `json:"restart_after,omitempty"`
 }
 
 // MarshalJSON encodes the fault in the form that POST /mock/fault accepts.
 func (f Fault) MarshalJSON() ([]byte, error) {
-	text := func(d time.Duration) string {
-		if d == 0 {
-			return ""
-		}
-		return d.String()
+	encoded := faultJSON{plainFault: (*plainFault)(&f)}
+	if f.RestartAfter > 0 {
+		encoded.RestartAfter = f.RestartAfter.String()
 	}
-	return json.Marshal(faultJSON{(*plainFault)(&f), text(f.Delay), text(f.ExitAfter), text(f.RestartAfter)})
+	return json.Marshal(encoded)
 }
 
 // UnmarshalJSON decodes a fault strictly: an unknown field, an unknown kind or a bad duration is an error.
@@ -132,15 +108,9 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read fault: one JSON object, nothing after it")
 	}
-	for _, field := range []struct {
-		name, text string
-		dst        *time.Duration
-	}{{"delay", raw.Delay, &f.Delay}, {"exit_after", raw.ExitAfter, &f.ExitAfter}, {"restart_after", raw.RestartAfter, &f.RestartAfter}} {
-		d, err := time.ParseDuration(cmp.Or(field.text, "0"))
-		if err != nil || d < 0 {
-			return fmt.Errorf("%s must be a duration like \"250ms\", got %q", field.name, field.text)
-		}
-		*field.dst = d
+	var err error
+	if f.RestartAfter, err = time.ParseDuration(cmp.Or(raw.RestartAfter, "0")); err != nil || f.RestartAfter < 0 {
+		return fmt.Errorf("restart_after must be a duration like \"250ms\", got %q", raw.RestartAfter)
 	}
 	return f.validate()
 }
@@ -154,14 +124,14 @@ func (f *Fault) validate() error {
 		return fmt.Errorf("times must be -1 (until cleared), 0 (once) or a count, got %d", f.Times)
 	case f.Path != "" && f.Path != anyPath && !strings.HasPrefix(f.Path, "/"):
 		return fmt.Errorf("path must begin with / or be \"*\", got %q", f.Path)
-	case f.Wording < 0 || f.Wording > len(contextMessages):
-		return fmt.Errorf("wording must be between 1 and %d, or 0 for the version's, got %d", len(contextMessages), f.Wording)
+	case f.Wording < 0 || f.Wording > len(versions().ContextMessages):
+		return fmt.Errorf("wording must be between 1 and %d, or 0 for the version's, got %d", len(versions().ContextMessages), f.Wording)
 	case f.Status != 0 && (f.Status < 200 || f.Status > 599):
 		return fmt.Errorf("status must be between 200 and 599, got %d", f.Status)
-	case min(f.AfterTokens, f.AfterEvents, f.AfterBytes, f.Slice, f.Bytes, f.Tokens) < 0:
-		return errors.New("after_tokens, after_events, after_bytes, slice, bytes and tokens must not be negative")
+	case min(f.AfterTokens, f.AfterEvents, f.Tokens) < 0:
+		return errors.New("after_tokens, after_events and tokens must not be negative")
 	}
-	return validateVersion(f.Version)
+	return nil
 }
 
 // isMidStream reports whether the fault lets a response begin first.
@@ -185,35 +155,25 @@ func (l *faultList) add(f Fault) {
 	l.pending = append(l.pending, &f)
 }
 
-// consume returns the oldest fault that matches the path and counts the use; nil if there is none. Connection faults
-// (refuse) apply before a request is read, all others after.
-func (l *faultList) consume(path string, connection bool) *Fault {
+// consume returns the oldest fault that matches the path and counts the use; nil if there is none. The signal is closed
+// when the faults are cleared.
+func (l *faultList) consume(path string) (used *Fault, cleared <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, f := range l.pending {
-		if (f.Kind == faultRefuse) != connection || !f.matches(path) {
+		if cmp.Or(f.Path, completionsPath) != path && f.Path != anyPath {
 			continue
 		}
-		used := *f
+		copied := *f
 		if f.Times != untilCleared {
 			f.Times--
 		}
 		if f.Times == 0 {
 			l.pending = slices.Delete(l.pending, i, i+1)
 		}
-		return &used
+		return &copied, l.cleared
 	}
-	return nil
-}
-
-func (f *Fault) matches(path string) bool {
-	switch {
-	case f.Path == anyPath || path == anyPath:
-		return true
-	case f.Path == "":
-		return path == completionsPath
-	}
-	return f.Path == path
+	return nil, l.cleared
 }
 
 // list returns the pending faults with their remaining uses.
@@ -234,11 +194,4 @@ func (l *faultList) clear() {
 	l.pending = nil
 	close(l.cleared)
 	l.cleared = make(chan struct{})
-}
-
-// clearedSignal returns a channel that the next clear closes.
-func (l *faultList) clearedSignal() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.cleared
 }

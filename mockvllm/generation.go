@@ -1,10 +1,8 @@
 package mockvllm
 
 import (
-	"cmp"
 	"context"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -38,8 +36,7 @@ type sequence struct {
 	sampler    *sampler
 	decoder    decoder
 	text       string
-	logprob    float64 // sum over the output's tokens
-	script     []int   // tokens that a constraint prescribes, the last one end-of-text; nil without one
+	script     []int // tokens that a constraint prescribes, the last one end-of-text; nil without one
 	finish     string
 	stopText   *string // the stop string that ended the output
 	stopID     *int    // the stop token that ended the output
@@ -69,13 +66,13 @@ type generation struct {
 func newGeneration(m *languageModel, j *job) *generation {
 	g := &generation{model: m, job: j, probabilities: make([]float64, m.size())}
 	for number, tokens := range j.tokens {
-		for child := range j.outputsPerPrompt {
+		for child := range j.request.N {
 			seq := &sequence{
-				index: number*j.outputsPerPrompt + child, job: j, prompt: number,
+				index: number*j.request.N + child, job: j, prompt: number,
 				history:   append(make([]int, 0, len(tokens)+min(j.maxTokens, 4096)), tokens...),
 				promptLen: len(tokens),
 				sampler:   newSampler(j.request.sampling, tokens, child, m.size()),
-				decoder:   decoder{tokenizer: m.tokenizer, skipSpecial: !j.request.showSpecial},
+				decoder:   decoder{tokenizer: m.tokenizer, skipSpecial: j.request.SkipSpecial},
 			}
 			seq.script = g.scriptFor(seq, child)
 			g.sequences = append(g.sequences, seq)
@@ -86,18 +83,18 @@ func newGeneration(m *languageModel, j *job) *generation {
 
 // scriptFor returns the tokens that the request's constraint prescribes for an output, or nil without one.
 func (g *generation) scriptFor(seq *sequence, child int) []int {
-	c := g.job.request.constraint()
+	c := g.job.request.constraint
 	if c == nil {
 		return nil
 	}
 	random := seq.sampler.random
 	if seq.sampler.greedy() {
-		random = rand.New(rand.NewPCG(0, uint64(child))) //nolint:gosec // reproducible, not security-relevant
+		random = newRandom(0, uint64(child)) //nolint:gosec // not negative
 	}
 	text, err := c.generate(random)
 	if err != nil {
-		// A random walk through a recursive schema or grammar may not end, while the one of the check before did.
-		text, _ = c.generate(rand.New(rand.NewPCG(0, 0))) //nolint:gosec // as above
+		// A random walk through a recursive schema may not end, while the one of the check before did.
+		text, _ = c.generate(newRandom(0, 0))
 	}
 	return append(g.model.encode(text, false), g.model.eos)
 }
@@ -160,7 +157,6 @@ func (g *generation) step() bool {
 		}
 		g.model.predict(seq.history, g.probabilities)
 		id := g.draw(seq)
-		seq.logprob += math.Log(g.probabilities[id])
 		if g.job.topLogprobs != noLogprobs {
 			seq.logprobs = append(seq.logprobs, g.logprobsOf(id, g.job.topLogprobs))
 		}
@@ -177,10 +173,10 @@ func (g *generation) bannedTokens(seq *sequence) []int {
 	r := g.job.request
 	var banned []int
 	output := seq.output()
-	if len(output) < r.minTokens {
-		banned = append([]int{g.model.eos}, r.stopTokens...)
+	if len(output) < r.MinTokens {
+		banned = append([]int{g.model.eos}, r.StopTokens...)
 	}
-	for _, word := range r.sampling.banned {
+	for _, word := range g.job.banned {
 		head := len(word) - 1
 		if head <= len(output) && slices.Equal(output[len(output)-head:], word[:head]) {
 			banned = append(banned, word[head])
@@ -202,35 +198,35 @@ func (g *generation) abort() {
 func (seq *sequence) accept(id, eos int) {
 	r := seq.job.request
 	count := len(seq.output())
-	stopToken := slices.Contains(r.stopTokens, id)
+	stopToken := slices.Contains(r.StopTokens, id)
 	switch {
-	case id == eos && !r.ignoreEOS:
+	case id == eos && !r.IgnoreEOS:
 		seq.finish = finishStop
-	case stopToken && count > r.minTokens:
+	case stopToken && count > r.MinTokens:
 		seq.finish, seq.stopID = finishStop, &id
 	case count >= seq.job.maxTokens || len(seq.history) >= seq.job.maxLen:
 		seq.finish = finishLength
 	}
-	if seq.finish == finishStop && !r.includeStop {
+	if seq.finish == finishStop && !r.IncludeStop {
 		return // the end token's text is not part of the output
 	}
 	before := len(seq.text)
 	seq.text += seq.decoder.next(id)
-	if count > r.minTokens {
+	if count > r.MinTokens {
 		seq.truncateAtStop(before)
 	}
 }
 
 // truncateAtStop truncates the text at the first of the request's stop strings that the newest part completes.
 func (seq *sequence) truncateAtStop(newFrom int) {
-	for _, stop := range seq.job.request.stop {
+	for _, stop := range seq.job.request.Stop {
 		from := max(0, newFrom-len(stop)+1)
 		at := strings.Index(seq.text[from:], stop)
 		if at < 0 {
 			continue
 		}
 		end := from + at
-		if seq.job.request.includeStop {
+		if seq.job.request.IncludeStop {
 			end += len(stop)
 		}
 		seq.text = seq.text[:end]
@@ -244,11 +240,11 @@ func (seq *sequence) truncateAtStop(newFrom int) {
 func (seq *sequence) sendable() int {
 	r := seq.job.request
 	end := len(seq.text)
-	if seq.finished() || r.includeStop || len(r.stop) == 0 {
+	if seq.finished() || r.IncludeStop || len(r.Stop) == 0 {
 		return end
 	}
 	hold := 0
-	for _, stop := range r.stop {
+	for _, stop := range r.Stop {
 		hold = max(hold, utf8.RuneCountInString(stop)-1)
 	}
 	for range hold {
@@ -256,23 +252,4 @@ func (seq *sequence) sendable() int {
 		end -= size
 	}
 	return max(end, seq.sentBytes)
-}
-
-// returned lists the outputs that the response includes: for best_of, the n with the highest log-probability.
-func (g *generation) returned() []*sequence {
-	n := g.job.request.n
-	if g.job.outputsPerPrompt == n {
-		return g.sequences
-	}
-	var winners []*sequence
-	for group := range slices.Chunk(g.sequences, g.job.outputsPerPrompt) {
-		ranked := slices.SortedStableFunc(slices.Values(group), func(a, b *sequence) int {
-			return cmp.Compare(b.logprob, a.logprob)
-		})
-		winners = append(winners, ranked[:n]...)
-	}
-	for index, seq := range winners {
-		seq.index = index
-	}
-	return winners
 }

@@ -20,42 +20,40 @@ type job struct {
 	model             string
 	tokens            [][]int
 	texts             []string // the prompts as echo prepends them
-	outputsPerPrompt  int
 	maxTokens         int
-	maxLen            int  // in tokens, prompt and output together
-	topLogprobs       int  // number of most likely tokens listed per output token, or noLogprobs
-	topPromptLogprobs int  // the same per prompt token
-	hasID             bool // holds the claim on its id, in versions that reject duplicates
-	duplicate         bool // another running request has the same id
+	maxLen            int     // in tokens, prompt and output together
+	topLogprobs       int     // number of most likely tokens listed per output token, or noLogprobs
+	topPromptLogprobs int     // the same per prompt token
+	banned            [][]int // sequences that may not occur in the output
 }
+
+// promptTokens counts each prompt once, however many outputs it has.
+func (j *job) promptTokens() int { return len(slices.Concat(j.tokens...)) }
 
 // prepare turns a request into a job, or returns the error that vLLM sends before it begins a response.
 func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failure) {
-	if !s.serves(r.model) {
-		return nil, s.unknownModel(r.model)
-	}
-	if s.engine.dead() {
-		failure := s.spec.deadEngineFailure()
-		if s.engine.hanging() {
-			failure.message = "cannot schedule new futures after shutdown"
-		}
-		return nil, failure
-	}
-	if failure := s.spec.rustLimit(r); failure != nil {
-		return nil, failure
-	}
-	if r.hasSuffix {
-		return nil, s.spec.suffixFailure()
+	switch {
+	case !s.serves(r.Model):
+		return nil, s.unknownModel(r.Model)
+	case s.engine.dead():
+		return nil, s.spec.deadEngine()
+	case s.spec.Rust && r.N > 1:
+		return nil, invalidParam("n", "Only n=1 is supported.")
+	case s.spec.Rust && r.ReturnWeightVersions:
+		return nil, invalidParam("return_weight_versions", "return_weight_versions is not supported.")
+	case s.spec.Rust && r.Echo && r.Truncate != nil:
+		return nil, invalidParam("truncate_prompt_tokens", "truncate_prompt_tokens is not supported with echo.")
+	case r.Suffix != nil:
+		f := badRequest("%s", s.spec.Suffix)
+		f.param = "suffix"
+		return nil, f
 	}
 	j := &job{
-		request: r, id: s.spec.requestID(header, r), created: time.Now().Unix(), model: s.models[0],
-		outputsPerPrompt: r.n, maxTokens: r.maxTokens, maxLen: s.maxModelLen, topLogprobs: noLogprobs, topPromptLogprobs: noLogprobs,
+		request: r, id: s.spec.requestID(header, r), created: time.Now().Unix(), model: s.models[0], maxTokens: max(1, r.MaxTokens),
+		maxLen: s.maxModelLen, topLogprobs: s.logprobCount(r.Logprobs), topPromptLogprobs: s.logprobCount(r.PromptLogprobs),
 	}
-	if slices.Contains(s.options.Adapters, r.model) {
-		j.model = r.model
-	}
-	if r.maxTokensNull && s.spec.nullMaxTokens == nullIsDefault {
-		r.maxTokensNull = false
+	if r.Echo && r.PromptLogprobs == nil {
+		j.topPromptLogprobs = j.topLogprobs
 	}
 	if failure := s.checkMaxTokens(r); failure != nil {
 		return nil, failure
@@ -65,11 +63,21 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*job, *failu
 			return nil, failure
 		}
 	}
-	if failure := s.spec.checkSampling(r); failure != nil {
+	if failure := s.spec.checkRanges(r); failure != nil {
 		return nil, failure
 	}
-	s.resolve(j)
 	return j, nil
+}
+
+// logprobCount returns how many tokens a field asks for: -1 stands for the whole vocabulary.
+func (s *Server) logprobCount(field *int) int {
+	switch {
+	case field == nil:
+		return noLogprobs
+	case *field < 0:
+		return s.model.size()
+	}
+	return *field
 }
 
 func (s *versionSpec) requestID(header http.Header, r *completionRequest) string {
@@ -77,69 +85,28 @@ func (s *versionSpec) requestID(header http.Header, r *completionRequest) string
 	if r.chat != nil {
 		prefix = "chatcmpl-"
 	}
-	if id := header.Get("X-Request-Id"); id != "" {
-		return prefix + id
-	}
-	if r.requestID != "" {
-		return prefix + r.requestID
+	for _, id := range []string{header.Get("X-Request-Id"), r.RequestID} {
+		if id != "" {
+			return prefix + id
+		}
 	}
 	return prefix + s.randomID()
 }
 
 // randomID returns a random id of the version's length.
 func (s *versionSpec) randomID() string {
-	id := make([]byte, s.randomBytes)
+	id := make([]byte, s.RandomBytes)
 	rand.Read(id)
 	return hex.EncodeToString(id)
 }
 
 func (s *Server) unknownModel(model string) *failure {
 	message := "The model `" + model + "` does not exist."
-	if s.spec.listsAliases {
-		message += " Valid aliases: " + strings.Join(s.models, ", ") + "."
+	if s.spec.Aliases != "" {
+		message += s.spec.Aliases + strings.Join(s.models, ", ") + "."
 	}
 	return &failure{status: http.StatusNotFound, errorType: notFoundError, message: message, param: "model"}
 }
 
-func (s *versionSpec) suffixFailure() *failure {
-	f := badRequest("suffix is not currently supported")
-	if s.suffixWithFIM {
-		f.message = "suffix is only supported for models with FIM completion rendering"
-	}
-	f.param = "suffix"
-	return f
-}
-
-// serves reports whether the server serves the model. An empty name is the default model, unless the version requires
-// one.
-func (s *Server) serves(model string) bool {
-	return model == "" && !s.spec.modelRequired || slices.Contains(s.models, model) || slices.Contains(s.options.Adapters, model)
-}
-
-// resolve computes the job's fields that depend on several request fields.
-func (s *Server) resolve(j *job) {
-	r := j.request
-	if r.maxTokensNull {
-		j.maxTokens = s.maxModelLen
-	}
-	j.maxTokens = max(1, j.maxTokens) // for echo with max_tokens 0 the engine still generates one token
-	if s.spec.bestOf == bestOfHonoured && r.bestOf > r.n {
-		j.outputsPerPrompt = r.bestOf
-	}
-	all := func(number int) int {
-		if number == -1 {
-			return s.model.size()
-		}
-		return number
-	}
-	if r.promptLogprobs != nil {
-		j.topPromptLogprobs = all(*r.promptLogprobs)
-	}
-	if r.logprobs == nil {
-		return
-	}
-	j.topLogprobs = all(*r.logprobs)
-	if r.echo && r.promptLogprobs == nil {
-		j.topPromptLogprobs = j.topLogprobs
-	}
-}
+// serves reports whether the server serves the model. An empty name is the default model.
+func (s *Server) serves(model string) bool { return model == "" || slices.Contains(s.models, model) }

@@ -11,7 +11,6 @@ import (
 // Options configure a Server. The zero value is the newest vLLM with one model, "mock-model".
 type Options struct {
 	Models      []string      // served names; responses carry the first as "model"
-	Adapters    []string      // LoRA adapters of the first model; they behave like it
 	MaxModelLen int           // context length in tokens; 0 means 8192
 	MaxLogprobs int           // 0 means 20, -1 the whole vocabulary
 	TokenDelay  time.Duration // between two tokens of an output
@@ -22,13 +21,11 @@ type Options struct {
 	Reasoning    bool   // chat completions begin with reasoning, unless enable_thinking is false
 	Version      string // the vLLM version to imitate; empty means the newest known
 	RustFrontend bool   // the version's Rust frontend: one prompt and one output per request
-	DisableDocs  bool   // no /openapi.json
 	Instant      bool   // constant responses without the model, to measure proxies; completions are not recorded
 
 	MaxNumSeqs        int           // sequences that run at once, others wait; 0 means any number
 	SchedulingPolicy  string        // PolicyFCFS or PolicyPriority; empty means PolicyFCFS
 	PrefixCacheBlocks int           // blocks of 16 tokens in the prefix cache; 0 means no cache
-	KeepAliveInterval time.Duration // of silence before each comment in a stream; 0 means no comments
 	PrefillDelay      time.Duration // before the first token, for each prompt token that is not in the prefix cache
 }
 
@@ -44,7 +41,7 @@ var versionPattern = regexp.MustCompile(`^v?\d+\.\d+(\.\d+)?(\.?(post|rc|dev)\d+
 // Validate returns an error that names the invalid option, if any.
 func (o Options) Validate() error {
 	seen := make(map[string]bool)
-	for _, name := range slices.Concat(o.Models, o.Adapters) {
+	for _, name := range o.Models {
 		if name == "" {
 			return errors.New("a model name must not be empty")
 		}
@@ -54,24 +51,14 @@ func (o Options) Validate() error {
 		seen[name] = true
 	}
 	switch {
-	case o.ChatTemplate != TemplateNone && templates[o.ChatTemplate] == nil:
+	case o.ChatTemplate != TemplateNone && templates.Lookup(o.ChatTemplate+".tmpl") == nil:
 		return fmt.Errorf("the chat template must be chatml or llama, got %q", o.ChatTemplate)
 	case o.MaxModelLen < 0:
 		return fmt.Errorf("the context length must be at least 1, got %d", o.MaxModelLen)
-	case o.MaxLogprobs < -1:
-		return fmt.Errorf("the limit of logprobs must be -1 or more, got %d", o.MaxLogprobs)
-	case o.TokenDelay < 0:
-		return fmt.Errorf("the delay between tokens must not be negative, got %v", o.TokenDelay)
-	case o.FirstDelay < 0:
-		return fmt.Errorf("the delay of the first token must not be negative, got %v", o.FirstDelay)
-	case o.MaxNumSeqs < 0:
-		return fmt.Errorf("the number of sequences must not be negative, got %d", o.MaxNumSeqs)
-	case o.PrefixCacheBlocks < 0:
-		return fmt.Errorf("the number of cached blocks must not be negative, got %d", o.PrefixCacheBlocks)
-	case o.KeepAliveInterval < 0:
-		return fmt.Errorf("the interval of comments must not be negative, got %v", o.KeepAliveInterval)
-	case o.PrefillDelay < 0:
-		return fmt.Errorf("the delay of a prompt token must not be negative, got %v", o.PrefillDelay)
+	case min(o.TokenDelay, o.FirstDelay, o.PrefillDelay) < 0:
+		return fmt.Errorf("a delay must not be negative, got %v", min(o.TokenDelay, o.FirstDelay, o.PrefillDelay))
+	case min(o.MaxNumSeqs, o.PrefixCacheBlocks) < 0:
+		return fmt.Errorf("the number of sequences or cached blocks must not be negative, got %d", min(o.MaxNumSeqs, o.PrefixCacheBlocks))
 	case !slices.Contains([]string{"", PolicyFCFS, PolicyPriority}, o.SchedulingPolicy):
 		return fmt.Errorf("the scheduling policy must be %s or %s, got %q", PolicyFCFS, PolicyPriority, o.SchedulingPolicy)
 	}
@@ -86,9 +73,8 @@ func validateVersion(version string) error {
 	if version == "" {
 		return nil
 	}
-	newest := parseRelease(newestVersion)
-	r := parseRelease(version)
-	if !versionPattern.MatchString(version) || r.before(specs[0].since) || slices.Compare(r[:2], newest[:2]) > 0 {
+	newest, r := parseRelease(newestVersion), parseRelease(version)
+	if !versionPattern.MatchString(version) || r.before(versions().Forms[0].Since) || slices.Compare(r[:2], newest[:2]) > 0 {
 		return fmt.Errorf("unknown vLLM version %q: known are 0.6.0 to %s", version, newestVersion)
 	}
 	return nil

@@ -2,11 +2,9 @@ package mockvllm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 )
 
@@ -18,11 +16,10 @@ const (
 // Process is a Server that listens on a port, with uvicorn's timeouts.
 type Process struct {
 	*Server
-	listener *pausableListener
-	http     *http.Server
-	serveErr chan error
-	stop     context.CancelFunc
-	done     chan struct{}
+	address net.Addr
+	http    *http.Server
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
 // Start listens on an address, such as 127.0.0.1:0, and serves until Close. The end of ctx does not stop it.
@@ -35,16 +32,14 @@ func Start(ctx context.Context, listen string, o Options) (*Process, error) {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	p := &Process{Server: New(o), serveErr: make(chan error, 1), stop: stop, done: make(chan struct{})}
-	p.listener = &pausableListener{server: p.Server, address: listener.Addr(), listener: listener, changed: make(chan struct{})}
+	p := &Process{Server: New(o), address: listener.Addr(), stop: stop, done: make(chan struct{})}
 	p.http = &http.Server{Handler: p.Server, IdleTimeout: keepAlive, ReadHeaderTimeout: time.Minute}
-	go func() { p.serveErr <- p.http.Serve(p.listener) }()
-	go p.supervise(ctx)
+	go p.serve(ctx, listener)
 	return p, nil
 }
 
 // Addr returns the address that the process listens on, as host:port.
-func (p *Process) Addr() string { return p.listener.address.String() }
+func (p *Process) Addr() string { return p.address.String() }
 
 // URL returns the base URL.
 func (p *Process) URL() string { return "http://" + p.Addr() }
@@ -54,23 +49,42 @@ func (p *Process) Close() error {
 	p.Server.Close()
 	p.stop()
 	<-p.done
-	err := p.http.Close()
-	if serveErr := <-p.serveErr; !errors.Is(serveErr, http.ErrServerClosed) {
-		err = errors.Join(err, serveErr)
-	}
-	return err
+	return p.http.Close()
 }
 
-// supervise closes the port while the simulated process has exited.
-func (p *Process) supervise(ctx context.Context) {
+// serve serves until ctx ends. While the simulated process has exited the port is closed, so that the kernel refuses
+// connections.
+func (p *Process) serve(ctx context.Context, listener net.Listener) {
 	defer close(p.done)
 	for ctx.Err() == nil {
-		down, remaining := p.engine.exitState()
-		if p.listener.setPaused(ctx, down) != nil {
-			remaining = relistenInterval
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			p.await(ctx, true)
+			_ = listener.Close() // it is dropped, whatever the error
+		}()
+		_ = p.http.Serve(listener) // ends when the listener is closed
+		<-closed
+		p.await(ctx, false)
+		for ctx.Err() == nil {
+			var err error
+			if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", p.Addr()); err == nil {
+				break
+			}
+			_ = pause(ctx, relistenInterval) // the loop ends with ctx
 		}
-		if remaining < 0 {
-			remaining = time.Hour
+	}
+	if listener != nil {
+		_ = listener.Close() // it may be closed already
+	}
+}
+
+// await waits until the simulated process has exited, or runs, or ctx ends.
+func (p *Process) await(ctx context.Context, exited bool) {
+	for ctx.Err() == nil {
+		state, remaining := p.engine.exited()
+		if state == exited {
+			return
 		}
 		timer := time.NewTimer(remaining)
 		select {
@@ -81,86 +95,3 @@ func (p *Process) supervise(ctx context.Context) {
 		timer.Stop()
 	}
 }
-
-// pausableListener is a net.Listener that can stop listening, so that the kernel refuses connections, and listen
-// again on the same port. While a refuse fault is pending it resets accepted connections before it reads anything.
-type pausableListener struct {
-	server  *Server
-	address net.Addr
-
-	mu       sync.Mutex
-	listener net.Listener  // nil while paused
-	changed  chan struct{} // closed and replaced at each change of listener
-	closed   bool
-}
-
-// setPaused stops listening or starts again.
-func (l *pausableListener) setPaused(ctx context.Context, paused bool) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || paused == (l.listener == nil) {
-		return nil
-	}
-	if paused {
-		_ = l.listener.Close() // it is dropped, whatever the error
-		l.listener = nil
-	} else {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address.String())
-		if err != nil {
-			return err
-		}
-		l.listener = listener
-	}
-	close(l.changed)
-	l.changed = make(chan struct{})
-	return nil
-}
-
-func (l *pausableListener) state() (listener net.Listener, changed <-chan struct{}, closed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.listener, l.changed, l.closed
-}
-
-// Accept waits for a connection that no refuse fault resets.
-func (l *pausableListener) Accept() (net.Conn, error) {
-	for {
-		listener, changed, closed := l.state()
-		if closed {
-			return nil, net.ErrClosed
-		}
-		if listener == nil {
-			<-changed
-			continue
-		}
-		conn, err := listener.Accept()
-		if err != nil {
-			if current, _, closed := l.state(); current == listener || closed {
-				return nil, err
-			}
-			continue
-		}
-		if l.server.faults.consume(anyPath, true) == nil {
-			return conn, nil
-		}
-		resetOrClose(conn, true)
-	}
-}
-
-// Close closes the listener permanently.
-func (l *pausableListener) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil
-	}
-	l.closed = true
-	close(l.changed)
-	if l.listener == nil {
-		return nil
-	}
-	return l.listener.Close()
-}
-
-// Addr returns the address, which is the same while paused.
-func (l *pausableListener) Addr() net.Addr { return l.address }

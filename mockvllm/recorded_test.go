@@ -50,7 +50,7 @@ var recordedFaults = map[string]mockvllm.Fault{
 	"killall-midstream":        {Kind: "killed", AfterEvents: 3},
 	"killall-plain":            {Kind: "killed", AfterTokens: 3},
 	"killall-new-after":        {Kind: "killed"},
-	"stream-echo-logprobs-n16": {Kind: "key_error", AfterEvents: 17},
+	"stream-echo-logprobs-n16": {Kind: "error_event", Message: "0", AfterEvents: 17},
 }
 
 // TestResponsesHaveTheShapeOfRecordedOnes sends the requests that were sent to real servers and compares everything
@@ -64,7 +64,7 @@ func TestResponsesHaveTheShapeOfRecordedOnes(t *testing.T) {
 				t.Run(r.name, func(t *testing.T) {
 					p := healthy
 					fault, ok := recordedFaults[r.name]
-					if ok && (options.Version != "0.8.5" || fault.Kind != "key_error") { // 0.8.5 fails there without a fault
+					if ok && (options.Version != "0.8.5" || fault.Kind != "error_event") { // 0.8.5 fails there without a fault
 						p = start(t, options)
 						p.InjectFault(fault)
 						if strings.HasSuffix(r.name, "after") {

@@ -17,34 +17,27 @@ const (
 
 // Recorded is a request as the server received it, byte for byte.
 type Recorded struct {
-	Method       string      `json:"method"`
-	Path         string      `json:"path"`
-	Query        string      `json:"query,omitempty"`
-	Header       http.Header `json:"header"`
-	Body         []byte      `json:"-"`
-	Time         time.Time   `json:"time"`
-	Finished     time.Time   `json:"finished"` // when its handler returned; zero while it runs
-	Disconnected time.Time   `json:"left"`     // when the client disconnected before the response's end; zero if it did not
+	Method       string
+	Path         string
+	Header       http.Header
+	Body         []byte
+	Time         time.Time
+	Disconnected time.Time // when the client disconnected before the response's end; zero if it did not
 }
 
 // ClientDisconnected reports whether the client disconnected before the response's end.
 func (r Recorded) ClientDisconnected() bool { return !r.Disconnected.IsZero() }
 
-// MarshalJSON encodes the body as text and leaves out zero times.
+// MarshalJSON encodes the body as text.
 func (r Recorded) MarshalJSON() ([]byte, error) {
-	type plain Recorded
-	at := func(t time.Time) *time.Time {
-		if t.IsZero() {
-			return nil
-		}
-		return &t
-	}
 	return json.Marshal(struct {
-		plain
-		Body     string     `json:"body"`
-		Finished *time.Time `json:"finished,omitempty"`
-		Left     *time.Time `json:"left,omitempty"`
-	}{plain(r), string(r.Body), at(r.Finished), at(r.Disconnected)})
+		Method       string      `json:"method"`
+		Path         string      `json:"path"`
+		Header       http.Header `json:"header"`
+		Body         string      `json:"body"`
+		Time         time.Time   `json:"time"`
+		Disconnected time.Time   `json:"left,omitzero"`
+	}{r.Method, r.Path, r.Header, string(r.Body), r.Time, r.Disconnected})
 }
 
 type recorder struct {
@@ -57,10 +50,7 @@ func newRecorder() *recorder { return &recorder{} }
 
 // begin records a request. The caller must call end when the handler returns; later disconnects are not recorded.
 func (c *recorder) begin(x *exchange) (end func()) {
-	record := &Recorded{
-		Method: x.r.Method, Path: x.r.URL.Path, Query: x.r.URL.RawQuery, Header: x.r.Header.Clone(),
-		Body: x.body, Time: x.arrived,
-	}
+	record := &Recorded{Method: x.r.Method, Path: x.r.URL.Path, Header: x.r.Header.Clone(), Body: x.body, Time: x.arrived}
 	c.keep(record)
 	noted := make(chan struct{})
 	ctx := x.r.Context()
@@ -69,13 +59,14 @@ func (c *recorder) begin(x *exchange) (end func()) {
 		if cause := context.Cause(ctx); cause == errClosed || cause == errKilled { //nolint:errorlint // never wrapped
 			return
 		}
-		c.mark(&record.Disconnected)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		record.Disconnected = time.Now()
 	})
 	return func() {
 		if !stop() {
 			<-noted
 		}
-		c.mark(&record.Finished)
 	}
 }
 
@@ -88,12 +79,6 @@ func (c *recorder) keep(record *Recorded) {
 		c.bytes -= len(c.kept[0].Body)
 		c.kept = slices.Delete(c.kept, 0, 1)
 	}
-}
-
-func (c *recorder) mark(when *time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	*when = time.Now()
 }
 
 func (c *recorder) list() []Recorded {

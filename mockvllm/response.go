@@ -1,239 +1,65 @@
 package mockvllm
 
 import (
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"unicode/utf8"
-
-	"github.com/tidwall/gjson"
 )
 
-// responseEncoder encodes responses in the wire format of one version.
-type responseEncoder struct {
-	spec        *versionSpec
-	model       *languageModel
-	job         *job
-	fingerprint string
-}
+// object holds the members of a JSON object by name. Its form says which are written, and in what order.
+type object map[string]any
 
-// fingerprintOf imitates vLLM's system_fingerprint, which contains its version.
-func fingerprintOf(version, model string) string {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(model)) // hash.Hash never returns an error
-	return fmt.Sprintf("vllm-%s-%08x", version, sum.Sum32())
-}
+// form is a list of names, separated by spaces. A name with ? is left out if the object does not have it, and one with !
+// if its value is null; of others null is written, or what follows = in the form.
+type form string
 
-// completion encodes the body of a plain response.
-func (e *responseEncoder) completion(g *generation) []byte {
-	dst := e.appendHead(nil, "text_completion", "chat.completion")
-	dst = append(dst, `,"choices":[`...)
-	completionTokens := 0
-	for i, seq := range g.returned() {
-		if i > 0 {
+func (f form) encode(o object) json.RawMessage {
+	dst := []byte{'{'}
+	for word := range strings.FieldsSeq(string(f)) {
+		word, otherwise, _ := strings.Cut(word, "=")
+		name := strings.TrimRight(word, "?!")
+		v, present := o[name]
+		if strings.HasSuffix(word, "?") && !present || strings.HasSuffix(word, "!") && v == nil {
+			continue
+		}
+		if len(dst) > 1 {
 			dst = append(dst, ',')
 		}
-		if e.job.request.chat != nil {
-			dst = e.appendChatChoice(dst, seq)
+		dst = append(appendString(dst, name), ':')
+		if v == nil && otherwise != "" {
+			dst = append(dst, otherwise...)
 		} else {
-			dst = e.appendChoice(dst, g, seq)
+			dst = appendValue(dst, v)
 		}
-		completionTokens += len(seq.output())
-	}
-	dst = append(dst, ']')
-	if e.spec.transferParams {
-		dst = append(dst, `,"service_tier":null,"system_fingerprint":`...)
-		if e.spec.fingerprint {
-			dst = appendString(dst, e.fingerprint)
-		} else {
-			dst = append(dst, "null"...)
-		}
-	}
-	dst = append(dst, `,"usage":`...)
-	dst = e.appendUsage(dst, e.job.promptTokens(), completionTokens)
-	if e.job.request.chat != nil {
-		dst = append(dst, `,"prompt_logprobs":null`...)
-		if e.spec.tokenIDs {
-			dst = e.appendTokenIDs(append(dst, `,"prompt_token_ids":`...), e.job.tokens[0])
-		}
-		if e.spec.promptText {
-			dst = append(dst, `,"prompt_text":null`...)
-		}
-	}
-	if e.spec.transferParams {
-		dst = append(dst, `,"kv_transfer_params":null`...)
-	}
-	if e.spec.ecParams {
-		dst = append(dst, `,"ec_transfer_params":null,"metrics":null`...)
-	}
-	if dst = append(dst, '}'); e.spec.rust {
-		return rustBody(dst, e.job.request.chat != nil)
-	}
-	return dst
-}
-
-// promptTokens counts each prompt once, however many outputs it has.
-func (j *job) promptTokens() int {
-	total := 0
-	for _, tokens := range j.tokens {
-		total += len(tokens)
-	}
-	return total
-}
-
-// appendEventHead appends the head of an event.
-func (e *responseEncoder) appendEventHead(dst []byte) []byte {
-	return e.appendHead(dst, "text_completion", "chat.completion.chunk")
-}
-
-// appendHead appends the members before the choices. The name of the object depends on the endpoint.
-func (e *responseEncoder) appendHead(dst []byte, ofCompletion, ofChat string) []byte {
-	object := ofCompletion
-	if e.job.request.chat != nil {
-		object = ofChat
-	}
-	dst = append(dst, `{"id":`...)
-	dst = appendString(dst, e.job.id)
-	dst = fmt.Appendf(dst, `,"object":%q,"created":%d,"model":`, object, e.job.created)
-	return appendString(dst, e.job.model)
-}
-
-// appendUsage appends the usage object with all its members, including null ones.
-func (e *responseEncoder) appendUsage(dst []byte, prompt, completion int) []byte {
-	dst = e.appendTokenCounts(dst, prompt, completion)
-	dst = append(dst[:len(dst)-1], `,"prompt_tokens_details":null`...)
-	if e.spec.usageCompletion {
-		dst = append(dst, `,"completion_tokens_details":null`...)
 	}
 	return append(dst, '}')
 }
 
-func (*responseEncoder) appendTokenCounts(dst []byte, prompt, completion int) []byte {
-	return fmt.Appendf(dst, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}`,
-		prompt, prompt+completion, completion)
-}
-
-func (e *responseEncoder) appendChoice(dst []byte, g *generation, seq *sequence) []byte {
-	r := e.job.request
-	text := seq.text
-	scores := seq.logprobs
-	if r.echo {
-		text, scores = e.withPrompt(g, seq)
-	}
-	dst = fmt.Appendf(dst, `{"index":%d,"text":`, seq.index)
-	dst = appendString(dst, text)
-	dst = append(dst, `,"logprobs":`...)
-	if r.logprobs == nil {
-		dst = append(dst, "null"...)
-	} else {
-		dst = e.appendLogprobs(dst, scores, 0)
-	}
-	dst = e.appendFinish(dst, seq)
-	if e.spec.tokenIDs {
-		dst = e.appendTokenIDs(append(dst, `,"token_ids":`...), seq.output())
-	}
-	dst = append(dst, `,"prompt_logprobs":`...)
-	if g.promptLogprobs == nil {
-		dst = append(dst, "null"...)
-	} else {
-		dst = e.appendPromptLogprobs(dst, g.promptLogprobs[seq.prompt])
-	}
-	if e.spec.tokenIDs {
-		dst = e.appendTokenIDs(append(dst, `,"prompt_token_ids":`...), e.job.tokens[seq.prompt])
-	}
-	if e.spec.routedExperts {
-		dst = append(dst, `,"routed_experts":null`...)
-	}
-	return append(e.appendWeightVersions(dst, seq), '}')
-}
-
-// withPrompt returns the choice's text and log-probabilities with the prompt prepended, for echo. With max_tokens 0 it
-// returns the prompt alone, although the engine generated a token.
-func (e *responseEncoder) withPrompt(g *generation, seq *sequence) (string, []tokenLogprobs) {
-	prompt := e.promptText(seq)
-	var scores []tokenLogprobs
-	if g.promptLogprobs != nil {
-		scores = append(scores, g.promptLogprobs[seq.prompt]...)
-	}
-	if e.job.request.maxTokens == 0 && !e.job.request.maxTokensNull {
-		return prompt, scores
-	}
-	return prompt + seq.text, append(scores, seq.logprobs...)
-}
-
-// promptText returns the prompt as echo shows it; with return_token_ids vLLM shows an empty text.
-func (e *responseEncoder) promptText(seq *sequence) string {
-	if e.job.request.returnTokenIDs && e.spec.tokenIDs {
-		return ""
-	}
-	return e.job.texts[seq.prompt]
-}
-
-// appendFinish appends finish_reason and stop_reason.
-func (e *responseEncoder) appendFinish(dst []byte, seq *sequence) []byte {
-	dst = append(dst, `,"finish_reason":`...)
-	if seq.finished() && !seq.hideFinish {
-		dst = appendString(dst, e.finishOf(seq))
-	} else {
-		dst = append(dst, "null"...)
-	}
-	dst = append(dst, `,"stop_reason":`...)
-	switch {
-	case seq.hideFinish:
-	case seq.stopText != nil:
-		return appendString(dst, *seq.stopText)
-	case seq.stopID != nil:
-		return strconv.AppendInt(dst, int64(*seq.stopID), 10)
-	}
-	return append(dst, "null"...)
-}
-
-func (e *responseEncoder) appendTokenIDs(dst []byte, tokens []int) []byte {
-	if !e.job.request.returnTokenIDs {
+func appendValue(dst []byte, v any) []byte {
+	switch v := v.(type) {
+	case string:
+		return appendString(dst, v)
+	case float64:
+		return appendFloat(dst, math.Max(v, -9999)) // vLLM limits log-probabilities to what JSON can represent
+	case []int:
+		return appendInts(dst, v)
+	case json.RawMessage:
+		return append(dst, v...)
+	case []any:
+		dst = append(dst, '[')
+		for i, item := range v {
+			dst = appendValue(appendComma(dst, i), item)
+		}
+		return append(dst, ']')
+	case nil:
 		return append(dst, "null"...)
 	}
-	return appendInts(dst, tokens)
-}
-
-// tokenText returns the token's name among log-probabilities. A part of a character is U+FFFD.
-func (e *responseEncoder) tokenText(id int) string {
-	if e.job.request.tokensAsIDs {
-		return "token_id:" + strconv.Itoa(id)
-	}
-	return e.model.decode([]int{id})
-}
-
-// clampLogprob limits a log-probability to what JSON can represent, as vLLM does.
-func clampLogprob(logprob float64) float64 { return math.Max(logprob, -9999) }
-
-// appendLogprobs appends the logprobs object, four parallel lists. text_offset counts the characters of token names,
-// starting at offset.
-func (e *responseEncoder) appendLogprobs(dst []byte, scores []tokenLogprobs, offset int) []byte {
-	dst = append(dst, `{"text_offset":[`...)
-	for i, p := range scores {
-		dst = strconv.AppendInt(appendComma(dst, i), int64(offset), 10)
-		offset += utf8.RuneCountInString(e.tokenText(p.id))
-	}
-	dst = append(dst, `],"token_logprobs":[`...)
-	for i, p := range scores {
-		dst = appendComma(dst, i)
-		if p.first {
-			dst = append(dst, "null"...)
-		} else {
-			dst = appendFloat(dst, clampLogprob(p.logprob))
-		}
-	}
-	dst = append(dst, `],"tokens":[`...)
-	for i, p := range scores {
-		dst = appendString(appendComma(dst, i), e.tokenText(p.id))
-	}
-	dst = append(dst, `],"top_logprobs":[`...)
-	for i, p := range scores {
-		dst = e.appendTopLogprobs(appendComma(dst, i), p)
-	}
-	return append(dst, "]}"...)
+	return fmt.Append(dst, v)
 }
 
 func appendComma(dst []byte, i int) []byte {
@@ -243,12 +69,148 @@ func appendComma(dst []byte, i int) []byte {
 	return append(dst, ',')
 }
 
-// appendTopLogprobs appends the most likely tokens at one position. vLLM keys them by text in a Python dict: of tokens
-// with equal text the first one's place and the last one's value remain.
-func (e *responseEncoder) appendTopLogprobs(dst []byte, p tokenLogprobs) []byte {
-	if p.first {
-		return append(dst, "null"...)
+// responseEncoder encodes responses in the form of one version.
+type responseEncoder struct {
+	spec        *versionSpec
+	model       *languageModel
+	job         *job
+	fingerprint any // null in some versions
+}
+
+func (s *Server) encoder(j *job) *responseEncoder {
+	e := &responseEncoder{spec: s.spec, model: s.model, job: j}
+	if s.spec.Fingerprint { // as vLLM's, with its version
+		sum := fnv.New32a()
+		_, _ = sum.Write([]byte(j.model)) // hash.Hash never returns an error
+		e.fingerprint = fmt.Sprintf("vllm-%s-%08x", s.version, sum.Sum32())
 	}
+	return e
+}
+
+// head returns the members before the choices.
+func (e *responseEncoder) head(kindOfChat string) object {
+	o := object{"id": e.job.id, "object": "text_completion", "created": e.job.created, "model": e.job.model}
+	if e.job.request.chat != nil {
+		o["object"] = kindOfChat
+	}
+	return o
+}
+
+func usage(f form, prompt, completion int) json.RawMessage {
+	return f.encode(object{"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion})
+}
+
+// completion encodes the body of a plain response.
+func (e *responseEncoder) completion(g *generation) []byte {
+	o := e.head("chat.completion")
+	var choices []any
+	for _, seq := range g.sequences {
+		choices = append(choices, e.choice(g, seq))
+	}
+	o["choices"], o["system_fingerprint"] = choices, e.fingerprint
+	o["usage"] = usage(e.spec.Usage, e.job.promptTokens(), g.generated)
+	if e.job.request.chat == nil {
+		return e.spec.Completion.encode(o)
+	}
+	o["prompt_token_ids"] = e.tokenIDs(e.job.tokens[0])
+	return e.spec.Chat.encode(o)
+}
+
+func (e *responseEncoder) choice(g *generation, seq *sequence) json.RawMessage {
+	r := e.job.request
+	o := object{"index": seq.index, "token_ids": e.tokenIDs(seq.output())}
+	e.addFinish(o, seq)
+	if r.chat != nil {
+		o["message"] = e.message(seq)
+		o["logprobs"] = e.chatLogprobs(seq.logprobs)
+		return e.spec.ChatChoice.encode(o)
+	}
+	text, scores := seq.text, seq.logprobs
+	if r.Echo {
+		text, scores = e.withPrompt(g, seq)
+	}
+	o["text"], o["prompt_token_ids"] = text, e.tokenIDs(e.job.tokens[seq.prompt])
+	if r.Logprobs != nil {
+		o["logprobs"] = e.logprobs(scores, 0)
+	}
+	if g.promptLogprobs != nil {
+		o["prompt_logprobs"] = e.promptLogprobs(g.promptLogprobs[seq.prompt])
+	}
+	return e.spec.Choice.encode(o)
+}
+
+// addFinish adds how and why an output ended, as far as it has.
+func (e *responseEncoder) addFinish(o object, seq *sequence) {
+	o["finish_reason"], o["stop_reason"] = nil, nil
+	if !seq.finished() || seq.hideFinish {
+		return
+	}
+	o["finish_reason"] = seq.finish
+	if c := e.job.request.chat; c != nil && c.tool != "" && !c.named && seq.finish == finishStop {
+		o["finish_reason"] = "tool_calls"
+	}
+	if seq.stopText != nil {
+		o["stop_reason"] = *seq.stopText
+	} else if seq.stopID != nil {
+		o["stop_reason"] = *seq.stopID
+	}
+	if e.job.request.ReturnWeightVersions { // the name of the weights never changes here
+		o["weight_versions"] = json.RawMessage(fmt.Sprintf(`[{"version":"default","start":0,"end":%d}]`, len(seq.output())))
+	}
+}
+
+func (e *responseEncoder) tokenIDs(tokens []int) any {
+	if !e.job.request.ReturnTokenIDs {
+		return nil
+	}
+	return tokens
+}
+
+// withPrompt returns the choice's text and log-probabilities with the prompt prepended, for echo. With max_tokens 0 it
+// returns the prompt alone, although the engine generated a token.
+func (e *responseEncoder) withPrompt(g *generation, seq *sequence) (string, []tokenLogprobs) {
+	prompt := e.job.texts[seq.prompt]
+	if e.job.request.ReturnTokenIDs && !e.spec.V0 {
+		prompt = "" // as in vLLM
+	}
+	var scores []tokenLogprobs
+	if g.promptLogprobs != nil {
+		scores = append(scores, g.promptLogprobs[seq.prompt]...)
+	}
+	if e.job.request.scoresOnly() {
+		return prompt, scores
+	}
+	return prompt + seq.text, append(scores, seq.logprobs...)
+}
+
+// tokenText returns the token's name among log-probabilities. A part of a character is U+FFFD.
+func (e *responseEncoder) tokenText(id int) string {
+	if e.job.request.TokensAsIDs {
+		return "token_id:" + strconv.Itoa(id)
+	}
+	return e.model.decode([]int{id})
+}
+
+// logprobs returns the logprobs object, four parallel lists. text_offset counts the characters of token names, starting
+// at offset.
+func (e *responseEncoder) logprobs(scores []tokenLogprobs, offset int) json.RawMessage {
+	offsets, values, tokens, top := []int{}, []any{}, []any{}, []any{}
+	for _, p := range scores {
+		name := e.tokenText(p.id)
+		offsets, tokens = append(offsets, offset), append(tokens, name)
+		offset += utf8.RuneCountInString(name)
+		if p.first {
+			values, top = append(values, nil), append(top, nil)
+		} else {
+			values, top = append(values, p.logprob), append(top, e.topLogprobs(p))
+		}
+	}
+	return e.spec.Logprobs.encode(object{"text_offset": offsets, "token_logprobs": values, "tokens": tokens, "top_logprobs": top})
+}
+
+// topLogprobs returns the most likely tokens at one position. vLLM keys them by text in a Python dict: of tokens with
+// equal text the first one's place and the last one's value remain.
+func (e *responseEncoder) topLogprobs(p tokenLogprobs) json.RawMessage {
 	var names []string
 	values := make(map[string]float64)
 	for _, c := range e.entries(p) {
@@ -258,53 +220,45 @@ func (e *responseEncoder) appendTopLogprobs(dst []byte, p tokenLogprobs) []byte 
 		}
 		values[name] = c.weight
 	}
-	dst = append(dst, '{')
+	dst := []byte{'{'}
 	for i, name := range names {
-		dst = append(appendString(appendComma(dst, i), name), ':')
-		dst = appendFloat(dst, clampLogprob(values[name]))
+		dst = appendValue(append(appendString(appendComma(dst, i), name), ':'), values[name])
 	}
 	return append(dst, '}')
 }
 
-// entries returns the token itself, then the most likely others: the order of vLLM's dict.
-func (p tokenLogprobs) entries() []candidate {
+// entries returns the token itself, then the most likely others: the order of vLLM's dict. That of the Rust frontend is
+// random.
+func (e *responseEncoder) entries(p tokenLogprobs) []candidate {
 	all := []candidate{{p.id, p.logprob}}
 	for _, c := range p.top {
 		if c.id != p.id {
 			all = append(all, c)
 		}
 	}
-	return all
-}
-
-// entries is the order of the version: that of the Rust frontend is random.
-func (e *responseEncoder) entries(p tokenLogprobs) []candidate {
-	all := p.entries()
-	if e.spec.rust {
+	if e.spec.Rust {
 		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) //nolint:gosec // not security-relevant
 	}
 	return all
 }
 
-func (e *responseEncoder) appendPromptLogprobs(dst []byte, scores []tokenLogprobs) []byte {
-	dst = append(dst, '[')
-	for i, p := range scores {
-		dst = appendComma(dst, i)
+func (e *responseEncoder) promptLogprobs(scores []tokenLogprobs) []any {
+	var all []any
+	for _, p := range scores {
 		if p.first {
-			dst = append(dst, "null"...)
+			all = append(all, nil)
 			continue
 		}
-		dst = append(dst, '{')
-		for j, c := range e.entries(p) {
-			dst = fmt.Appendf(appendComma(dst, j), `"%d":{"logprob":`, c.id)
-			dst = appendFloat(dst, clampLogprob(c.weight))
-			dst = fmt.Appendf(dst, `,"rank":%d,"decoded_token":`, p.rankOf(c))
-			dst = appendString(dst, e.model.decode([]int{c.id}))
-			dst = append(dst, '}')
+		dst := []byte{'{'}
+		for i, c := range e.entries(p) {
+			dst = fmt.Appendf(appendComma(dst, i), `"%d":`, c.id)
+			dst = append(dst, form("logprob rank decoded_token").encode(object{
+				"logprob": c.weight, "rank": p.rankOf(c), "decoded_token": e.model.decode([]int{c.id}),
+			})...)
 		}
-		dst = append(dst, '}')
+		all = append(all, json.RawMessage(append(dst, '}')))
 	}
-	return append(dst, ']')
+	return all
 }
 
 func (p tokenLogprobs) rankOf(c candidate) int {
@@ -317,72 +271,54 @@ func (p tokenLogprobs) rankOf(c candidate) int {
 }
 
 // event encodes the stream event with what the sequence gained since its last one, and marks that as sent.
-func (e *responseEncoder) event(g *generation, seq *sequence, fingerprinted bool) []byte {
+func (e *responseEncoder) event(g *generation, seq *sequence) []byte {
 	r := e.job.request
-	if r.chat != nil {
-		return e.chatEvent(seq, fingerprinted)
-	}
-	first := seq.sentEvents == 0
-	end := seq.sendable()
-	text, scores, offset := seq.text[seq.sentBytes:end], seq.logprobs[min(seq.sentTokens, len(seq.logprobs)):], seq.sentChars
+	end, first := seq.sendable(), seq.sentEvents == 0
+	text, scores := seq.text[seq.sentBytes:end], seq.logprobs[min(seq.sentTokens, len(seq.logprobs)):]
 	gained := utf8.RuneCountInString(text)
-	if r.echo && first {
-		echo, all := e.withPrompt(g, &sequence{prompt: seq.prompt, text: text, logprobs: scores})
-		if e.spec.rust {
-			all = nil
+	o, choice := e.head("chat.completion.chunk"), object{"index": seq.index, "token_ids": e.tokenIDs(seq.output()[seq.sentTokens:])}
+	e.addFinish(choice, seq)
+	counted, choiceForm, eventForm := e.spec.RunningUsage, e.spec.EventChoice, e.spec.Event
+	if r.chat != nil {
+		counted, choiceForm, eventForm = e.spec.ChatRunning, e.spec.ChatEventChoice, e.spec.ChatEvent
+		choice["delta"], choice["logprobs"] = e.delta(seq, text), e.chatLogprobs(scores)
+		if !seq.finished() {
+			delete(choice, "stop_reason")
+		} else if _, told := choice["weight_versions"]; !told {
+			choice["weight_versions"] = nil
 		}
-		if e.spec.echoOffsets || r.maxTokens == 0 {
-			gained = e.width(echo, all)
-		}
-		text, scores = echo, all
-	}
-	dst := append(e.appendEventHead([]byte("data: ")), `,"choices":[`...)
-	dst = fmt.Appendf(dst, `{"index":%d,"text":`, seq.index)
-	dst = appendString(dst, text)
-	dst = append(dst, `,"logprobs":`...)
-	if r.logprobs == nil || len(scores) == 0 && e.spec.rust {
-		dst = append(dst, "null"...)
 	} else {
-		dst = e.appendLogprobs(dst, scores, offset)
+		if r.Echo && first {
+			text, scores = e.withPrompt(g, &sequence{prompt: seq.prompt, text: text, logprobs: scores})
+			if e.spec.Rust {
+				scores = nil
+			}
+			gained = e.width(text, scores)
+		}
+		choice["text"], choice["prompt_token_ids"] = text, nil
+		if r.Logprobs != nil && (len(scores) > 0 || !e.spec.Rust) {
+			choice["logprobs"] = e.logprobs(scores, seq.sentChars)
+		}
+		if first && r.Echo && !e.spec.Rust {
+			choice["prompt_token_ids"] = e.job.tokens[seq.prompt] // vLLM does so whether or not the request asks for ids
+		} else if first {
+			choice["prompt_token_ids"] = e.tokenIDs(e.job.tokens[seq.prompt])
+		}
 	}
-	dst = e.appendFinish(dst, seq)
-	dst = e.appendWeightVersions(e.appendEventTokenIDs(dst, seq, first), seq)
-	dst = append(dst, `}]`...)
-	dst = e.appendEventUsage(dst, seq)
-	if fingerprinted && seq.finished() && !seq.hideFinish {
-		dst = appendString(append(dst, `,"system_fingerprint":`...), e.fingerprint)
+	o["choices"] = []any{choiceForm.encode(choice)}
+	if r.continuousUsage() {
+		o["usage"] = usage(counted, len(e.job.tokens[seq.prompt]), len(seq.output()))
 	}
-	dst = e.appendTransferParams(dst)
+	if e.fingerprint != nil && !r.StreamOptions.IncludeUsage && choice["finish_reason"] != nil {
+		o["system_fingerprint"] = e.fingerprint
+	}
 	seq.sentBytes, seq.sentChars, seq.sentTokens = end, seq.sentChars+gained, len(seq.output())
 	seq.sentEvents++
-	return e.endEvent(dst)
+	return encodeEvent(eventForm, o)
 }
 
-// appendTransferParams appends what each event of newer versions has.
-func (e *responseEncoder) appendTransferParams(dst []byte) []byte {
-	if !e.spec.weightVersions {
-		return dst
-	}
-	return append(dst, `,"kv_transfer_params":null`...)
-}
-
-// appendWeightVersions appends which weights sampled the output. Their name never changes here.
-func (e *responseEncoder) appendWeightVersions(dst []byte, seq *sequence) []byte {
-	switch {
-	case !e.spec.weightVersions:
-		return dst
-	case !e.job.request.weightVersions || !seq.finished():
-		return append(dst, `,"weight_versions":null`...)
-	}
-	return fmt.Appendf(dst, `,"weight_versions":[{"version":"default","start":0,"end":%d}]`, len(seq.output()))
-}
-
-// endEvent ends an event that begins with "data: ".
-func (e *responseEncoder) endEvent(dst []byte) []byte {
-	if dst = append(dst, '}'); e.spec.rust {
-		dst = append(dst[:len("data: ")], rustObject(gjson.ParseBytes(dst[len("data: "):]), rustEvent, rustEventChoice, true)...)
-	}
-	return append(dst, "\n\n"...)
+func encodeEvent(f form, o object) []byte {
+	return fmt.Appendf(nil, "data: %s\n\n", f.encode(o))
 }
 
 // opening encodes the event before the first token: a role, or what the Rust frontend tells of the prompt. It is nil if
@@ -394,11 +330,11 @@ func (e *responseEncoder) opening(g *generation, seq *sequence) []byte {
 		return nil
 	case r.chat != nil:
 		return e.roleEvent(seq)
-	case !e.spec.rust || !r.echo && !r.returnTokenIDs:
+	case !e.spec.Rust || !r.Echo && !r.ReturnTokenIDs:
 		return nil
 	}
 	empty := &sequence{index: seq.index, prompt: seq.prompt, job: seq.job, history: e.job.tokens[seq.prompt], promptLen: seq.promptLen}
-	event := e.event(g, empty, false)
+	event := e.event(g, empty)
 	seq.sentEvents, seq.sentChars = empty.sentEvents, empty.sentChars
 	return event
 }
@@ -406,7 +342,7 @@ func (e *responseEncoder) opening(g *generation, seq *sequence) []byte {
 // width returns how far an echoed text advances text_offset: by its characters, or by those of its tokens if they are
 // listed, among them begin-of-text.
 func (e *responseEncoder) width(echo string, scores []tokenLogprobs) int {
-	if !e.spec.echoOffsets || e.job.request.logprobs == nil {
+	if e.job.request.Logprobs == nil {
 		return utf8.RuneCountInString(echo)
 	}
 	width := 0
@@ -416,47 +352,10 @@ func (e *responseEncoder) width(echo string, scores []tokenLogprobs) int {
 	return width
 }
 
-func (e *responseEncoder) appendEventTokenIDs(dst []byte, seq *sequence, first bool) []byte {
-	if !e.spec.tokenIDs {
-		return dst
-	}
-	dst = append(dst, `,"prompt_token_ids":`...)
-	switch {
-	case first && e.job.request.echo && !e.spec.rust:
-		dst = appendInts(dst, e.job.tokens[seq.prompt]) // vLLM does so whether or not the request asks for ids
-	case first:
-		dst = e.appendTokenIDs(dst, e.job.tokens[seq.prompt])
-	default:
-		dst = append(dst, "null"...)
-	}
-	return e.appendTokenIDs(append(dst, `,"token_ids":`...), seq.output()[seq.sentTokens:])
-}
-
-// appendEventUsage appends the running usage of one choice. If there is none, versions before 0.20 write null.
-func (e *responseEncoder) appendEventUsage(dst []byte, seq *sequence) []byte {
-	r := e.job.request
-	prompt, completion := len(e.job.tokens[seq.prompt]), len(seq.output())
-	switch {
-	case r.includeUsage && r.continuousUsage && e.spec.nullUsageInEvents:
-		return e.appendUsage(append(dst, `,"usage":`...), prompt, completion)
-	case r.includeUsage && r.continuousUsage:
-		return e.appendTokenCounts(append(dst, `,"usage":`...), prompt, completion)
-	case e.spec.nullUsageInEvents:
-		return append(dst, `,"usage":null`...)
-	}
-	return dst
-}
-
-// usageEvent encodes the additional last event of include_usage, without null members.
+// usageEvent encodes the additional last event of include_usage.
 func (e *responseEncoder) usageEvent(g *generation) []byte {
-	completion := 0
-	for _, seq := range g.sequences {
-		completion += len(seq.output())
-	}
-	dst := append(e.appendEventHead([]byte("data: ")), `,"choices":[],"usage":`...)
-	dst = e.appendTokenCounts(dst, e.job.promptTokens(), completion)
-	if e.spec.fingerprint {
-		dst = appendString(append(dst, `,"system_fingerprint":`...), e.fingerprint)
-	}
-	return e.endEvent(dst)
+	o := e.head("chat.completion.chunk")
+	o["choices"], o["system_fingerprint"] = []any{}, e.fingerprint
+	o["usage"] = usage(e.spec.LastUsage, e.job.promptTokens(), g.generated)
+	return encodeEvent(e.spec.LastEvent, o)
 }

@@ -23,22 +23,15 @@ func (s *Server) buildRoutes() map[string]route {
 		chatPath:          {post, true, s.complete(s.parseChat)},
 		"/v1/models":      {get, false, s.listModels},
 		"/health":         {get, false, s.health},
-		"/ping":           {[]string{http.MethodGet, http.MethodPost}, false, s.health},
 		"/version":        {get, false, s.serveVersion},
 		"/load":           {get, false, s.load},
 		"/tokenize":       {post, true, s.tokenize},
 		"/detokenize":     {post, true, s.detokenize},
 		"/metrics":        {get, false, s.serveMetrics},
-		"/sleep":          {post, false, s.sleep},
-		"/wake_up":        {post, false, s.wakeUp},
-		"/is_sleeping":    {get, false, s.isSleeping},
 		"/openapi.json":   {get, false, s.serveOpenAPI},
 	}
-	if s.options.DisableDocs || s.spec.rust {
+	if s.spec.Rust {
 		delete(routes, "/openapi.json")
-	}
-	if s.spec.rust {
-		delete(routes, "/ping")
 	}
 	return routes
 }
@@ -48,7 +41,7 @@ func (s *Server) route(x *exchange) {
 	path := x.r.URL.Path
 	found, ok := s.routes[path]
 	if !ok {
-		if bare := strings.TrimSuffix(path, "/"); s.routes[bare].handle != nil && !s.spec.rust {
+		if bare := strings.TrimSuffix(path, "/"); s.routes[bare].handle != nil && !s.spec.Rust {
 			x.w.Header().Set("Location", "http://"+x.r.Host+bare)
 			x.writeResponse(http.StatusTemporaryRedirect, "", nil)
 			return
@@ -73,35 +66,31 @@ func (s *Server) listModels(x *exchange) {
 	owner, permission := "vllm", fmt.Sprintf(`,"permission":[{"id":"modelperm-%s","object":"model_permission","created":%d,`+
 		`"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,`+
 		`"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]`, s.spec.randomID(), created)
-	if s.spec.rust {
+	if s.spec.Rust {
 		owner, permission = "vllm-frontend-rs", ""
 	}
 	root := string(appendString(nil, s.models[0]))
 	dst := []byte(`{"object":"list","data":[`)
-	for i, name := range slices.Concat(s.models, s.options.Adapters) {
-		parent, length := "null", decimal(s.maxModelLen)
-		if i >= len(s.models) {
-			parent, length = root, "null"
-		}
+	for i, name := range s.models {
 		dst = appendString(append(appendComma(dst, i), `{"id":`...), name)
-		dst = fmt.Appendf(dst, `,"object":"model","created":%d,"owned_by":"%s","root":%s,"parent":%s,"max_model_len":%s%s}`,
-			created, owner, root, parent, length, permission)
+		dst = fmt.Appendf(dst, `,"object":"model","created":%d,"owned_by":"%s","root":%s,"parent":null,"max_model_len":%d%s}`,
+			created, owner, root, s.maxModelLen, permission)
 	}
 	x.writeJSON(append(dst, "]}"...))
 }
 
-// health reports only whether the engine has died: not sleep, load or a hang.
+// health reports only whether the engine has died: not load or a hang.
 func (s *Server) health(x *exchange) {
 	status := http.StatusOK
 	if s.engine.dead() {
-		status = s.spec.deadHealthStatus
+		status = s.spec.DeadHealth
 	}
 	x.writeResponse(status, "", nil)
 }
 
 func (s *Server) serveVersion(x *exchange) {
 	body := stringObject("version", s.version)
-	if s.spec.rust {
+	if s.spec.Rust {
 		body = fmt.Appendf(nil, `{"version":"%s","rust_frontend_version":"%[1]s"}`, s.version)
 	}
 	x.writeJSON(body)
@@ -111,114 +100,83 @@ func (s *Server) load(x *exchange) {
 	x.writeJSON([]byte(`{"server_load":` + strconv.FormatInt(s.running.Load(), 10) + `}`))
 }
 
-func (s *Server) sleep(x *exchange) {
-	level, err := strconv.Atoi(x.r.URL.Query().Get("level"))
-	if err != nil {
-		level = 1
-	}
-	s.engine.sleep(level)
-	s.cache.reset()
-	x.writeResponse(http.StatusOK, "", nil)
+// tokenizerRequest is the body of /tokenize and /detokenize.
+type tokenizerRequest struct {
+	Model            string  `json:"model"`
+	Prompt           *string `json:"prompt"`
+	Tokens           []int   `json:"tokens"`
+	AddSpecial       *bool   `json:"add_special_tokens"`
+	ReturnTokenNames bool    `json:"return_token_strs"`
+	conversation
 }
 
-func (s *Server) wakeUp(x *exchange) {
-	s.engine.wake()
-	x.writeResponse(http.StatusOK, "", nil)
-}
-
-func (s *Server) isSleeping(x *exchange) {
-	_, sleeping := s.engine.sleepState()
-	x.writeJSON([]byte(`{"is_sleeping":` + strconv.FormatBool(sleeping) + `}`))
-}
-
-func decimal(number int) string { return strconv.Itoa(number) }
-
-// tokenize handles POST /tokenize. By default it adds the begin-of-text token, like completions.
-func (s *Server) tokenize(x *exchange) {
+// readTokenizerRequest responds with an error and returns nil if the request is invalid or its model is not served.
+func (s *Server) readTokenizerRequest(x *exchange) *tokenizerRequest {
+	r := &tokenizerRequest{conversation: newConversation()}
 	body, failure := s.readJSON(x)
+	if failure == nil {
+		failure = s.spec.decode(body, body, r)
+	}
+	if failure == nil && !s.serves(r.Model) {
+		failure = s.unknownModel(r.Model)
+	}
 	if failure != nil {
 		x.writeFailure(failure)
-		return
+		return nil
 	}
-	f := &fieldReader{body: body}
-	var model, text string
-	special, names := true, false
-	readField(f, "model", true, asString, &model)
-	f.boolean("add_special_tokens", false, &special)
-	f.boolean("return_token_strs", true, &names)
-	if _, chats := body.member("messages"); chats {
-		if s.checkFields(x, f, model) {
-			tokens, failure := s.encodeChat(f)
-			s.writeTokens(x, names, tokens, failure)
-		}
-		return
-	}
-	if !readField(f, "prompt", false, asString, &text) && len(f.errs) == 0 {
-		f.addError(typeError{"missing", "Field required"}, body, "prompt")
-	}
-	if !s.checkFields(x, f, model) {
-		return
-	}
-	s.writeTokens(x, names, s.model.encode(text, special), checkText(text))
+	return r
 }
 
-// writeTokens responds with tokens, and their texts if names is true, or with the failure to encode them.
-func (s *Server) writeTokens(x *exchange, names bool, tokens []int, failure *failure) {
+// tokenize handles POST /tokenize. By default it adds the begin-of-text token to a text, like completions.
+func (s *Server) tokenize(x *exchange) {
+	r := s.readTokenizerRequest(x)
+	if r == nil {
+		return
+	}
+	var text string
+	var failure *failure
+	special := r.Prompt != nil
+	switch {
+	case r.Prompt != nil:
+		text = *r.Prompt
+	case r.Messages != nil:
+		if !s.spec.TokenizesTools {
+			r.conversation.Tools = nil
+		}
+		text, failure = s.render(r.conversation)
+	default:
+		failure = s.spec.schemaFailure(schemaError{kind: "missing", loc: []string{"prompt"}, message: "Field required"})
+	}
 	if failure != nil {
 		x.writeFailure(failure)
 		return
 	}
-	dst := []byte(`{"count":` + decimal(len(tokens)) + `,"max_model_len":` + decimal(s.maxModelLen) + `,"tokens":`)
-	dst = appendInts(dst, tokens)
-	if !s.spec.tokenStrings {
-		x.writeJSON(append(dst, '}'))
-		return
+	if r.AddSpecial != nil {
+		special = *r.AddSpecial
 	}
-	dst = append(dst, `,"token_strs":`...)
-	if !names {
-		x.writeJSON(append(dst, "null}"...))
-		return
+	tokens := s.model.encode(text, special)
+	o := object{"count": len(tokens), "max_model_len": s.maxModelLen, "tokens": tokens}
+	if s.spec.TokenStrings {
+		o["token_strs"] = nil
 	}
-	dst = append(dst, '[')
-	for i, id := range tokens {
-		dst = appendString(appendComma(dst, i), s.model.decode([]int{id}))
+	if s.spec.TokenStrings && r.ReturnTokenNames {
+		names := []any{}
+		for _, id := range tokens {
+			names = append(names, s.model.decode([]int{id}))
+		}
+		o["token_strs"] = names
 	}
-	x.writeJSON(append(dst, "]}"...))
+	x.writeJSON(form("count max_model_len tokens token_strs?").encode(o))
 }
 
 func (s *Server) detokenize(x *exchange) {
-	body, failure := s.readJSON(x)
-	if failure != nil {
-		x.writeFailure(failure)
+	r := s.readTokenizerRequest(x)
+	if r == nil {
 		return
 	}
-	f := &fieldReader{body: body}
-	var model string
-	var tokens []int
-	readField(f, "model", true, asString, &model)
-	f.ints("tokens", &tokens)
-	if _, present := body.member("tokens"); !present {
-		f.addError(typeError{"missing", "Field required"}, body, "tokens")
-	}
-	if !s.checkFields(x, f, model) {
+	if unknown := s.unknownTokens(r.Tokens); len(unknown) > 0 {
+		x.writeFailure(badRequest("Token id %d is out of vocabulary", unknown[0]))
 		return
 	}
-	if at := s.firstUnknownToken(tokens); at >= 0 {
-		x.writeFailure(badRequest("Token id %d is out of vocabulary", tokens[at]))
-		return
-	}
-	x.writeJSON(stringObject("prompt", s.model.decode(tokens)))
-}
-
-// checkFields responds with an error and returns false if a field is invalid or the model is not served.
-func (s *Server) checkFields(x *exchange, f *fieldReader, model string) bool {
-	switch {
-	case len(f.errs) > 0:
-		x.writeFailure(s.spec.schemaFailure(f.errs))
-	case model != "" && !s.serves(model):
-		x.writeFailure(s.unknownModel(model))
-	default:
-		return true
-	}
-	return false
+	x.writeJSON(stringObject("prompt", s.model.decode(r.Tokens)))
 }

@@ -3,7 +3,6 @@ package mockvllm_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -49,11 +48,9 @@ func TestOpenAPINamesTheFieldsOfTheVersion(t *testing.T) {
 	}
 }
 
-func TestDisabledDocsAreNotFound(t *testing.T) {
-	for _, o := range []mockvllm.Options{{DisableDocs: true}, {RustFrontend: true}} {
-		if a := send(t, start(t, o), http.MethodGet, "/openapi.json", ""); a.status != http.StatusNotFound {
-			t.Errorf("%+v: got %d, want 404", o, a.status)
-		}
+func TestRustFrontendHasNoDocs(t *testing.T) {
+	if a := send(t, start(t, mockvllm.Options{RustFrontend: true}), http.MethodGet, "/openapi.json", ""); a.status != http.StatusNotFound {
+		t.Errorf("got %d, want 404", a.status)
 	}
 }
 
@@ -81,31 +78,10 @@ func TestRustFrontendTellsItsVersionAndRefusesSeveralOutputs(t *testing.T) {
 	if a := send(t, p, http.MethodPost, "/v1/chat/completions", `{"model":"mock-model","messages":[{"role":"user","content":"a"}]}`); a.status != 500 || a.body != noTemplate {
 		t.Errorf("messages without a template: got %d %s, want 500 %s", a.status, a.body, noTemplate)
 	}
-	for _, path := range []string{"/ping", "/v1/responses", "/v1/completions/"} {
+	for _, path := range []string{"/v1/responses", "/v1/completions/"} {
 		if a := send(t, p, http.MethodGet, path, ""); a.status != 404 || a.body != "" {
 			t.Errorf("%s: got %d %q, want 404 without a body", path, a.status, a.body)
 		}
-	}
-}
-
-func TestAdaptersAreListedWithTheirParent(t *testing.T) {
-	p := start(t, mockvllm.Options{Models: []string{"base"}, Adapters: []string{"tuned"}})
-	a := send(t, p, http.MethodGet, "/v1/models", "")
-	var list struct {
-		Data []struct {
-			ID, Parent string
-			Length     any `json:"max_model_len"`
-		}
-	}
-	if err := json.Unmarshal([]byte(a.body), &list); err != nil {
-		t.Fatal(err)
-	}
-	if got := fmt.Sprint(list.Data); got != "[{base  8192} {tuned base <nil>}]" {
-		t.Errorf("/v1/models: got %s from %s", got, a.body)
-	}
-	answer := send(t, p, http.MethodPost, completions, `{"model":"tuned","prompt":"x"}`)
-	if !strings.Contains(answer.body, `"model":"tuned"`) {
-		t.Errorf("a completion of the adapter: got %d %s", answer.status, answer.body)
 	}
 }
 

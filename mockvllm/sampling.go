@@ -14,28 +14,27 @@ const (
 
 // sampling holds the request's sampling parameters.
 type sampling struct {
-	temperature float64
-	topP        float64
-	topK        int // 0 or less means all
-	minP        float64
-	presence    float64
-	frequency   float64
-	repetition  float64
-	bias        map[int]float64
-	allowed     []int   // empty means all
-	banned      [][]int // sequences that may not occur in the output
-	seed        *int64
+	Temperature float64         `json:"temperature"`
+	TopP        float64         `json:"top_p"`
+	TopK        int             `json:"top_k"` // 0 or less means all
+	MinP        float64         `json:"min_p"`
+	Presence    float64         `json:"presence_penalty"`
+	Frequency   float64         `json:"frequency_penalty"`
+	Repetition  float64         `json:"repetition_penalty"`
+	Bias        map[int]float64 `json:"logit_bias"`        // by token
+	Allowed     []int           `json:"allowed_token_ids"` // empty means all
+	Seed        *int64          `json:"seed"`
 }
 
-func (p *sampling) greedy() bool { return p.temperature < greedyBelow }
+func (p *sampling) greedy() bool { return p.Temperature < greedyBelow }
 
 // keepsLogits reports whether no parameter but the temperature changes the model's probabilities.
 func (p *sampling) keepsLogits() bool {
-	return !p.penalises() && len(p.bias) == 0 && len(p.allowed) == 0
+	return !p.penalises() && len(p.Bias) == 0 && len(p.Allowed) == 0
 }
 
 func (p *sampling) penalises() bool {
-	return p.presence != 0 || p.frequency != 0 || p.repetition != 1
+	return p.Presence != 0 || p.Frequency != 0 || p.Repetition != 1
 }
 
 // candidate is a token with a weight that need not be normalised.
@@ -59,14 +58,14 @@ type sampler struct {
 // seed of its own.
 func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 	s := &sampler{sampling: p, logits: make([]float64, vocabulary), scratch: make([]candidate, 0, vocabulary)}
-	if s.temperature < lowestTemperature && !s.greedy() {
-		s.temperature = lowestTemperature
+	if s.Temperature < lowestTemperature && !s.greedy() {
+		s.Temperature = lowestTemperature
 	}
 	low, high := rand.Uint64(), rand.Uint64() //nolint:gosec // not security-relevant
-	if p.seed != nil {
-		low, high = uint64(*p.seed)+uint64(child), 0x9e3779b97f4a7c15 //nolint:gosec // overflow is harmless
+	if p.Seed != nil && *p.Seed != -1 {
+		low, high = uint64(*p.Seed)+uint64(child), 0x9e3779b97f4a7c15 //nolint:gosec // overflow is harmless
 	}
-	s.random = rand.New(rand.NewPCG(low, high)) //nolint:gosec // reproducible, not security-relevant
+	s.random = newRandom(low, high)
 	if p.penalises() {
 		s.inPrompt = make([]bool, vocabulary)
 		s.counts = make([]int, vocabulary)
@@ -75,6 +74,10 @@ func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 		}
 	}
 	return s
+}
+
+func newRandom(low, high uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(low, high)) //nolint:gosec // reproducible, not security-relevant
 }
 
 // draw samples the next token; banned tokens cannot be drawn.
@@ -89,8 +92,8 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 		s.logits[id] = math.Log(p) + shift
 	}
 	s.maskTokens(banned)
-	for id, bias := range s.bias {
-		s.logits[id] += bias
+	for id, bias := range s.Bias {
+		s.logits[id] += min(100, max(-100, bias))
 	}
 	s.applyPenalties()
 	s.boundLogits()
@@ -107,9 +110,9 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 }
 
 func (s *sampler) maskTokens(banned []int) {
-	if len(s.allowed) > 0 {
+	if len(s.Allowed) > 0 {
 		masked := slices.Repeat([]float64{math.Inf(-1)}, len(s.logits))
-		for _, id := range s.allowed {
+		for _, id := range s.Allowed {
 			masked[id] = s.logits[id]
 		}
 		copy(s.logits, masked)
@@ -130,12 +133,12 @@ func (s *sampler) applyPenalties() {
 			continue
 		}
 		if s.logits[id] > 0 {
-			s.logits[id] /= s.repetition
+			s.logits[id] /= s.Repetition
 		} else {
-			s.logits[id] *= s.repetition
+			s.logits[id] *= s.Repetition
 		}
 		if count > 0 {
-			s.logits[id] -= s.frequency*float64(count) + s.presence
+			s.logits[id] -= s.Frequency*float64(count) + s.Presence
 		}
 	}
 }
@@ -154,21 +157,21 @@ func (s *sampler) candidates() []candidate {
 	kept := s.scratch[:0]
 	total := 0.0
 	for id, logit := range s.logits {
-		weight := math.Exp((logit - top) / s.temperature)
-		if weight > 0 && weight >= s.minP { // the most likely token has weight 1
+		weight := math.Exp((logit - top) / s.Temperature)
+		if weight > 0 && weight >= s.MinP { // the most likely token has weight 1
 			kept = append(kept, candidate{id, weight})
 			total += weight
 		}
 	}
-	if s.topK > 0 && s.topK < len(kept) {
-		kept = mostLikely(kept, s.topK)
+	if s.TopK > 0 && s.TopK < len(kept) {
+		kept = mostLikely(kept, s.TopK)
 		total = 0
 		for _, c := range kept {
 			total += c.weight
 		}
 	}
-	if s.topP < 1 {
-		kept = nucleus(kept, s.topP, total)
+	if s.TopP < 1 {
+		kept = nucleus(kept, s.TopP, total)
 	}
 	return kept
 }
@@ -206,12 +209,11 @@ func mostLikely(from []candidate, k int) []candidate {
 	}
 	top := make([]candidate, 0, k+1)
 	for _, c := range from {
-		if len(top) == k && byWeight(c, top[k-1]) > 0 {
-			continue
+		if len(top) < k || byWeight(c, top[k-1]) < 0 {
+			at, _ := slices.BinarySearchFunc(top, c, byWeight)
+			top = slices.Insert(top, at, c)
+			top = top[:min(k, len(top))]
 		}
-		at, _ := slices.BinarySearchFunc(top, c, byWeight)
-		top = slices.Insert(top, at, c)
-		top = top[:min(k, len(top))]
 	}
 	return top
 }

@@ -71,7 +71,7 @@ func TestRequestsBeyondTheLimitWait(t *testing.T) {
 				go func() { took <- s.complete(nil) }()
 			}
 			synctest.Wait()
-			if running, waiting := s.metric("num_requests_running"), s.metric("num_requests_waiting"); running != "2.0" || waiting != "3.0" {
+			if running, waiting := s.metric("num_requests_running"), s.metric("num_requests_waiting"); running != "2" || waiting != "3" {
 				t.Errorf("instant %v: got %s running and %s waiting, want 2 and 3", instant, running, waiting)
 			}
 			var all []time.Duration
@@ -82,7 +82,7 @@ func TestRequestsBeyondTheLimitWait(t *testing.T) {
 			if !slices.Equal(all, want) {
 				t.Errorf("instant %v: requests took %v, want %v", instant, all, want)
 			}
-			if running, waiting := s.metric("num_requests_running"), s.metric("num_requests_waiting"); running != "0.0" || waiting != "0.0" {
+			if running, waiting := s.metric("num_requests_running"), s.metric("num_requests_waiting"); running != "0" || waiting != "0" {
 				t.Errorf("instant %v, at the end: got %s running and %s waiting, want none", instant, running, waiting)
 			}
 		})
@@ -121,7 +121,7 @@ func TestPriorityOrdersTheQueueOnlyIfEnabled(t *testing.T) {
 func TestDisconnectedClientLeavesTheQueue(t *testing.T) {
 	p := start(t, mockvllm.Options{MaxNumSeqs: 1, TokenDelay: time.Hour})
 	_, disconnectFirst := open(t, p, map[string]any{"stream": true})
-	awaitLoad(t, p, "1.0", "0.0")
+	awaitLoad(t, p, "1", "0")
 	ctx, disconnectSecond := context.WithCancel(t.Context())
 	var second sync.WaitGroup
 	defer second.Wait()
@@ -131,11 +131,11 @@ func TestDisconnectedClientLeavesTheQueue(t *testing.T) {
 		defer func() { _ = recover() }() // ends with http.ErrAbortHandler, since the recorder has no connection to close
 		p.ServeHTTP(httptest.NewRecorder(), r)
 	})
-	awaitLoad(t, p, "1.0", "1.0")
+	awaitLoad(t, p, "1", "1")
 	disconnectSecond()
-	awaitLoad(t, p, "1.0", "0.0")
+	awaitLoad(t, p, "1", "0")
 	disconnectFirst()
-	awaitLoad(t, p, "0.0", "0.0")
+	awaitLoad(t, p, "0", "0")
 }
 
 // awaitLoad waits until the mock's gauges have these values.
@@ -145,18 +145,6 @@ func awaitLoad(t *testing.T, p *mockvllm.Process, running, waiting string) {
 	poll.Until(t, "running "+running+", waiting "+waiting, func() bool {
 		return s.metric("num_requests_running") == running && s.metric("num_requests_waiting") == waiting
 	})
-}
-
-func TestV0RejectsPriorityUnlessItSchedulesByIt(t *testing.T) {
-	withPriority := body(t, map[string]any{"priority": 3})
-	p := start(t, mockvllm.Options{Version: "0.8.5"})
-	if a := send(t, p, http.MethodPost, completions, withPriority); a.status != 400 || !strings.Contains(a.body, "Got priority 3 but Priority scheduling is not enabled.") {
-		t.Errorf("got %d %s, want 400", a.status, a.body)
-	}
-	p = start(t, mockvllm.Options{Version: "0.8.5", SchedulingPolicy: mockvllm.PolicyPriority})
-	if a := send(t, p, http.MethodPost, completions, withPriority); a.status != 200 {
-		t.Errorf("with priority scheduling: got %d %s, want 200", a.status, a.body)
-	}
 }
 
 // tokenPrompt returns a prompt of n token ids that begin with first.
@@ -196,10 +184,10 @@ func TestPrefixCacheSavesThePrefillOfCachedBlocks(t *testing.T) {
 			if took := s.complete(fields); took != want {
 				t.Errorf("%s took %v, want %v", step.what, took, want)
 			}
-			if got, want := s.metric("prefix_cache_queries_total"), fmt.Sprintf("%d.0", queries); got != want {
+			if got, want := s.metric("prefix_cache_queries_total"), fmt.Sprint(queries); got != want {
 				t.Errorf("%s: got %s queried tokens, want %s", step.what, got, want)
 			}
-			if got, want := s.metric("prefix_cache_hits_total"), fmt.Sprintf("%d.0", hits); got != want {
+			if got, want := s.metric("prefix_cache_hits_total"), fmt.Sprint(hits); got != want {
 				t.Errorf("%s: got %s hits, want %s", step.what, got, want)
 			}
 		}
@@ -227,16 +215,4 @@ func TestPrefixCacheEvictsTheLeastRecentlyUsedBlocks(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestSleepEmptiesThePrefixCache(t *testing.T) {
-	p := start(t, mockvllm.Options{PrefixCacheBlocks: 100})
-	prompt := map[string]any{"prompt": tokenPrompt(1, 65)}
-	complete(t, p, prompt)
-	send(t, p, http.MethodPost, "/sleep?level=1", "")
-	send(t, p, http.MethodPost, "/wake_up", "")
-	complete(t, p, prompt)
-	if metrics := send(t, p, http.MethodGet, "/metrics", "").body; !strings.Contains(metrics, `vllm:prefix_cache_hits_total{engine="0",model_name="mock-model"} 0.0`) {
-		t.Errorf("want no hits after sleep:\n%s", metrics)
-	}
 }

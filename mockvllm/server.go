@@ -7,8 +7,8 @@
 // Structured output conforms to its constraint. A Fault simulates a failure of a real server.
 //
 // With Options.ChatTemplate it serves chat completions too. It leaves out embeddings, LoRA, beam search, prompt_embeds,
-// UTF-16 bodies and everything about GPUs, and ignores their fields. It validates requests as laxly as vLLM does, and
-// shares no code with the gateway, so that the two cannot have the same bug.
+// UTF-16 bodies and everything about GPUs, and ignores their fields. It shares no code with the gateway, so that the two
+// cannot have the same bug. Real servers are the truth about vLLM: the mock checks of a request only what tests need.
 package mockvllm
 
 import (
@@ -53,7 +53,6 @@ type Server struct {
 	mu       sync.Mutex
 	closed   bool
 	inflight map[*exchange]context.CancelCauseFunc
-	ids      map[string]bool // ids of running requests, for versions that reject duplicates
 	handlers sync.WaitGroup
 }
 
@@ -64,19 +63,16 @@ func New(o Options) *Server {
 	}
 	o.MaxModelLen, o.MaxLogprobs = cmp.Or(o.MaxModelLen, 8192), cmp.Or(o.MaxLogprobs, 20)
 	o.Version = cmp.Or(o.Version, newestVersion)
-	version := specOf(parseRelease(o.Version))
-	if o.RustFrontend {
-		version.useRust()
-	}
 	s := &Server{
 		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), maxModelLen: o.MaxModelLen,
-		maxLogprobs: o.MaxLogprobs, spec: &version, model: sharedModel(),
-		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(), metrics: newEngineMetrics(),
+		maxLogprobs: o.MaxLogprobs, spec: specOf(parseRelease(o.Version), o.RustFrontend), model: sharedModel(),
+		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(),
 		queue:    &scheduler{limit: o.MaxNumSeqs, byPriority: o.SchedulingPolicy == PolicyPriority},
 		cache:    newPrefixCache(o.PrefixCacheBlocks),
-		inflight: make(map[*exchange]context.CancelCauseFunc), ids: make(map[string]bool),
+		inflight: make(map[*exchange]context.CancelCauseFunc),
 	}
 	s.longestPiece = s.model.longestPiece()
+	s.metrics = newEngineMetrics(s)
 	s.routes = s.buildRoutes()
 	if o.Instant {
 		s.instant = newInstantResponse(s.models[0], s.maxModelLen)
@@ -102,14 +98,9 @@ func (s *Server) cancelRequests(cause error) {
 	}
 }
 
-// endProcess applies a fault that ends the process: sigterm aborts the running requests, sigterm_hang leaves them to hang,
-// killed cuts them off.
+// endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off.
 func (s *Server) endProcess(f *Fault) {
-	if f.Kind == faultSigtermHang {
-		s.engine.kill(f)
-		return
-	}
-	s.engine.exit(f, f.Kind == faultSigterm)
+	s.engine.exit(f.RestartAfter, f.Kind == faultSigterm)
 	s.cache.reset()
 	if f.Kind == faultKilled {
 		s.cancelRequests(errKilled)
@@ -133,23 +124,23 @@ func (s *Server) ClearFaults() {
 // Requests returns the last requests received, oldest first, without those to /mock.
 func (s *Server) Requests() []Recorded { return s.recorder.list() }
 
-// Running returns the number of requests inside the handlers of /v1/completions, /tokenize and /detokenize.
+// Running returns the number of requests inside the handlers of completions, /tokenize and /detokenize.
 func (s *Server) Running() int { return int(s.running.Load()) }
 
 // ServeHTTP responds to one request as vLLM would.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !s.spec.rust {
+	if !s.spec.Rust {
 		w.Header().Set("Server", "uvicorn")
 	}
-	if s.spec.varyOrigin {
+	if s.spec.VaryOrigin {
 		w.Header().Set("Vary", "Origin")
 	}
 	if strings.HasPrefix(r.URL.Path, "/mock/") {
 		s.serveControl(w, r)
 		return
 	}
-	x := &exchange{server: s, w: w, arrived: time.Now(), silence: func() {}}
-	if s.engine.exited() || s.faults.consume(r.URL.Path, true) != nil {
+	x := &exchange{server: s, w: w, arrived: time.Now()}
+	if exited, _ := s.engine.exited(); exited {
 		x.resetConn()
 		return
 	}
@@ -161,7 +152,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.end(x)
-	defer func() { x.silence() }() // which a stream sets
 	if s.instant != nil && r.URL.Path == completionsPath {
 		s.instant.serve(x)
 		return
@@ -196,12 +186,12 @@ func (s *Server) serve(x *exchange) {
 	}
 	defer s.recorder.begin(x)()
 	if !s.authorised(x.r) {
-		x.writeFailure(stringFailure(http.StatusUnauthorized, "Unauthorized"))
+		body := `{"error":"Unauthorized"}`
+		x.writeFailure(&failure{status: http.StatusUnauthorized, raw: &body, contentType: "application/json"})
 		return
 	}
-	x.faultsCleared = s.faults.clearedSignal() // before consume, so that a clear between the two is not missed
-	x.fault = s.faults.consume(x.r.URL.Path, false)
-	if s.spec.rust && (x.hasFault(faultEngineDead) || x.hasFault(faultSigterm)) {
+	x.fault, x.faultsCleared = s.faults.consume(x.r.URL.Path)
+	if s.spec.Rust && (x.hasFault(faultEngineDead) || x.hasFault(faultSigterm)) {
 		x.fault.Kind = faultKilled // the server ends with its engine, and breaks its connections
 	}
 	if x.fault != nil && s.applyFault(x) {
@@ -216,8 +206,5 @@ func (s *Server) authorised(r *http.Request) bool {
 		return true
 	}
 	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if s.spec.anyCaseBearer {
-		scheme = strings.ToLower(scheme)
-	}
-	return key == s.options.APIKey && (scheme == "Bearer" || scheme == "bearer" && s.spec.anyCaseBearer)
+	return key == s.options.APIKey && strings.EqualFold(scheme, "bearer")
 }

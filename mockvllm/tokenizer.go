@@ -3,9 +3,9 @@ package mockvllm
 import (
 	"cmp"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -21,6 +21,7 @@ const (
 	learnedFragments = 400
 	minWordCount     = 2 // rarer words are encoded as fragments
 	longestFragment  = 5
+	longestWord      = 32
 )
 
 // tokenizer encodes text as token ids and decodes it without loss. Ids 0 to 255 are the bytes, so any text can be
@@ -43,7 +44,7 @@ func newTokenizer(documents []string) *tokenizer {
 	for _, piece := range learnPieces(documents) {
 		t.add(piece)
 		start := int(piece[0])<<8 | int(piece[1])
-		t.maxPieceLen[start] = max(t.maxPieceLen[start], uint8(len(piece))) //nolint:gosec // countWords keeps pieces under 32 bytes
+		t.maxPieceLen[start] = max(t.maxPieceLen[start], uint8(len(piece))) //nolint:gosec // at most longestWord bytes
 	}
 	t.bos = t.add(beginOfText)
 	t.eos = t.add(endOfText)
@@ -169,13 +170,17 @@ func (d *decoder) next(id int) string {
 
 // learnPieces finds the pieces that encode the documents in few tokens. It is deterministic.
 func learnPieces(documents []string) []string {
-	words := make(map[string]int)
+	counts := make(map[string]int)
 	for _, document := range documents {
-		countWords(document, words)
+		for _, word := range words.FindAllString(document, -1) {
+			if len(word) <= longestWord {
+				counts[word]++
+			}
+		}
 	}
-	pieces := mostSaving(words, minWordCount, learnedWords)
+	pieces := mostSaving(counts, minWordCount, learnedWords)
 	fragments := make(map[string]int)
-	for word, count := range words {
+	for word, count := range counts {
 		for start := range len(word) {
 			for end := start + 2; end <= min(len(word), start+longestFragment); end++ {
 				fragments[word[start:end]] += count
@@ -197,59 +202,6 @@ func mostSaving(counts map[string]int, minCount, limit int) []string {
 	return pieces[:min(limit, len(pieces))]
 }
 
-// countWords counts words with the space before them, numbers of up to three digits, and runs of punctuation and of
-// spaces.
-func countWords(text string, counts map[string]int) {
-	for len(text) > 0 {
-		length := wordLength(text)
-		if length <= 32 {
-			counts[text[:length]]++
-		}
-		text = text[length:]
-	}
-}
-
-func wordLength(text string) int {
-	first, size := utf8.DecodeRuneInString(text)
-	start := 0
-	if first == ' ' && len(text) > 1 {
-		if next, _ := utf8.DecodeRuneInString(text[1:]); classOf(next) == letter {
-			start, first, size = 1, next, utf8.RuneLen(next)
-		}
-	}
-	kind, end, count := classOf(first), start+size, 1
-	for end < len(text) && (kind != digit || count < 3) {
-		next, width := utf8.DecodeRuneInString(text[end:])
-		if classOf(next) != kind {
-			break
-		}
-		end += width
-		count++
-	}
-	return end
-}
-
-type runeClass int
-
-const (
-	letter runeClass = iota
-	digit
-	newline
-	space
-	punctuation
-)
-
-func classOf(r rune) runeClass {
-	switch {
-	case unicode.IsLetter(r):
-		return letter
-	case unicode.IsDigit(r):
-		return digit
-	case r == '\n':
-		return newline
-	case r == ' ':
-		return space
-	default:
-		return punctuation
-	}
-}
+// words matches words with the space before them, numbers of up to three digits, and runs of line feeds, of spaces and of
+// other characters.
+var words = regexp.MustCompile(`[ ]?\p{L}+|\p{Nd}{1,3}|\n+|[ ]+|[^\p{L}\p{Nd}\n ]+`)

@@ -12,7 +12,7 @@ import (
 )
 
 // versions contains one version of vLLM for each form of its responses.
-var versions = []string{"0.6.6", "0.8.4", "0.8.5", "0.10.0", "0.10.1", "0.14.0", "0.19.0", "0.27.0", "0.32.0", "0.33.0"}
+var versions = []string{"0.8.5", "0.11.0", "0.32.0", "0.33.0"}
 
 // startMock starts a mock of a version of vLLM, and a harness in front of it whose breaker never stays open.
 func startMock(t *testing.T, version string) (*harness, *mockvllm.Process) {
@@ -41,6 +41,7 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 		{"a dead engine", mockvllm.Fault{Kind: "engine_dead"}, "vllm_engine_dead"},
 		{"a full queue", mockvllm.Fault{Kind: "overloaded"}, "overloaded"},
 		{"an abort", mockvllm.Fault{Kind: "abort"}, "upstream_server_error"},
+		{"an error with status 200", mockvllm.Fault{Kind: "ok_error", Message: "EngineCore encountered an issue."}, "vllm_engine_dead"},
 		{"too long", mockvllm.Fault{Kind: "context_length"}, "vllm_context_length"},
 	}
 	for wording := 1; wording <= 16; wording++ {
@@ -104,8 +105,7 @@ func TestFailuresOfEveryVersionEndAStreamWithOneErrorEvent(t *testing.T) {
 	}
 }
 
-// Versions 0.7 to 0.13 report every exception in a stream as client error 400. Earlier ones cut the stream off without
-// a reason.
+// Versions 0.7 to 0.13 report every exception in a stream as client error 400.
 func TestOutOfMemoryInAStreamIsNotAClientError(t *testing.T) {
 	t.Parallel()
 	for _, version := range versions {
@@ -116,9 +116,6 @@ func TestOutOfMemoryInAStreamIsNotAClientError(t *testing.T) {
 				// Version 0.8 says that its engine is dead. A request that meets a second dead engine gets another code.
 				body := `{"model":"m","prompt":"The capital of France is","max_tokens":20,"seed":%d,"stream":true}`
 				got := h.complete(fmt.Sprintf(body, after))
-				if version == "0.6.6" {
-					continue
-				}
 				if !strings.Contains(got.body, `"code":"vllm_oom"`) || strings.Contains(got.body, "[DONE]") {
 					t.Errorf("after %d events: got %d %s, want vllm_oom", after, got.status, got.body)
 				}
