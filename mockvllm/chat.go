@@ -174,7 +174,7 @@ func (e *responseEncoder) chatLogprobs(scores []tokenLogprobs) any {
 	content := []any{}
 	for _, p := range scores {
 		top := []any{}
-		all := e.entries(p)
+		all := p.entries()
 		for _, c := range all[:min(len(all), e.job.topLogprobs)] {
 			top = append(top, one(c, nil))
 		}

@@ -49,32 +49,26 @@ func (s *Server) readJSON(x *exchange) (gjson.Result, *failure) {
 	switch {
 	case strings.ToLower(mediaType) == "application/json":
 	case s.spec.V0:
-		return gjson.Result{}, detailFailure(http.StatusUnsupportedMediaType, unsupported)
+		return gjson.Result{}, memberFailure(http.StatusUnsupportedMediaType, "detail", unsupported)
 	case s.spec.Rust:
-		return gjson.Result{}, s.spec.mediaTypeFailure("Expected request with `Content-Type: application/json`")
+		return gjson.Result{}, s.spec.invalidBody("Expected request with `Content-Type: application/json`", "")
 	default:
-		return gjson.Result{}, s.spec.mediaTypeFailure(s.spec.headline(1) + unsupported)
+		return gjson.Result{}, s.spec.invalidBody(validationHeadline+unsupported, "")
 	}
 	switch err := json.Unmarshal(body, new(json.RawMessage)); {
 	case len(body) == 0:
-		return gjson.Result{}, s.spec.schemaFailure(schemaError{kind: "missing", message: "Field required"})
+		return gjson.Result{}, s.spec.schemaFailure("missing", "", "Field required", gjson.Result{}, "")
 	case !utf8.Valid(body):
-		return gjson.Result{}, detailFailure(http.StatusBadRequest, "There was an error parsing the body")
+		return gjson.Result{}, memberFailure(http.StatusBadRequest, "detail", "There was an error parsing the body")
 	case errors.As(err, &syntax):
 		expected := "Expecting value"
 		if strings.Contains(syntax.Error(), "object key") {
 			expected = "Expecting property name enclosed in double quotes"
 		}
-		return gjson.Result{}, s.spec.schemaFailure(schemaError{
-			kind: "json_invalid", loc: []string{decimal(int(syntax.Offset - 1))}, message: "JSON decode error", input: gjson.Parse("{}"),
-			context: ", 'ctx': {'error': " + reprString(expected) + "}",
-		})
+		return gjson.Result{}, s.spec.schemaFailure("json_invalid", decimal(int(syntax.Offset-1)), "JSON decode error", gjson.Parse("{}"),
+			", 'ctx': {'error': '"+expected+"'}")
 	}
 	return gjson.ParseBytes(body), nil
-}
-
-func (s *versionSpec) mediaTypeFailure(message string) *failure {
-	return &failure{status: http.StatusBadRequest, errorType: s.ValidationType, message: message}
 }
 
 // completePlain responds once all outputs are generated.
@@ -135,7 +129,9 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	var last time.Time
 	for steps := 0; ; steps++ {
 		if x.endsProcess() && !g.job.request.Stream && steps == x.fault.AfterTokens {
-			s.endProcess(x.fault)
+			if err := s.endProcess(x.fault); err != nil {
+				return err
+			}
 		}
 		if err := context.Cause(ctx); err != nil {
 			return err

@@ -96,10 +96,9 @@ func (c *constraint) generate(random *rand.Rand) (string, error) {
 }
 
 const (
-	maxRepeats      = 4       // of an unbounded repetition, so that outputs stay short
-	maxSteps        = 1 << 16 // of one text: repetitions multiply, and a text that needs more is longer than any context
-	maxSchemaDepth  = 16      // beyond half of it, optional properties and items are left out
-	maxGrammarDepth = 8       // of rules within rules
+	maxRepeats     = 4       // of an unbounded repetition, so that outputs stay short
+	maxSteps       = 1 << 16 // of one text: repetitions multiply, and a text that needs more is longer than any context
+	maxSchemaDepth = 16      // beyond half of it, optional properties and items are left out
 )
 
 // generator builds a text at random.
@@ -172,54 +171,29 @@ func pickRune(ranges []rune, random *rand.Rand) rune {
 	return ranges[0]
 }
 
-var (
-	ruleHead     = regexp.MustCompile(`(?m)^\s*([A-Za-z_][\w-]*)\s*(?:::=|:)`)
-	grammarToken = regexp.MustCompile(`"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|/(?:\\.|[^/\\])+/|[A-Za-z_][\w-]*|[()|?*+]|\S`)
-)
+var grammarToken = regexp.MustCompile(`"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|/(?:\\.|[^/\\])+/|[()|?*+]|[\w-]+|\S`)
 
-// grammarPattern turns a grammar without recursion, in EBNF or in Lark's notation, into a regular expression. Its start
-// rule is root or start.
+// grammarPattern turns a grammar of one rule, root or start, into a regular expression. It is in EBNF or in Lark's notation.
 func grammarPattern(text string) (string, error) {
-	rules, start := make(map[string]string), ""
-	heads := ruleHead.FindAllStringSubmatchIndex(text, -1)
-	for i, head := range heads {
-		end := len(text)
-		if i+1 < len(heads) {
-			end = heads[i+1][0]
-		}
-		name := text[head[2]:head[3]]
-		rules[name] = text[head[1]:end]
-		if name == "root" || name == "start" {
-			start = rules[name]
-		}
-	}
-	if start == "" {
+	head, body, ok := strings.Cut(text, ":")
+	if head = strings.TrimSpace(head); !ok || head != "root" && head != "start" {
 		return "", errors.New("the root rule is missing")
 	}
-	return expandRule(rules, start, 0)
-}
-
-func expandRule(rules map[string]string, body string, depth int) (string, error) {
 	var out strings.Builder
-	for _, token := range grammarToken.FindAllString(body, -1) {
-		part, err := token, error(nil)
+	for _, token := range grammarToken.FindAllString(strings.TrimPrefix(body, ":="), -1) {
 		switch {
 		case token[0] == '"':
-			part, err = strconv.Unquote(token)
-			part = "(?:" + regexp.QuoteMeta(part) + ")"
+			literal, err := strconv.Unquote(token)
+			if err != nil {
+				return "", err
+			}
+			token = "(?:" + regexp.QuoteMeta(literal) + ")"
 		case token[0] == '/':
-			part = "(?:" + strings.Trim(token, "/") + ")"
-		case token[0] == '[' || strings.Contains("()|?*+", token):
-		case rules[token] == "" || depth > maxGrammarDepth:
-			return "", fmt.Errorf("rule %s is not defined, or does not end", token)
-		default:
-			part, err = expandRule(rules, rules[token], depth+1)
-			part = "(?:" + part + ")"
+			token = "(?:" + strings.Trim(token, "/") + ")"
+		case token[0] != '[' && !strings.Contains("()|?*+", token):
+			return "", fmt.Errorf("rule %s is not defined", token)
 		}
-		if err != nil {
-			return "", err
-		}
-		out.WriteString(part)
+		out.WriteString(token)
 	}
 	return out.String(), nil
 }

@@ -33,12 +33,6 @@ func appendEscape(dst []byte, b byte) []byte {
 
 // appendFloat appends a number as Python's repr writes it: 0.0, 1e-05, -9999.0.
 func appendFloat(dst []byte, value float64) []byte {
-	switch {
-	case math.IsNaN(value):
-		return append(dst, "nan"...)
-	case math.IsInf(value, 0):
-		return append(dst, strings.TrimPrefix(strconv.FormatFloat(value, 'g', -1, 64), "+")...)
-	}
 	magnitude := math.Abs(value)
 	if magnitude != 0 && (magnitude < 1e-4 || magnitude >= 1e16) {
 		return strconv.AppendFloat(dst, value, 'e', -1, 64)
@@ -52,7 +46,7 @@ func appendFloat(dst []byte, value float64) []byte {
 }
 
 func pythonFloat(value float64) string {
-	return strings.ToLower(string(appendFloat(nil, value)))
+	return string(appendFloat(nil, value))
 }
 
 func appendInts(dst []byte, values []int) []byte {

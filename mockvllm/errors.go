@@ -55,21 +55,13 @@ func internalError(message string) *failure {
 }
 
 func textFailure(status int, text string) *failure {
-	return &failure{status: status, message: text, raw: &text, contentType: "text/plain; charset=utf-8"}
+	return &failure{status: status, raw: &text, contentType: "text/plain; charset=utf-8"}
 }
 
-// detailFailure is FastAPI's error: {"detail":"text"}.
-func detailFailure(status int, text string) *failure {
-	body := string(stringObject("detail", text))
-	return &failure{status: status, message: text, raw: &body, contentType: "application/json"}
-}
-
-// stringObject encodes a JSON object with one string member.
-func stringObject(key, text string) []byte {
-	dst := appendString([]byte{'{'}, key)
-	dst = append(dst, ':')
-	dst = appendString(dst, text)
-	return append(dst, '}')
+// memberFailure is an error that has one member with a text, such as FastAPI's {"detail":"text"}.
+func memberFailure(status int, name form, text string) *failure {
+	body := string(name.encode(object{string(name): text}))
+	return &failure{status: status, raw: &body, contentType: "application/json"}
 }
 
 // fullMessage returns the message as the version words it.

@@ -1,10 +1,8 @@
 package mockvllm
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -27,16 +25,8 @@ type exchange struct {
 	faultsCleared <-chan struct{} // closed when the faults are cleared
 }
 
-func (x *exchange) readBody() error {
-	var body bytes.Buffer
-	if length := x.r.ContentLength; length > 0 && length <= maxBody {
-		body.Grow(int(length) + bytes.MinRead)
-	}
-	n, err := body.ReadFrom(io.LimitReader(x.r.Body, maxBody+1))
-	if err == nil && n > maxBody {
-		err = fmt.Errorf("body over %d bytes", maxBody)
-	}
-	x.body = body.Bytes()
+func (x *exchange) readBody() (err error) {
+	x.body, err = io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxBody))
 	return err
 }
 

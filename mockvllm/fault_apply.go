@@ -76,7 +76,7 @@ func (s *Server) failureFor(f *Fault) *failure {
 // inErrorShape encodes the failure in an error shape other than the version's.
 func (f *failure) inErrorShape(nested bool) *failure {
 	body := string((&versionSpec{Nested: nested}).errorBody(f))
-	return &failure{status: f.status, message: f.message, raw: &body, contentType: "application/json"}
+	return &failure{status: f.status, raw: &body, contentType: "application/json"}
 }
 
 // contextFailure is the response to a request that is too long, in the wording that the fault selects.

@@ -1,9 +1,9 @@
 package mockvllm
 
 import (
-	"fmt"
+	"encoding/json"
 	"net/http"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -15,19 +15,30 @@ const instantTokens = 16
 // instantResponse serves completions with constant text and without the model. Only their length differs, so what
 // they cost is a baseline for the cost of a proxy.
 type instantResponse struct {
-	event  []byte // of one token
-	last   []byte // the event with finish_reason
-	prefix []byte // of the usage event and of the plain response
-	limit  int    // in tokens
+	model string
+	event []byte // of one token
+	last  []byte // the event with finish_reason
+	limit int    // in tokens
 }
 
 func newInstantResponse(model string, limit int) *instantResponse {
-	head := appendString([]byte(`{"id":"cmpl-instant","object":"text_completion","created":1767225600,"model":`), model)
-	event := func(finish string) []byte {
-		return []byte("data: " + string(head) + `,"choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":` +
-			finish + `,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}` + "\n\n")
-	}
-	return &instantResponse{event: event("null"), last: event(`"length"`), prefix: head, limit: limit}
+	a := &instantResponse{model: model, limit: limit}
+	a.event, a.last = encodeEvent(instantForm, a.object(1, nil)), encodeEvent(instantForm, a.object(1, finishLength))
+	return a
+}
+
+const instantForm form = "id object created model choices usage?"
+
+// object returns a response of some tokens.
+func (a *instantResponse) object(tokens int, finish any) object {
+	choice := form("index text logprobs finish_reason stop_reason").encode(object{
+		"index": 0, "text": strings.Repeat(" word", tokens), "finish_reason": finish,
+	})
+	return object{"id": "cmpl-instant", "object": "text_completion", "created": 1767225600, "model": a.model, "choices": []any{choice}}
+}
+
+func instantUsage(tokens int) json.RawMessage {
+	return usage("prompt_tokens total_tokens completion_tokens", 6, tokens)
 }
 
 // instantRequest holds the fields of a request that an instant response depends on.
@@ -68,7 +79,9 @@ func (a *instantResponse) serve(x *exchange) {
 		return
 	}
 	if !r.stream {
-		x.writeJSON(a.plain(r.tokens))
+		o := a.object(r.tokens, finishLength)
+		o["usage"] = instantUsage(r.tokens)
+		x.writeJSON(instantForm.encode(o))
 		return
 	}
 	x.w.Header().Set("Content-Type", eventStreamType)
@@ -86,29 +99,11 @@ func (a *instantResponse) serve(x *exchange) {
 			return
 		}
 	}
-	_, _ = x.w.Write(a.end(r)) // fails only if the client disconnected
-}
-
-// end returns the bytes that follow the tokens of a stream.
-func (a *instantResponse) end(r instantRequest) []byte {
-	var dst []byte
+	var end []byte
 	if r.usage {
-		dst = append(append(append(dst, "data: "...), a.prefix...), `,"choices":[],`...)
-		dst = append(a.appendUsage(dst, r.tokens), "}\n\n"...)
+		o := a.object(0, nil)
+		o["choices"], o["usage"] = []any{}, instantUsage(r.tokens)
+		end = encodeEvent(instantForm, o)
 	}
-	return append(dst, doneEvent...)
-}
-
-// plain returns the body of a plain response.
-func (a *instantResponse) plain(tokens int) []byte {
-	dst := append(slices.Clone(a.prefix), `,"choices":[{"index":0,"text":"`...)
-	for range tokens {
-		dst = append(dst, " word"...)
-	}
-	dst = append(dst, `","logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_logprobs":null}],`...)
-	return append(a.appendUsage(dst, tokens), '}')
-}
-
-func (*instantResponse) appendUsage(dst []byte, tokens int) []byte {
-	return fmt.Appendf(dst, `"usage":{"prompt_tokens":6,"total_tokens":%d,"completion_tokens":%d}`, 6+tokens, tokens)
+	_, _ = x.w.Write(append(end, doneEvent...)) // fails only if the client disconnected
 }

@@ -55,12 +55,23 @@ func (o Options) Validate() error {
 		return fmt.Errorf("the chat template must be chatml or llama, got %q", o.ChatTemplate)
 	case o.MaxModelLen < 0:
 		return fmt.Errorf("the context length must be at least 1, got %d", o.MaxModelLen)
-	case min(o.TokenDelay, o.FirstDelay, o.PrefillDelay) < 0:
-		return fmt.Errorf("a delay must not be negative, got %v", min(o.TokenDelay, o.FirstDelay, o.PrefillDelay))
-	case min(o.MaxNumSeqs, o.PrefixCacheBlocks) < 0:
-		return fmt.Errorf("the number of sequences or cached blocks must not be negative, got %d", min(o.MaxNumSeqs, o.PrefixCacheBlocks))
 	case !slices.Contains([]string{"", PolicyFCFS, PolicyPriority}, o.SchedulingPolicy):
 		return fmt.Errorf("the scheduling policy must be %s or %s, got %q", PolicyFCFS, PolicyPriority, o.SchedulingPolicy)
+	}
+	for _, number := range []struct {
+		name     string
+		negative bool
+		value    any
+	}{
+		{"delay between tokens", o.TokenDelay < 0, o.TokenDelay},
+		{"delay of the first token", o.FirstDelay < 0, o.FirstDelay},
+		{"delay of a prompt token", o.PrefillDelay < 0, o.PrefillDelay},
+		{"number of sequences", o.MaxNumSeqs < 0, o.MaxNumSeqs},
+		{"number of cached blocks", o.PrefixCacheBlocks < 0, o.PrefixCacheBlocks},
+	} {
+		if number.negative {
+			return fmt.Errorf("the %s must not be negative, got %v", number.name, number.value)
+		}
 	}
 	if r := parseRelease(o.Version); o.RustFrontend && o.Version != "" && r.before(release{0, 33, 0}) {
 		return fmt.Errorf("the Rust frontend is imitated for 0.33.0 only, got version %q", o.Version)

@@ -104,9 +104,7 @@ func known(body gjson.Result, names []string) gjson.Result {
 // decode stores the fields of a request into a struct. Of the fields with a wrong type it reports one.
 func (s *versionSpec) decode(fields, body gjson.Result, into any) *failure {
 	if !body.IsObject() {
-		return s.schemaFailure(schemaError{
-			kind: "model_attributes_type", message: "Input should be a valid dictionary or object to extract fields from", input: body,
-		})
+		return s.schemaFailure("model_attributes_type", "", "Input should be a valid dictionary or object to extract fields from", body, "")
 	}
 	err := json.Unmarshal([]byte(fields.Raw), into)
 	var wrong *json.UnmarshalTypeError
@@ -115,7 +113,8 @@ func (s *versionSpec) decode(fields, body gjson.Result, into any) *failure {
 		path := slices.DeleteFunc(strings.Split(wrong.Field, "."), func(step string) bool {
 			return step == "completionRequest" || step == "sampling" || step == "conversation" // embedded structs
 		})
-		return s.schemaFailure(wrongType(wrong.Type.Kind(), body.Get(strings.Join(path, ".")), path...))
+		field := strings.Join(path, ".")
+		return s.wrongType(wrong.Type.Kind(), field, body.Get(field))
 	case err != nil:
 		return badRequest("%s", err.Error())
 	}
@@ -123,7 +122,7 @@ func (s *versionSpec) decode(fields, body gjson.Result, into any) *failure {
 }
 
 // wrongType is pydantic's error about a value that is not of a type.
-func wrongType(expected reflect.Kind, input gjson.Result, loc ...string) schemaError {
+func (s *versionSpec) wrongType(expected reflect.Kind, field string, input gjson.Result) *failure {
 	kind, noun := "dict_type", "dictionary"
 	switch expected { //nolint:exhaustive // requests have no others
 	case reflect.Int, reflect.Int64:
@@ -137,7 +136,7 @@ func wrongType(expected reflect.Kind, input gjson.Result, loc ...string) schemaE
 	case reflect.Slice:
 		kind, noun = "list_type", "list"
 	}
-	return schemaError{kind: kind, loc: loc, message: "Input should be a valid " + noun, input: input}
+	return s.schemaFailure(kind, field, "Input should be a valid "+noun, input, "")
 }
 
 // parseCompletion decodes a completion, and checks what needs neither the model nor the engine.
@@ -148,22 +147,24 @@ func (s *versionSpec) parseCompletion(body gjson.Result) (*completionRequest, *f
 		return nil, failure
 	}
 	if n := body.Get("n"); n.Exists() && n.Type == gjson.Null && !s.Rust {
-		return nil, s.schemaFailure(wrongType(reflect.Int, n, "n"))
+		return nil, s.wrongType(reflect.Int, "n", n)
 	}
 	r.constraint = constraintOf(fields)
 	prompt := fields.Get("prompt")
 	prompts, ok := s.readPrompts(prompt)
 	switch {
 	case !prompt.Exists() && (s.PromptRequired || s.Rust):
-		return nil, s.schemaFailure(schemaError{kind: "missing", loc: []string{"prompt"}, message: "Field required", input: body})
+		return nil, s.schemaFailure("missing", "prompt", "Field required", body, "")
 	case !prompt.Exists(), prompt.Type == gjson.String && prompt.Str == "" && !s.PromptRequired && !s.Rust:
 		return nil, invalidParam("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
 	case prompt.Raw == "[]":
 		f := badRequest("%s", s.NoPrompt)
 		f.param, f.invalid = s.NoPromptParam, s.NoPromptParam != ""
 		return nil, f
+	case !ok && s.Rust:
+		return nil, s.rustSchemaFailure("", "prompt")
 	case !ok:
-		return nil, s.schemaFailure(promptErrors(prompt)...)
+		return nil, s.invalidBody(s.WrongPrompt, "body.prompt.0")
 	case r.StreamOptions.IncludeUsage && !r.Stream:
 		return nil, invalidParam("stream_options", "Stream options can only be defined when `stream=True`.")
 	case r.Stream && r.PromptLogprobs != nil && *r.PromptLogprobs != 0:
@@ -195,29 +196,4 @@ func (s *versionSpec) readPrompts(v gjson.Result) ([]prompt, bool) {
 		}
 	}
 	return prompts, len(prompts) > 0 && !s.Rust
-}
-
-// promptErrors are the errors of each branch of the prompt's union type.
-func promptErrors(v gjson.Result) []schemaError {
-	items := v.Array() // a value that is no list is one item
-	var ints, lists, texts []schemaError
-	for i, item := range items {
-		switch item.Type { //nolint:exhaustive // others are no integers either
-		case gjson.Number:
-		case gjson.String:
-			ints = append(ints, schemaError{
-				kind: "int_parsing", loc: []string{"prompt", "list[int]", decimal(i)}, input: item,
-				message: "Input should be a valid integer, unable to parse string as an integer",
-			})
-		default:
-			ints = append(ints, wrongType(reflect.Int, item, "prompt", "list[int]", decimal(i)))
-		}
-		if !item.IsArray() {
-			lists = append(lists, wrongType(reflect.Slice, item, "prompt", "list[list[int]]", decimal(i)))
-		}
-		if item.Type != gjson.String {
-			texts = append(texts, wrongType(reflect.String, item, "prompt", "list[str]", decimal(i)))
-		}
-	}
-	return slices.Concat(ints, lists, []schemaError{wrongType(reflect.String, v, "prompt", "str")}, texts)
 }

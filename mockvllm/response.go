@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -213,7 +212,7 @@ func (e *responseEncoder) logprobs(scores []tokenLogprobs, offset int) json.RawM
 func (e *responseEncoder) topLogprobs(p tokenLogprobs) json.RawMessage {
 	var names []string
 	values := make(map[string]float64)
-	for _, c := range e.entries(p) {
+	for _, c := range p.entries() {
 		name := e.tokenText(c.id)
 		if _, repeated := values[name]; !repeated {
 			names = append(names, name)
@@ -227,17 +226,13 @@ func (e *responseEncoder) topLogprobs(p tokenLogprobs) json.RawMessage {
 	return append(dst, '}')
 }
 
-// entries returns the token itself, then the most likely others: the order of vLLM's dict. That of the Rust frontend is
-// random.
-func (e *responseEncoder) entries(p tokenLogprobs) []candidate {
+// entries returns the token itself, then the most likely others: the order of vLLM's dict.
+func (p tokenLogprobs) entries() []candidate {
 	all := []candidate{{p.id, p.logprob}}
 	for _, c := range p.top {
 		if c.id != p.id {
 			all = append(all, c)
 		}
-	}
-	if e.spec.Rust {
-		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) //nolint:gosec // not security-relevant
 	}
 	return all
 }
@@ -250,7 +245,7 @@ func (e *responseEncoder) promptLogprobs(scores []tokenLogprobs) []any {
 			continue
 		}
 		dst := []byte{'{'}
-		for i, c := range e.entries(p) {
+		for i, c := range p.entries() {
 			dst = fmt.Appendf(appendComma(dst, i), `"%d":`, c.id)
 			dst = append(dst, form("logprob rank decoded_token").encode(object{
 				"logprob": c.weight, "rank": p.rankOf(c), "decoded_token": e.model.decode([]int{c.id}),

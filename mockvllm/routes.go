@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tidwall/gjson"
 )
 
 // route is the methods and the handler of a path.
@@ -46,12 +47,12 @@ func (s *Server) route(x *exchange) {
 			x.writeResponse(http.StatusTemporaryRedirect, "", nil)
 			return
 		}
-		x.writeFailure(detailFailure(http.StatusNotFound, "Not Found"))
+		x.writeFailure(memberFailure(http.StatusNotFound, "detail", "Not Found"))
 		return
 	}
 	if !slices.Contains(found.methods, x.r.Method) {
 		x.w.Header().Set("Allow", strings.Join(found.methods, ", "))
-		x.writeFailure(detailFailure(http.StatusMethodNotAllowed, "Method Not Allowed"))
+		x.writeFailure(memberFailure(http.StatusMethodNotAllowed, "detail", "Method Not Allowed"))
 		return
 	}
 	if found.countsAsLoad {
@@ -89,15 +90,15 @@ func (s *Server) health(x *exchange) {
 }
 
 func (s *Server) serveVersion(x *exchange) {
-	body := stringObject("version", s.version)
+	o := object{"version": s.version}
 	if s.spec.Rust {
-		body = fmt.Appendf(nil, `{"version":"%s","rust_frontend_version":"%[1]s"}`, s.version)
+		o["rust_frontend_version"] = s.version
 	}
-	x.writeJSON(body)
+	x.writeJSON(form("version rust_frontend_version?").encode(o))
 }
 
 func (s *Server) load(x *exchange) {
-	x.writeJSON([]byte(`{"server_load":` + strconv.FormatInt(s.running.Load(), 10) + `}`))
+	x.writeJSON(form("server_load").encode(object{"server_load": s.running.Load()}))
 }
 
 // tokenizerRequest is the body of /tokenize and /detokenize.
@@ -145,7 +146,7 @@ func (s *Server) tokenize(x *exchange) {
 		}
 		text, failure = s.render(r.conversation)
 	default:
-		failure = s.spec.schemaFailure(schemaError{kind: "missing", loc: []string{"prompt"}, message: "Field required"})
+		failure = s.spec.schemaFailure("missing", "prompt", "Field required", gjson.Result{}, "")
 	}
 	if failure != nil {
 		x.writeFailure(failure)
@@ -178,5 +179,5 @@ func (s *Server) detokenize(x *exchange) {
 		x.writeFailure(badRequest("Token id %d is out of vocabulary", unknown[0]))
 		return
 	}
-	x.writeJSON(stringObject("prompt", s.model.decode(r.Tokens)))
+	x.writeJSON(form("prompt").encode(object{"prompt": s.model.decode(r.Tokens)}))
 }

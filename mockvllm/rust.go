@@ -46,21 +46,19 @@ func (s *Server) rustFailure(f *failure) *failure {
 
 // rustSyntaxFailure is the Rust frontend's error about a body that it cannot read. Its position is not the true one.
 func (s *versionSpec) rustSyntaxFailure(problem string) *failure {
-	return &failure{
-		status: http.StatusBadRequest, errorType: s.ValidationType, message: "Failed to " + problem + " at line 1 column 1",
-	}
+	return s.invalidBody("Failed to "+problem+" at line 1 column 1", "")
 }
 
 // rustSchemaFailure is the Rust frontend's error about the first field that does not fit.
-func (s *versionSpec) rustSchemaFailure(p schemaError) *failure {
+func (s *versionSpec) rustSchemaFailure(kind, field string) *failure {
 	const target = "deserialize the JSON body into the target type: "
 	switch {
-	case len(p.loc) == 0 || p.kind == "json_invalid":
+	case field == "" || kind == "json_invalid":
 		return s.rustSyntaxFailure("parse the request body as JSON: EOF while parsing a value")
-	case p.kind == "missing":
-		return s.rustSyntaxFailure(target + "missing field `" + p.loc[0] + "`")
-	case p.loc[0] == "prompt":
+	case kind == "missing":
+		return s.rustSyntaxFailure(target + "missing field `" + field + "`")
+	case field == "prompt":
 		return s.rustSyntaxFailure(target + "prompt: data did not match any variant of untagged enum Prompt")
 	}
-	return s.rustSyntaxFailure(target + p.loc[0] + ": invalid type")
+	return s.rustSyntaxFailure(target + field + ": invalid type")
 }

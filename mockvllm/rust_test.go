@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/tidwall/gjson"
-
 	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
@@ -140,14 +138,4 @@ func TestFaultsOfTheRustFrontendAreVerbatim(t *testing.T) {
 	if a := send(t, p, http.MethodPost, completions, body(t, nil)); a.status != 400 || a.body != "as it is" {
 		t.Errorf("got %d %s, want the fault's body", a.status, a.body)
 	}
-}
-
-func TestTopLogprobsOfTheRustFrontendAreInAnyOrder(t *testing.T) {
-	p := start(t, mockvllm.Options{RustFrontend: true})
-	seen := make(map[string]bool)
-	poll.Until(t, "another order", func() bool {
-		a := send(t, p, http.MethodPost, completions, body(t, map[string]any{"logprobs": 5, "temperature": 0, "max_tokens": 1}))
-		seen[gjson.Get(a.body, "choices.0.logprobs.top_logprobs").Raw] = true
-		return len(seen) > 1
-	})
 }

@@ -163,34 +163,23 @@ func (s *sampler) candidates() []candidate {
 			total += weight
 		}
 	}
-	if s.TopK > 0 && s.TopK < len(kept) {
-		kept = mostLikely(kept, s.TopK)
-		total = 0
-		for _, c := range kept {
-			total += c.weight
-		}
+	if s.TopK <= 0 && s.TopP == 1 {
+		return kept
 	}
-	if s.TopP < 1 {
-		kept = nucleus(kept, s.TopP, total)
+	slices.SortFunc(kept, byWeight)
+	if s.TopK > 0 && s.TopK < len(kept) {
+		for _, c := range kept[s.TopK:] {
+			total -= c.weight
+		}
+		kept = kept[:s.TopK]
+	}
+	sum := 0.0
+	for i, c := range kept {
+		if sum += c.weight; sum >= s.TopP*total {
+			return kept[:i+1] // including the one that crosses top_p
+		}
 	}
 	return kept
-}
-
-// nucleus keeps the most likely candidates until their share of the total reaches topP, including the one that crosses
-// it.
-func nucleus(from []candidate, topP, total float64) []candidate {
-	// All tokens below this floor together weigh less than 1-topP, so they are outside and need no sorting.
-	floor := (1 - topP) * total / float64(len(from))
-	from = slices.DeleteFunc(from, func(c candidate) bool { return c.weight < floor })
-	slices.SortFunc(from, byWeight)
-	sum := 0.0
-	for i, c := range from {
-		sum += c.weight
-		if sum >= topP*total {
-			return from[:i+1]
-		}
-	}
-	return from
 }
 
 // byWeight orders candidates by descending weight, then by id, so that the order is deterministic.

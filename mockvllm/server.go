@@ -50,9 +50,9 @@ type Server struct {
 	cache    *prefixCache
 	running  atomic.Int64
 
-	mu       sync.Mutex
-	closed   bool
-	inflight map[*exchange]context.CancelCauseFunc
+	mu       sync.Mutex      // guards what follows, and adding to handlers
+	life     context.Context // ends with errKilled or errClosed
+	end      context.CancelCauseFunc
 	handlers sync.WaitGroup
 }
 
@@ -67,10 +67,10 @@ func New(o Options) *Server {
 		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), maxModelLen: o.MaxModelLen,
 		maxLogprobs: o.MaxLogprobs, spec: specOf(parseRelease(o.Version), o.RustFrontend), model: sharedModel(),
 		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(),
-		queue:    &scheduler{limit: o.MaxNumSeqs, byPriority: o.SchedulingPolicy == PolicyPriority},
-		cache:    newPrefixCache(o.PrefixCacheBlocks),
-		inflight: make(map[*exchange]context.CancelCauseFunc),
+		queue: &scheduler{limit: o.MaxNumSeqs, byPriority: o.SchedulingPolicy == PolicyPriority},
+		cache: newPrefixCache(o.PrefixCacheBlocks),
 	}
+	s.life, s.end = context.WithCancelCause(context.Background())
 	s.longestPiece = s.model.longestPiece()
 	s.metrics = newEngineMetrics(s)
 	s.routes = s.buildRoutes()
@@ -84,27 +84,26 @@ func New(o Options) *Server {
 // afterwards, not before, since http.Server would wait for requests that hang.
 func (s *Server) Close() {
 	s.mu.Lock()
-	s.closed = true
+	s.end(errClosed)
 	s.mu.Unlock()
-	s.cancelRequests(errClosed)
 	s.handlers.Wait()
 }
 
-func (s *Server) cancelRequests(cause error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, cancel := range s.inflight {
-		cancel(cause)
-	}
-}
-
-// endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off.
-func (s *Server) endProcess(f *Fault) {
+// endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off, and returns
+// why.
+func (s *Server) endProcess(f *Fault) error {
 	s.engine.exit(f.RestartAfter, f.Kind == faultSigterm)
 	s.cache.reset()
-	if f.Kind == faultKilled {
-		s.cancelRequests(errKilled)
+	if f.Kind == faultSigterm {
+		return nil
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() == nil {
+		s.end(errKilled)
+		s.life, s.end = context.WithCancelCause(context.Background())
+	}
+	return errKilled
 }
 
 // InjectFault adds a fault. It panics if POST /mock/fault would reject it, since that is a mistake in the test.
@@ -144,14 +143,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.resetConn()
 		return
 	}
-	ctx, cancel := context.WithCancelCause(r.Context())
-	defer cancel(nil)
-	x.r = r.WithContext(ctx)
-	if !s.begin(x, cancel) {
+	life, closed := s.begin()
+	if closed {
 		x.resetConn()
 		return
 	}
-	defer s.end(x)
+	defer s.handlers.Done()
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(life, func() { cancel(context.Cause(life)) })()
+	x.r = r.WithContext(ctx)
 	if s.instant != nil && r.URL.Path == completionsPath {
 		s.instant.serve(x)
 		return
@@ -159,23 +160,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(x)
 }
 
-// begin registers a running request. It returns false if the server is closed.
-func (s *Server) begin(x *exchange, cancel context.CancelCauseFunc) bool {
+// begin counts a request that runs until handlers.Done, unless the server is closed. The process lives as long as the
+// context.
+func (s *Server) begin() (life context.Context, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return false
+	if s.life.Err() != nil {
+		return nil, true
 	}
-	s.inflight[x] = cancel
 	s.handlers.Add(1)
-	return true
-}
-
-func (s *Server) end(x *exchange) {
-	s.mu.Lock()
-	delete(s.inflight, x)
-	s.mu.Unlock()
-	s.handlers.Done()
+	return s.life, false
 }
 
 // serve reads and records a request, applies a fault if one matches, and calls the route's handler.
@@ -186,8 +180,7 @@ func (s *Server) serve(x *exchange) {
 	}
 	defer s.recorder.begin(x)()
 	if !s.authorised(x.r) {
-		body := `{"error":"Unauthorized"}`
-		x.writeFailure(&failure{status: http.StatusUnauthorized, raw: &body, contentType: "application/json"})
+		x.writeFailure(memberFailure(http.StatusUnauthorized, "error", "Unauthorized"))
 		return
 	}
 	x.fault, x.faultsCleared = s.faults.consume(x.r.URL.Path)

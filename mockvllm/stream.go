@@ -69,19 +69,15 @@ func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
 		x.resetConn()
 	case faultCut:
 		w.truncate()
-	case faultSigterm:
-		s.endProcess(f)
-		return event, nil
-	case faultKilled:
-		s.endProcess(f)
-		x.closeConn()
+	case faultSigterm, faultKilled:
+		return event, s.endProcess(f)
 	case faultErrorEvent:
 		w.sendFailure(errorEventFailure(f))
 	case faultEngineDead:
 		s.engine.kill()
 		w.sendFailure(s.spec.streamFailure(s.spec.DeadInStream))
 	case faultOOM:
-		w.sendFailure(s.spec.outOfMemoryInStream())
+		w.sendFailure(s.spec.streamFailure(cudaOutOfMemory))
 	case faultNoFinish:
 		w.finish()
 	case faultGarbage:
@@ -193,14 +189,4 @@ func errorEventFailure(f *Fault) *failure {
 	failure := internalError(cmp.Or(f.Message, "Internal server error"))
 	failure.status = cmp.Or(f.Status, failure.status)
 	return failure
-}
-
-// outOfMemoryInStream is the error of a stream when the GPU's memory is exhausted. Of the engines only V0 quotes the
-// cause; for V1 this stands for a server in front of vLLM, or in its place, that does.
-func (s *versionSpec) outOfMemoryInStream() *failure {
-	if s.V0 {
-		return s.streamFailure("Engine loop is not running. Inspect the stacktrace to find the original error: " +
-			"OutOfMemoryError('" + cudaOutOfMemory + "')")
-	}
-	return s.streamFailure(cudaOutOfMemory)
 }

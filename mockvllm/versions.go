@@ -55,6 +55,7 @@ type versionSpec struct {
 	ValidationType string `yaml:"validation_type"`
 	NoPrompt       string `yaml:"no_prompt"`
 	NoPromptParam  string `yaml:"no_prompt_param"`
+	WrongPrompt    string `yaml:"wrong_prompt"`
 	Suffix         string `yaml:"suffix"`
 	Aliases        string `yaml:"aliases"`
 	Dead           string `yaml:"dead"`
