@@ -48,7 +48,7 @@ func corpusDocuments() []string {
 }
 
 func newLanguageModel(documents []string) *languageModel {
-	m := &languageModel{tokenizer: newTokenizer(documents)}
+	m := &languageModel{tokenizer: newTokenizer()}
 	for _, document := range documents {
 		m.corpus = append(m.corpus, m.encode(document, true)...)
 		m.corpus = append(m.corpus, m.eos)

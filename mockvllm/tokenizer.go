@@ -1,10 +1,8 @@
 package mockvllm
 
 import (
-	"cmp"
-	"maps"
-	"regexp"
-	"slices"
+	_ "embed"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -15,17 +13,14 @@ const (
 	endOfText   = "<|end_of_text|>"
 )
 
-// The learned vocabulary consists of whole words that the corpus repeats, and of fragments for all other words.
-const (
-	learnedWords     = 1000
-	learnedFragments = 400
-	minWordCount     = 2 // rarer words are encoded as fragments
-	longestFragment  = 5
-	longestWord      = 32
-)
+// vocabulary holds the pieces, quoted as in Go: the words that the corpus repeats, and fragments for all other words, those
+// that save the most bytes first.
+//
+//go:embed vocabulary.txt
+var vocabulary string
 
 // tokenizer encodes text as token ids and decodes it without loss. Ids 0 to 255 are the bytes, so any text can be
-// encoded and has no more tokens than bytes. Then follow pieces learned from the corpus and the two special tokens. A
+// encoded and has no more tokens than bytes. Then follow the vocabulary and the two special tokens. A
 // piece never spans a word boundary, so a prompt that ends with a word has the same tokens as those words within a
 // longer text.
 type tokenizer struct {
@@ -36,15 +31,19 @@ type tokenizer struct {
 	eos         int
 }
 
-func newTokenizer(documents []string) *tokenizer {
+func newTokenizer() *tokenizer {
 	t := &tokenizer{ids: make(map[string]int), maxPieceLen: make([]uint8, 1<<16)}
 	for b := range 256 {
 		t.add(string([]byte{byte(b)}))
 	}
-	for _, piece := range learnPieces(documents) {
+	for line := range strings.Lines(vocabulary) {
+		piece, err := strconv.Unquote(strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			panic(err) // cannot fail: the file is embedded
+		}
 		t.add(piece)
 		start := int(piece[0])<<8 | int(piece[1])
-		t.maxPieceLen[start] = max(t.maxPieceLen[start], uint8(len(piece))) //nolint:gosec // at most longestWord bytes
+		t.maxPieceLen[start] = max(t.maxPieceLen[start], uint8(len(piece))) //nolint:gosec // at most 32 bytes
 	}
 	t.bos = t.add(beginOfText)
 	t.eos = t.add(endOfText)
@@ -167,41 +166,3 @@ func (d *decoder) next(id int) string {
 	d.pending = append(d.pending[:0], rest...)
 	return text
 }
-
-// learnPieces finds the pieces that encode the documents in few tokens. It is deterministic.
-func learnPieces(documents []string) []string {
-	counts := make(map[string]int)
-	for _, document := range documents {
-		for _, word := range words.FindAllString(document, -1) {
-			if len(word) <= longestWord {
-				counts[word]++
-			}
-		}
-	}
-	pieces := mostSaving(counts, minWordCount, learnedWords)
-	fragments := make(map[string]int)
-	for word, count := range counts {
-		for start := range len(word) {
-			for end := start + 2; end <= min(len(word), start+longestFragment); end++ {
-				fragments[word[start:end]] += count
-			}
-		}
-	}
-	for _, piece := range pieces {
-		delete(fragments, piece)
-	}
-	return append(pieces, mostSaving(fragments, minWordCount, learnedFragments)...)
-}
-
-// mostSaving returns the strings that save the most bytes, at most limit of them.
-func mostSaving(counts map[string]int, minCount, limit int) []string {
-	pieces := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
-		return cmp.Or(cmp.Compare(counts[b]*(len(b)-1), counts[a]*(len(a)-1)), cmp.Compare(a, b))
-	})
-	pieces = slices.DeleteFunc(pieces, func(piece string) bool { return len(piece) < 2 || counts[piece] < minCount })
-	return pieces[:min(limit, len(pieces))]
-}
-
-// words matches words with the space before them, numbers of up to three digits, and runs of line feeds, of spaces and of
-// other characters.
-var words = regexp.MustCompile(`[ ]?\p{L}+|\p{Nd}{1,3}|\n+|[ ]+|[^\p{L}\p{Nd}\n ]+`)
