@@ -129,9 +129,7 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	var last time.Time
 	for steps := 0; ; steps++ {
 		if x.endsProcess() && !g.job.request.Stream && steps == x.fault.AfterTokens {
-			if err := s.endProcess(x.fault); err != nil {
-				return err
-			}
+			s.endProcess(x.fault)
 		}
 		if err := context.Cause(ctx); err != nil {
 			return err

@@ -1,9 +1,9 @@
 package mockvllm
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -25,8 +25,10 @@ type exchange struct {
 	faultsCleared <-chan struct{} // closed when the faults are cleared
 }
 
-func (x *exchange) readBody() (err error) {
-	x.body, err = io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxBody))
+func (x *exchange) readBody() error {
+	var body bytes.Buffer
+	_, err := body.ReadFrom(http.MaxBytesReader(x.w, x.r.Body, maxBody))
+	x.body = body.Bytes()
 	return err
 }
 

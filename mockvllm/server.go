@@ -50,9 +50,9 @@ type Server struct {
 	cache    *prefixCache
 	running  atomic.Int64
 
-	mu       sync.Mutex      // guards what follows, and adding to handlers
-	life     context.Context // ends with errKilled or errClosed
-	end      context.CancelCauseFunc
+	mu       sync.Mutex
+	closed   bool
+	inflight map[*exchange]context.CancelCauseFunc
 	handlers sync.WaitGroup
 }
 
@@ -67,10 +67,10 @@ func New(o Options) *Server {
 		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), maxModelLen: o.MaxModelLen,
 		maxLogprobs: o.MaxLogprobs, spec: specOf(parseRelease(o.Version), o.RustFrontend), model: sharedModel(),
 		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(),
-		queue: &scheduler{limit: o.MaxNumSeqs, byPriority: o.SchedulingPolicy == PolicyPriority},
-		cache: newPrefixCache(o.PrefixCacheBlocks),
+		queue:    &scheduler{limit: o.MaxNumSeqs, byPriority: o.SchedulingPolicy == PolicyPriority},
+		cache:    newPrefixCache(o.PrefixCacheBlocks),
+		inflight: make(map[*exchange]context.CancelCauseFunc),
 	}
-	s.life, s.end = context.WithCancelCause(context.Background())
 	s.longestPiece = s.model.longestPiece()
 	s.metrics = newEngineMetrics(s)
 	s.routes = s.buildRoutes()
@@ -83,27 +83,26 @@ func New(o Options) *Server {
 // Close ends the running requests and waits for their handlers. It does not close connections: close the http.Server
 // afterwards, not before, since http.Server would wait for requests that hang.
 func (s *Server) Close() {
-	s.mu.Lock()
-	s.end(errClosed)
-	s.mu.Unlock()
+	s.cancelRequests(errClosed)
 	s.handlers.Wait()
 }
 
-// endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off, and returns
-// why.
-func (s *Server) endProcess(f *Fault) error {
-	s.engine.exit(f.RestartAfter, f.Kind == faultSigterm)
-	s.cache.reset()
-	if f.Kind == faultSigterm {
-		return nil
-	}
+func (s *Server) cancelRequests(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life.Err() == nil {
-		s.end(errKilled)
-		s.life, s.end = context.WithCancelCause(context.Background())
+	s.closed = s.closed || cause == errClosed //nolint:errorlint // never wrapped
+	for _, cancel := range s.inflight {
+		cancel(cause)
 	}
-	return errKilled
+}
+
+// endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off.
+func (s *Server) endProcess(f *Fault) {
+	s.engine.exit(f.RestartAfter, f.Kind == faultSigterm)
+	s.cache.reset()
+	if f.Kind == faultKilled {
+		s.cancelRequests(errKilled)
+	}
 }
 
 // InjectFault adds a fault. It panics if POST /mock/fault would reject it, since that is a mistake in the test.
@@ -143,16 +142,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.resetConn()
 		return
 	}
-	life, closed := s.begin()
-	if closed {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	x.r = r.WithContext(ctx)
+	if !s.begin(x, cancel) {
 		x.resetConn()
 		return
 	}
-	defer s.handlers.Done()
-	ctx, cancel := context.WithCancelCause(r.Context())
-	defer cancel(nil)
-	defer context.AfterFunc(life, func() { cancel(context.Cause(life)) })()
-	x.r = r.WithContext(ctx)
+	defer s.end(x)
 	if s.instant != nil && r.URL.Path == completionsPath {
 		s.instant.serve(x)
 		return
@@ -160,16 +157,23 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(x)
 }
 
-// begin counts a request that runs until handlers.Done, unless the server is closed. The process lives as long as the
-// context.
-func (s *Server) begin() (life context.Context, closed bool) {
+// begin registers a running request. It returns false if the server is closed.
+func (s *Server) begin(x *exchange, cancel context.CancelCauseFunc) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life.Err() != nil {
-		return nil, true
+	if s.closed {
+		return false
 	}
+	s.inflight[x] = cancel
 	s.handlers.Add(1)
-	return s.life, false
+	return true
+}
+
+func (s *Server) end(x *exchange) {
+	s.mu.Lock()
+	delete(s.inflight, x)
+	s.mu.Unlock()
+	s.handlers.Done()
 }
 
 // serve reads and records a request, applies a fault if one matches, and calls the route's handler.

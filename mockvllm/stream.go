@@ -2,6 +2,7 @@ package mockvllm
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 )
@@ -70,7 +71,8 @@ func (w *eventWriter) applyFault(event []byte) ([]byte, error) {
 	case faultCut:
 		w.truncate()
 	case faultSigterm, faultKilled:
-		return event, s.endProcess(f)
+		s.endProcess(f)
+		return event, context.Cause(x.r.Context())
 	case faultErrorEvent:
 		w.sendFailure(errorEventFailure(f))
 	case faultEngineDead:
