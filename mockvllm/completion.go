@@ -119,6 +119,13 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 		return err
 	}
 	defer release()
+	if woken := s.engine.asleep(); woken != nil {
+		select {
+		case <-woken:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	aborts := s.engine.abortCount()
 	s.metrics.hold(g.job.promptTokens(), s.maxModelLen)
 	defer func() { s.metrics.hold(-g.job.promptTokens()-g.generated, s.maxModelLen) }()

@@ -12,6 +12,7 @@ type engine struct {
 	exitedAt  time.Time     // zero while the process runs
 	restartIn time.Duration // from exit to a new process; 0 means no restart
 	aborts    int           // how often running requests were aborted
+	woken     chan struct{} // closed at wake-up; nil while awake
 	changed   chan struct{} // receives after exit and revival
 }
 
@@ -42,6 +43,32 @@ func (e *engine) revive() {
 	defer e.mu.Unlock()
 	e.isDead, e.exitedAt = false, time.Time{}
 	e.notifyChange()
+}
+
+// sleep puts the engine to sleep and aborts running requests. Those that come wait until it wakes up.
+func (e *engine) sleep() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.aborts++
+	if e.woken == nil {
+		e.woken = make(chan struct{})
+	}
+}
+
+func (e *engine) wake() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.woken != nil {
+		close(e.woken)
+		e.woken = nil
+	}
+}
+
+// asleep returns a channel that is closed at wake-up, or nil if the engine is awake.
+func (e *engine) asleep() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.woken
 }
 
 func (e *engine) notifyChange() {

@@ -30,6 +30,9 @@ func (s *Server) buildRoutes() map[string]route {
 		"/detokenize":     {post, true, s.detokenize},
 		"/metrics":        {get, false, s.serveMetrics},
 		"/openapi.json":   {get, false, s.serveOpenAPI},
+		"/sleep":          {post, false, s.sleep},
+		"/wake_up":        {post, false, s.wakeUp},
+		"/is_sleeping":    {get, false, s.isSleeping},
 	}
 	if s.spec.Rust {
 		delete(routes, "/openapi.json")
@@ -80,7 +83,7 @@ func (s *Server) listModels(x *exchange) {
 	x.writeJSON(append(dst, "]}"...))
 }
 
-// health reports only whether the engine has died: not load or a hang.
+// health reports only whether the engine has died: not sleep, load or a hang.
 func (s *Server) health(x *exchange) {
 	status := http.StatusOK
 	if s.engine.dead() {
@@ -99,6 +102,21 @@ func (s *Server) serveVersion(x *exchange) {
 
 func (s *Server) load(x *exchange) {
 	x.writeJSON(form("server_load").encode(object{"server_load": s.running.Load()}))
+}
+
+func (s *Server) sleep(x *exchange) {
+	s.engine.sleep()
+	s.cache.reset()
+	x.writeResponse(http.StatusOK, "", nil)
+}
+
+func (s *Server) wakeUp(x *exchange) {
+	s.engine.wake()
+	x.writeResponse(http.StatusOK, "", nil)
+}
+
+func (s *Server) isSleeping(x *exchange) {
+	x.writeJSON(form("is_sleeping").encode(object{"is_sleeping": s.engine.asleep() != nil}))
 }
 
 // tokenizerRequest is the body of /tokenize and /detokenize.

@@ -142,6 +142,28 @@ func TestAPIKeyProtectsOnlyV1(t *testing.T) {
 	}
 }
 
+func TestSleepAbortsRunningRequestsAndDelaysNewOnes(t *testing.T) {
+	p := start(t, mockvllm.Options{TokenDelay: time.Millisecond})
+	running := make(chan result)
+	go func() {
+		running <- trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"max_tokens": 5000, "ignore_eos": true}))
+	}()
+	awaitMetric(t, p, "vllm:generation_tokens_total", 1)
+	send(t, p, http.MethodPost, "/sleep?level=2", "")
+	if a := <-running; a.status != 200 || !strings.Contains(a.body, `"finish_reason":"abort"`) {
+		t.Errorf("running request: got %d %s, want 200 with finish_reason abort", a.status, a.body)
+	}
+	if a := send(t, p, http.MethodGet, "/is_sleeping", ""); a.body != `{"is_sleeping":true}` {
+		t.Errorf("/is_sleeping: got %s, want true", a.body)
+	}
+	go func() { running <- trySend(t, p, http.MethodPost, completions, body(t, nil)) }()
+	awaitMetric(t, p, "vllm:num_requests_running", 1)
+	send(t, p, http.MethodPost, "/wake_up", "")
+	if a := <-running; a.status != 200 || !strings.Contains(a.body, "Paris") {
+		t.Errorf("after wake-up: got %d %s, want 200 with Paris", a.status, a.body)
+	}
+}
+
 func TestCloseEndsRunningRequests(t *testing.T) {
 	s := mockvllm.New(mockvllm.Options{FirstDelay: time.Hour})
 	web := httptest.NewServer(s)
