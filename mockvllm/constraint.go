@@ -301,7 +301,7 @@ func (g *generator) text(schema gjson.Result) error {
 		}
 		text = inner.out.String()
 	} else if least, most := schema.Get("minLength").Uint(), schema.Get("maxLength"); least > 0 || most.Exists() {
-		text += strings.Repeat("s", int(min(least, maxSteps))) //nolint:gosec // at most maxSteps
+		text += strings.Repeat("s", int(min(least, maxSteps)))
 		text = text[:max(min(uint64(len(text)), most.Uint()), min(least, maxSteps))]
 	}
 	g.out.Write(appendString(nil, text))

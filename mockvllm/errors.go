@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Values of "type" in vLLM's errors. The type of a schema error depends on the version (versionSpec.validationType).
+// Values of "type" in vLLM's errors. The type of a schema error depends on the version (versionSpec.ValidationType).
 const (
 	badRequestError     = "BadRequestError"
 	notFoundError       = "NotFoundError"

@@ -59,7 +59,7 @@ func newEngineMetrics(s *Server) *engineMetrics {
 }
 
 // hold counts tokens that a request has in the KV cache until it ends; a negative number leaves it.
-func (m *engineMetrics) hold(tokens int, maxModelLen int) {
+func (m *engineMetrics) hold(tokens, maxModelLen int) {
 	m.cached.Add(float64(tokens) / float64(cacheContexts*maxModelLen))
 }
 

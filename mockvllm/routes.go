@@ -160,7 +160,7 @@ func (s *Server) tokenize(x *exchange) {
 		text = *r.Prompt
 	case r.Messages != nil:
 		if !s.spec.TokenizesTools {
-			r.conversation.Tools = nil
+			r.Tools = nil
 		}
 		text, failure = s.render(r.conversation)
 	default:
