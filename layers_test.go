@@ -40,7 +40,7 @@ var (
 )
 
 // leaves are small packages that every package may import, and that import nothing of this module.
-var leaves = []string{"budget/admission", "database/postgres", "internal/suggest", "internal/timerslack", "internal/wait"}
+var leaves = []string{"budget/admission", "database/postgres", "internal/suggest", "internal/wait"}
 
 // configured are the packages that know the configuration; every other takes a small Settings of its own.
 var configured = []string{"gateway", "cli", "fleet"}

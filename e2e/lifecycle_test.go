@@ -221,23 +221,3 @@ func TestKilledReplicaAffectsOnlyStartedStreams(t *testing.T) {
 		t.Error("requests failed")
 	}
 }
-
-func TestProgramsOfLaunchDoNotInheritTheTimerSlack(t *testing.T) {
-	slackIn := func(file string) string {
-		text, err := os.ReadFile(file)
-		must(t, err)
-		return strings.TrimSpace(string(text))
-	}
-	if own := slackIn("/proc/self/timerslack_ns"); own != "50000" {
-		t.Skipf("the tests were started with a slack of %s ns, which the gateway keeps", own)
-	}
-	script := filepath.Join(t.TempDir(), "start")
-	must(t, os.WriteFile(script, []byte("#!/bin/sh\necho slack of $(cat /proc/self/timerslack_ns) ns\nexit 1\n"), 0o700))
-	g := newEnvironment(t, settings{models: fmt.Sprintf(
-		`{id: m, checkpoint: c, backends: [{name: b, url: "http://127.0.0.1:1", launch: {start: [%q], stop: ["true"]}}]}`, script)}).serve()
-	if got := slackIn(fmt.Sprintf("/proc/%d/timerslack_ns", g.cmd.Process.Pid)); got != "1000000" {
-		t.Errorf("the gateway has a slack of %s ns, want a millisecond", got)
-	}
-	g.complete(smallRequest)
-	g.waitForOutput(g.stderr, "slack of 50000 ns")
-}

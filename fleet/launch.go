@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"basegate/internal/timerslack"
 )
 
 const (
@@ -45,7 +43,7 @@ func (b *Backend) execute(ctx context.Context, command []string, fence int64, ke
 	cmd.Stdout, cmd.Stderr = write, write
 	cmd.Env = append(os.Environ(), fenceEnvironment(fence))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	err = timerslack.Start(cmd)
+	err = cmd.Start()
 	write.Close() // the command has its own descriptor
 	if err != nil {
 		read.Close()
