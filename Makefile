@@ -137,11 +137,11 @@ browser: build ## the console in Chromium, against the demo (BASEGATE_TEST_ENGIN
 pictures: build ## renew the pictures of the console in docs/pictures
 	PICTURES=$(CURDIR)/docs/pictures e2e/browser/run pictures.spec.js
 
-bench: build ## figures beside httputil.ReverseProxy, nginx and HAProxy, and of the ledger
+bench: build ## figures beside httputil.ReverseProxy and HAProxy, and of the ledger
 	go test -timeout 30m -run '^$$' -bench 'ReserveSettle|Decide|Batch' -benchtime $(if $(findstring -short,$(BENCH_FLAGS)),200ms,1s) ./budget ./database
 	go run ./bench $(BENCH_FLAGS)
 
-bench-check: build ## the same figures; fails for each ratio over its limit, a guard against regressions
+bench-check: build ## the same figures; fails for each figure over its limit, a guard against regressions
 	go run ./bench -check $(BENCH_FLAGS)
 
 model: tools ## the model of several gateways on PostgreSQL with more requests and faults: some minutes, and 5 GB of memory

@@ -9,76 +9,25 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
 
-// workload is one kind of request, sent repeatedly on a number of connections at the same time.
-type workload struct {
-	id          string
+// load is one kind of request, sent repeatedly on a number of connections at the same time.
+type load struct {
 	name        string
 	connections int
-	events      int           // of the stream; 0 means a plain response
+	events      int           // of the stream; 0 means a plain response, anyEvents any number
 	pace        time.Duration // between two events; 0 means all at once
+	held        bool          // each stream is sent once, and all are open at the same time
+	accounts    int           // that the connections are spread over
 	path        string
 	body        []byte
+	goals       []goal
 }
 
-// Ids of the workloads and holds. In a short run they are smaller.
-const (
-	plainOne     = "1 KB plain, 1 connection"
-	plainSome    = "1 KB plain, 32 connections"
-	plainMany    = "1 KB plain, 256 connections"
-	plainLong    = "100 KB plain, 8 connections"
-	burstStreams = "bursts"
-	pacedStreams = "paced streams"
-	heldSome     = "3000 held streams"
-	heldMany     = "10000 held streams"
-)
-
-func workloads(short bool) []workload {
-	plain := func(name string, connections, size int) workload {
-		body := fmt.Appendf(nil, `{"model": %q, "prompt": %q, "max_tokens": 16}`, model, strings.Repeat("word ", size/5))
-		return workload{id: name, name: name, connections: connections, path: completionsPath, body: body}
-	}
-	stream := func(id string, connections, events int, pace time.Duration) workload {
-		name := fmt.Sprintf("streams of %d events, %d connections", events, connections)
-		if pace > 0 {
-			name = fmt.Sprintf("streams of %d events at %v, %d connections", events, pace, connections)
-		}
-		body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": %d, "stream": true}`, model, events)
-		return workload{id: id, name: name, connections: connections, events: events, pace: pace, path: completionsPath, body: body}
-	}
-	readers, pacedEvents := 200, 100
-	if short {
-		readers, pacedEvents = 20, 50
-	}
-	return []workload{
-		plain(plainOne, 1, 1<<10),
-		plain(plainSome, 32, 1<<10),
-		plain(plainMany, 256, 1<<10),
-		plain(plainLong, 8, 100<<10),
-		stream(burstStreams, 16, 200, 0),
-		stream(pacedStreams, readers, pacedEvents, 20*time.Millisecond),
-	}
-}
-
-// loadResult is the result of a workload at one target in one round.
-type loadResult struct {
-	requestCounts
-	wall, cpu   time.Duration
-	serverCPU   time.Duration // of target.server
-	median, p99 time.Duration // of complete requests
-}
-
-// requestCounts counts requests by result. A failed one got an error status or no response, a truncated one a response
-// that ended early.
-type requestCounts struct {
-	complete, failed, truncated int
-	latencies                   []time.Duration // of complete ones
-	exampleErr                  error           // one of the errors
-}
+// anyEvents are the events of a stream whose length is not known before.
+const anyEvents = -1
 
 const (
 	// warmUp precedes each measurement, to fill connections, pools and caches.
@@ -86,98 +35,147 @@ const (
 	// requestTimeout limits a request, in addition to the pace of its stream. Beyond it the request counts as
 	// truncated or failed.
 	requestTimeout = 5 * time.Second
+	// maxOpening limits the new connections that wait for their first response: more would overflow the listen queue.
+	maxOpening = 64
 )
 
-// measure warms up, then runs the load and takes the CPU time of the target's process. Errors during the warm-up count
-// too.
-func measure(ctx context.Context, t target, w workload, span time.Duration) (*loadResult, error) {
-	clients := make([]*client, w.connections)
-	for i := range clients {
-		if len(t.keys) > 0 {
-			t.key = t.keys[i%len(t.keys)]
-		}
-		clients[i] = &client{
-			address: t.address, request: t.request(w.path, w.body), events: w.events,
-			timeout: requestTimeout + 2*time.Duration(w.events)*w.pace,
-		}
-		defer clients[i].close()
-	}
-	warmUpCounts := load(ctx, clients, warmUp)
-	before, serverBefore, err := t.cpu()
-	if err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	m := &loadResult{requestCounts: load(ctx, clients, span)}
-	m.wall = time.Since(began)
-	after, serverAfter, err := t.cpu()
-	if err != nil {
-		return nil, err
-	}
-	m.cpu, m.serverCPU = after-before, serverAfter-serverBefore
-	m.addFailures(warmUpCounts)
-	slices.Sort(m.latencies)
-	m.median, m.p99 = quantile(m.latencies, 0.5), quantile(m.latencies, 0.99)
-	return m, ctx.Err() //nolint:wrapcheck // the caller adds context
+// counts counts requests by result. A failed one got an error status or no response, a truncated one a response that ended
+// early.
+type counts struct {
+	complete, failed, truncated int
+	example                     error // one of the errors
 }
 
-// cpu returns the CPU time of the target's process and of its server.
-func (t *target) cpu() (own, server time.Duration, err error) {
-	if own, err = t.process.cpu(); err != nil || t.server == nil {
-		return own, 0, err
-	}
-	server, err = t.server.cpu()
-	return own, server, err
-}
-
-// load lets each client send requests for the span. Requests in flight at its end are completed and counted.
-func load(ctx context.Context, clients []*client, span time.Duration) requestCounts {
-	until := time.Now().Add(span)
-	each := make([]requestCounts, len(clients))
-	var workers sync.WaitGroup
-	for i, client := range clients {
-		workers.Go(func() {
-			for time.Now().Before(until) && ctx.Err() == nil {
-				began := time.Now()
-				err := client.send(ctx)
-				each[i].record(time.Since(began), err)
-			}
-		})
-	}
-	workers.Wait()
-	var sum requestCounts
-	for _, one := range each {
-		sum.add(one)
-	}
-	return sum
-}
-
-func (c *requestCounts) record(took time.Duration, err error) {
+func (c *counts) record(err error) {
 	switch {
 	case err == nil:
 		c.complete++
-		c.latencies = append(c.latencies, took)
 		return
 	case errors.Is(err, errTruncated):
 		c.truncated++
 	default:
 		c.failed++
 	}
-	c.exampleErr = err
+	c.example = err
 }
 
-func (c *requestCounts) add(o requestCounts) {
+func (c *counts) add(o counts) {
 	c.complete += o.complete
-	c.latencies = append(c.latencies, o.latencies...)
-	c.addFailures(o)
-}
-
-// addFailures adds only the failures.
-func (c *requestCounts) addFailures(o requestCounts) {
 	c.failed += o.failed
 	c.truncated += o.truncated
-	if o.exampleErr != nil {
-		c.exampleErr = o.exampleErr
+	if o.example != nil {
+		c.example = o.example
+	}
+}
+
+// sample is what a number of requests to one target took.
+type sample struct {
+	counts    counts
+	wall, cpu time.Duration
+	serverCPU time.Duration   // of target.server
+	latencies []time.Duration // of complete requests, sorted
+}
+
+// quantile returns the latency that a share q of the requests does not exceed, or 0 if none is complete.
+func (s *sample) quantile(q float64) time.Duration {
+	if len(s.latencies) == 0 {
+		return 0
+	}
+	return s.latencies[min(int(q*float64(len(s.latencies))), len(s.latencies)-1)]
+}
+
+// rate returns the complete requests a second.
+func (s *sample) rate() float64 { return float64(s.counts.complete) / s.wall.Seconds() }
+
+// perRequest returns the share of each complete request in µs.
+func (s *sample) perRequest(d time.Duration) float64 { return micros(d) / float64(s.counts.complete) }
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+var errNoneComplete = errors.New("no request was complete")
+
+// measure warms up, sends a load for the span, and takes the CPU time of the target's process. Errors during the warm-up
+// count too.
+func (t *target) measure(ctx context.Context, l *load, span time.Duration) (*sample, error) {
+	clients := t.clients(l.connections, l.events, requestTimeout+2*time.Duration(l.events)*l.pace)
+	defer closeAll(clients)
+	requests := make([][]byte, l.connections)
+	for i := range requests {
+		requests[i] = t.request(i, l.path, l.body)
+	}
+	repeat := func(span time.Duration) func(i int) []byte {
+		end := time.Now().Add(span)
+		return func(i int) []byte {
+			if time.Now().After(end) {
+				return nil
+			}
+			return requests[i]
+		}
+	}
+	before := send(ctx, clients, repeat(warmUp)).counts
+	cpu, serverCPU, err := t.cpu()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	s := send(ctx, clients, repeat(span))
+	s.wall = time.Since(began)
+	if s.cpu, s.serverCPU, err = t.cpu(); err != nil {
+		return nil, err
+	}
+	s.cpu, s.serverCPU = s.cpu-cpu, s.serverCPU-serverCPU
+	if s.counts.complete == 0 {
+		return nil, fmt.Errorf("%w: %w", errNoneComplete, s.counts.example)
+	}
+	before.complete = 0
+	s.counts.add(before)
+	return s, ctx.Err()
+}
+
+// cpu returns the CPU time of the target's process and of its server.
+func (t *target) cpu() (own, server time.Duration, err error) {
+	if own, _, err = t.process.used(); err != nil || t.server == nil {
+		return own, 0, err
+	}
+	server, _, err = t.server.used()
+	return own, server, err
+}
+
+// send lets each client send what next returns for it, one request after another, until next returns nil.
+func send(ctx context.Context, clients []*client, next func(i int) []byte) *sample {
+	each := make([]sample, len(clients))
+	var workers sync.WaitGroup
+	for i, c := range clients {
+		workers.Go(func() {
+			for request := next(i); request != nil && ctx.Err() == nil; request = next(i) {
+				began := time.Now()
+				err := c.send(ctx, request)
+				each[i].counts.record(err)
+				if err == nil {
+					each[i].latencies = append(each[i].latencies, time.Since(began))
+				}
+			}
+		})
+	}
+	workers.Wait()
+	sum := &sample{}
+	for _, one := range each {
+		sum.counts.add(one.counts)
+		sum.latencies = append(sum.latencies, one.latencies...)
+	}
+	slices.Sort(sum.latencies)
+	return sum
+}
+
+// onceEach returns the request once for each client.
+func onceEach(clients int, request []byte) func(i int) []byte {
+	sent := make([]bool, clients)
+	return func(i int) []byte {
+		if sent[i] {
+			return nil
+		}
+		sent[i] = true
+		return request
 	}
 }
 
@@ -191,17 +189,33 @@ var (
 	eventEnd  = []byte("\n\n")
 )
 
-// client sends one request repeatedly on one connection. An http.Client, which hands each request to two goroutines of
-// its own, would use as much CPU as what is measured.
+// client sends requests on one connection. An http.Client, which hands each request to two goroutines of its own, would use
+// as much CPU as what is measured.
 type client struct {
 	address string
-	request []byte // as written to the connection
-	events  int    // of the response; 0 means a plain one
+	events  int // of each response, as those of a load
 	timeout time.Duration
+	opening chan struct{} // holds an element for each connection that waits for its first response
 
 	conn     net.Conn // nil before the first request and after a failed one
 	reader   *bufio.Reader
 	response bytes.Buffer
+}
+
+// clients returns clients of the target without connections.
+func (t *target) clients(n, events int, timeout time.Duration) []*client {
+	opening := make(chan struct{}, maxOpening)
+	all := make([]*client, n)
+	for i := range all {
+		all[i] = &client{address: t.address, events: events, timeout: timeout, opening: opening}
+	}
+	return all
+}
+
+func closeAll(clients []*client) {
+	for _, c := range clients {
+		c.close()
+	}
 }
 
 func (c *client) close() {
@@ -211,33 +225,20 @@ func (c *client) close() {
 	}
 }
 
-// send makes one request. It returns an error for a status other than 200 and for an incomplete body. After an error
-// the next request uses a new connection.
-func (c *client) send(ctx context.Context) error {
-	err := c.roundTrip(ctx)
+// send makes one request. It returns an error for a status other than 200 and for an incomplete body. After an error the
+// next request uses a new connection.
+func (c *client) send(ctx context.Context, request []byte) error {
+	err := c.roundTrip(ctx, request)
 	if err != nil {
 		c.close()
 	}
 	return err
 }
 
-func (c *client) roundTrip(ctx context.Context) error {
-	if c.conn == nil {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.address)
-		if err != nil {
-			return fmt.Errorf("connect: %w", err)
-		}
-		c.conn, c.reader = conn, bufio.NewReader(conn)
-	}
-	if err := c.conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
-		return fmt.Errorf("set deadline: %w", err)
-	}
-	if _, err := c.conn.Write(c.request); err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	resp, err := http.ReadResponse(c.reader, nil)
+func (c *client) roundTrip(ctx context.Context, request []byte) error {
+	resp, err := c.begin(ctx, request)
 	if err != nil {
-		return fmt.Errorf("read response: %w", err)
+		return err
 	}
 	defer resp.Body.Close()
 	c.response.Reset()
@@ -253,6 +254,30 @@ func (c *client) roundTrip(ctx context.Context) error {
 	return c.checkComplete(c.response.Bytes())
 }
 
+// begin sends the request, on a new connection if there is none, and reads the head of the response.
+func (c *client) begin(ctx context.Context, request []byte) (*http.Response, error) {
+	if c.conn == nil {
+		c.opening <- struct{}{}
+		defer func() { <-c.opening }()
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.address)
+		if err != nil {
+			return nil, fmt.Errorf("connect: %w", err)
+		}
+		c.conn, c.reader = conn, bufio.NewReader(conn)
+	}
+	if err := c.conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		return nil, fmt.Errorf("set deadline: %w", err)
+	}
+	if _, err := c.conn.Write(request); err != nil {
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	resp, err := http.ReadResponse(c.reader, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read response: %w", err)
+	}
+	return resp, nil
+}
+
 // checkComplete returns an error if the response is incomplete.
 func (c *client) checkComplete(response []byte) error {
 	if c.events == 0 {
@@ -262,7 +287,7 @@ func (c *client) checkComplete(response []byte) error {
 		return nil
 	}
 	events := bytes.Count(response, eventEnd) - 1
-	if events != c.events || !bytes.HasSuffix(response, doneEvent) {
+	if c.events != anyEvents && events != c.events || !bytes.HasSuffix(response, doneEvent) {
 		return fmt.Errorf("%w: %d events, ends with %.100q", errTruncated, events, response[max(0, len(response)-100):])
 	}
 	return nil

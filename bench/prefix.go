@@ -1,26 +1,20 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"basegate/internal/loopback"
 )
 
-// The work whose requests share the beginnings of their prompts: conversations that grow by turns, and questions about
-// long prompts. The replicas together cache all of it, and each alone a part.
+// The requests share the beginnings of their prompts: conversations that grow by turns, and questions about long prompts. The
+// replicas together cache all of it, and each alone a part.
 const (
 	prefixReplicas = 4
 	prefixClients  = 16
@@ -31,244 +25,139 @@ const (
 	questions      = 1000
 	replicaBlocks  = 9000                   // of 16 tokens, in the cache of a replica
 	prefillDelay   = 100 * time.Microsecond // for each token that is not cached
-	prefixTimeout  = 5 * time.Minute
 	prefixSeed     = 20
 	vocabulary     = 200 // token ids from 20 to below 220, which the mock's model has
 )
 
-// prefixFigures compare three ways to serve the work: by prefix, by the fewest requests in flight, and with one replica
-// that caches everything.
-type prefixFigures struct{ byPrefix, leastInFlight, oneReplica prefixResult }
-
-// prefixResult is what one of them reached.
-type prefixResult struct {
-	hits   float64       // tokens of the prompts that were cached
-	median time.Duration // time to first token
-	load   float64       // of the busiest backend over the mean, in requests
-}
-
-// String returns the figures as a sentence.
-func (f *prefixFigures) String() string {
-	return fmt.Sprintf("%d replicas, %d conversations of %d turns and %d questions about %d prompts of %d tokens: "+
-		"with balance: prefix %s; with least_inflight %s; one replica with all the cache: %s",
-		prefixReplicas, conversations, turns, questions, fewShots, fewShotTokens, f.byPrefix, f.leastInFlight, f.oneReplica)
-}
-
-// String returns the result as a part of a sentence.
-func (r prefixResult) String() string {
-	return fmt.Sprintf("%.1f %% of the prompts' tokens are cached, the median time to first token is %.1f ms, the busiest backend has %.2f of the mean",
-		100*r.hits, float64(r.median.Microseconds())/1000, r.load)
-}
-
-var errPrefix = errors.New("a request of the prefix work failed")
-
-// measurePrefix serves the work in each of the three ways.
-func measurePrefix(ctx context.Context, p programs, short bool) (*prefixFigures, error) {
-	ctx, cancel := context.WithTimeout(ctx, prefixTimeout)
-	defer cancel()
-	f := &prefixFigures{}
-	for _, way := range []struct {
-		balance  string
-		replicas int
-		to       *prefixResult
-	}{
-		{"prefix", prefixReplicas, &f.byPrefix},
-		{"least_inflight", prefixReplicas, &f.leastInFlight},
-		{"prefix", 1, &f.oneReplica},
-	} {
-		work := newPrefixWork(short)
-		var err error
-		if *way.to, err = work.serve(ctx, p, way.balance, way.replicas); err != nil {
-			return nil, err
-		}
-	}
-	return f, nil
-}
-
-// prefixWork is a set of chains of requests. The requests of a chain run one after another; which chain is next is drawn.
-type prefixWork struct {
-	mu       sync.Mutex
-	random   *rand.Rand
-	chains   [][][]int // of prompts
-	backends map[string]int
-	times    []time.Duration
-}
-
-func newPrefixWork(short bool) *prefixWork {
-	w := &prefixWork{random: rand.New(rand.NewPCG(prefixSeed, 0)), backends: map[string]int{}} //nolint:gosec // repeatable load
+// prefix compares three ways to serve these requests: by prefix, by the fewest requests in flight, and with one replica that
+// caches everything.
+func prefix(o options, goals ...goal) experiment {
 	scale := 1
-	if short {
+	if o.short {
 		scale = 5
 	}
-	for range conversations / scale {
-		var chain [][]int
-		prompt := w.tokens(100 + w.random.IntN(300))
-		for range turns {
-			chain = append(chain, prompt)
-			prompt = slices.Concat(prompt, w.tokens(100+w.random.IntN(200)))
+	l := load{
+		name:        fmt.Sprintf("%d conversations, %d questions about %d prompts", conversations/scale, questions/scale, fewShots/scale),
+		connections: prefixClients, path: completionsPath, goals: goals,
+	}
+	measure := func(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
+		replicas, balance := prefixReplicas, column
+		if column == oneReplica {
+			replicas, balance = 1, byPrefix
 		}
-		w.chains = append(w.chains, chain)
+		mocks, err := b.startReplicas(ctx, replicas)
+		if err != nil {
+			return nil, err
+		}
+		t, err := b.startGateway(ctx, gatewayOptions{model: ", " + balance}, mocks...)
+		if err != nil {
+			return nil, err
+		}
+		clients := t.clients(l.connections, l.events, requestTimeout+fewShotTokens*prefillDelay)
+		defer closeAll(clients)
+		s := send(ctx, clients, newConversations(scale, t, l).next)
+		figures, err := replicaFigures(ctx, mocks)
+		return &outcome{append(figures, figure{"time to first token, median, ms", micros(s.quantile(0.5)) / 1e3}), s.counts}, err
+	}
+	return experiment{name: "prefix", columns: []string{byPrefix, byInFlight, oneReplica}, loads: []load{l}, once: true, measure: measure}
+}
+
+// startReplicas starts mocks with prefix caches, and returns their addresses.
+func (b *testbed) startReplicas(ctx context.Context, n int) ([]string, error) {
+	var all []string
+	for range n {
+		address, err := loopback.FreeAddress(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := b.start(ctx, "replica", address, "/health", b.options.basegate, "mockvllm", "--listen", address, "--model", model,
+			"--prefix-cache-blocks", strconv.Itoa(replicaBlocks*prefixReplicas/n), "--prefill-delay", prefillDelay.String()); err != nil {
+			return nil, err
+		}
+		all = append(all, address)
+	}
+	return all, nil
+}
+
+// replicaFigures returns what the replicas found in their caches, and how evenly the requests were distributed.
+func replicaFigures(ctx context.Context, replicas []string) ([]figure, error) {
+	var hits, queries, requests, most float64
+	for _, address := range replicas {
+		for name, add := range map[string]func(float64){
+			"vllm:prefix_cache_hits_total{":    func(n float64) { hits += n },
+			"vllm:prefix_cache_queries_total{": func(n float64) { queries += n },
+			"vllm:request_success_total{":      func(n float64) { requests, most = requests+n, max(most, n) },
+		} {
+			n, err := scrape(ctx, "http://"+address, name)
+			if err != nil {
+				return nil, err
+			}
+			add(n)
+		}
+	}
+	return []figure{{cacheHits, 100 * hits / max(queries, 1)}, {busiest, most * float64(len(replicas)) / max(requests, 1)}}, nil
+}
+
+// conversation is a number of prompts. Each is sent when the response to the one before is complete; which conversation is next
+// is drawn.
+type conversation [][]int
+
+// conversationQueue holds the conversations that have a next prompt and wait for no response.
+type conversationQueue struct {
+	target *target
+	load   *load
+
+	mu      sync.Mutex
+	random  *rand.Rand
+	waiting []conversation
+	sent    []conversation // the rest of the one that each client has sent a prompt of
+}
+
+func newConversations(scale int, t *target, l *load) *conversationQueue {
+	random := rand.New(rand.NewPCG(prefixSeed, 0)) //nolint:gosec // a repeatable load
+	q := &conversationQueue{target: t, load: l, random: random, sent: make([]conversation, l.connections)}
+	for range conversations / scale {
+		var c conversation
+		prompt := q.tokens(100 + q.random.IntN(300))
+		for range turns {
+			c = append(c, prompt)
+			prompt = slices.Concat(prompt, q.tokens(100+q.random.IntN(200)))
+		}
+		q.waiting = append(q.waiting, c)
 	}
 	examples := make([][]int, fewShots/scale)
 	for i := range examples {
-		examples[i] = w.tokens(fewShotTokens)
+		examples[i] = q.tokens(fewShotTokens)
 	}
 	for i := range questions / scale {
-		w.chains = append(w.chains, [][]int{slices.Concat(examples[i%len(examples)], w.tokens(20+w.random.IntN(60)))})
+		q.waiting = append(q.waiting, conversation{slices.Concat(examples[i%len(examples)], q.tokens(20+q.random.IntN(60)))})
 	}
-	return w
+	return q
 }
 
-func (w *prefixWork) tokens(n int) []int {
+func (q *conversationQueue) tokens(n int) []int {
 	all := make([]int, n)
 	for i := range all {
-		all[i] = 20 + w.random.IntN(vocabulary)
+		all[i] = 20 + q.random.IntN(vocabulary)
 	}
 	return all
 }
 
-// next draws a chain and returns its next prompt; put puts back what is left of the chain.
-func (w *prefixWork) next() (prompt []int, put func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.chains) == 0 {
-		return nil, nil
+// next returns the request of a client for one token, so that a response takes the time to the first token.
+func (q *conversationQueue) next(client int) []byte {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if rest := q.sent[client]; len(rest) > 0 {
+		q.waiting = append(q.waiting, rest)
 	}
-	at, last := w.random.IntN(len(w.chains)), len(w.chains)-1
-	chain := w.chains[at]
-	w.chains[at] = w.chains[last]
-	w.chains = w.chains[:last]
-	return chain[0], func() {
-		if len(chain) > 1 {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.chains = append(w.chains, chain[1:])
-		}
+	q.sent[client] = nil
+	if len(q.waiting) == 0 {
+		return nil
 	}
-}
-
-// serve starts the replicas and a gateway, sends the work and returns what was reached.
-func (w *prefixWork) serve(ctx context.Context, p programs, balance string, replicas int) (r prefixResult, err error) {
-	b, err := newTestbed(p)
-	if err != nil {
-		return r, err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	var backends []string
-	blocks := replicaBlocks * prefixReplicas / replicas
-	for i := range replicas {
-		address, err := loopback.FreeAddress(ctx)
-		if err != nil {
-			return r, err
-		}
-		name := fmt.Sprint("replica", i)
-		if _, err := b.start(ctx, name, address, "/health", p.basegate, "mockvllm", "--listen", address, "--model", model,
-			"--prefix-cache-blocks", strconv.Itoa(blocks), "--prefill-delay", prefillDelay.String()); err != nil {
-			return r, err
-		}
-		backends = append(backends, address)
-	}
-	g, _, err := b.startGatewayOf(ctx, gatewayOptions{name: gateway, program: p.basegate, concurrency: unlimited, balance: balance, backends: backends})
-	if err != nil {
-		return r, err
-	}
-	if err := w.send(ctx, g); err != nil {
-		return r, err
-	}
-	slices.Sort(w.times)
-	r.median = quantile(w.times, 0.5)
-	most := 0
-	for _, n := range w.backends {
-		most = max(most, n)
-	}
-	r.load = float64(most*replicas) / float64(len(w.times))
-	r.hits, err = cachedShare(ctx, backends)
-	return r, err
-}
-
-// send sends the work with all clients.
-func (w *prefixWork) send(ctx context.Context, g target) error {
-	var clients sync.WaitGroup
-	failed := make([]error, prefixClients)
-	for i := range failed {
-		clients.Go(func() {
-			for failed[i] == nil {
-				prompt, put := w.next()
-				if prompt == nil {
-					return
-				}
-				failed[i] = w.complete(ctx, g, prompt)
-				put()
-			}
-		})
-	}
-	clients.Wait()
-	return errors.Join(failed...)
-}
-
-// complete sends one streamed request and records its backend and its time to first token.
-func (w *prefixWork) complete(ctx context.Context, g target, prompt []int) error {
-	body, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": 2, "stream": true})
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+g.address+completionsPath, bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("request: %w", err)
-	}
-	req.Header.Set("Authorization", "Bearer "+g.key)
-	began := time.Now()
-	resp, err := http.DefaultClient.Do(req) //nolint:forbidigo // a client of the benchmark
-	if err != nil {
-		return fmt.Errorf("%w: %w", errPrefix, err)
-	}
-	defer resp.Body.Close()
-	reader := bufio.NewReader(resp.Body)
-	first, err := reader.ReadString('\n')
-	took := time.Since(began)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%w: %d %.300s %w", errPrefix, resp.StatusCode, first, err)
-	}
-	if _, err := io.Copy(io.Discard, reader); err != nil {
-		return fmt.Errorf("%w: %w", errPrefix, err)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.backends[resp.Header.Get("X-Acs-Upstream-Gpu")]++
-	w.times = append(w.times, took)
-	return nil
-}
-
-// cachedShare returns how many of the prompts' tokens the replicas found in their caches.
-func cachedShare(ctx context.Context, replicas []string) (float64, error) {
-	var hits, queries float64
-	for _, address := range replicas {
-		text, err := fetch(ctx, "http://"+address+"/metrics")
-		if err != nil {
-			return 0, err
-		}
-		for line := range strings.Lines(string(text)) {
-			value, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
-			switch {
-			case strings.HasPrefix(line, "vllm:prefix_cache_hits_total{"):
-				hits += value
-			case strings.HasPrefix(line, "vllm:prefix_cache_queries_total{"):
-				queries += value
-			}
-		}
-	}
-	return hits / max(queries, 1), nil
-}
-
-func fetch(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, fmt.Errorf("request: %w", err)
-	}
-	resp, err := http.DefaultClient.Do(req) //nolint:forbidigo // a client of the benchmark
-	if err != nil {
-		return nil, fmt.Errorf("fetch %s: %w", url, err)
-	}
-	defer resp.Body.Close()
-	return io.ReadAll(io.LimitReader(resp.Body, 1<<20)) //nolint:forbidigo,wrapcheck // bounded; the caller's request
+	drawn, last := q.random.IntN(len(q.waiting)), len(q.waiting)-1
+	c := q.waiting[drawn]
+	q.waiting[drawn] = q.waiting[last]
+	q.waiting, q.sent[client] = q.waiting[:last], c[1:]
+	body, _ := json.Marshal(map[string]any{"model": model, "prompt": c[0], "max_tokens": 1}) // cannot fail
+	return q.target.request(client, q.load.path, body)
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
+
+	"basegate/internal/wait"
 )
 
 const (
@@ -17,89 +20,117 @@ const (
 	stopTimeout  = 30 * time.Second // from SIGTERM to SIGKILL
 )
 
-// process is a child process and its own children. Its output goes to a file.
+// process is a child process with its own children.
 type process struct {
 	name    string
 	command *exec.Cmd
-	exited  chan error
+	exited  chan struct{} // closed when it has
 }
 
-var (
-	errNotReady = errors.New("no response")
-	errStuck    = errors.New("killed, since SIGTERM did not end it")
-)
+var errNotReady = errors.New("it is not ready")
 
-// startProcess starts a program and waits until the URL ready responds with 200.
-func startProcess(ctx context.Context, name string, output io.Writer, ready, program string, args ...string) (*process, error) {
-	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...) //nolint:gosec // this binary or basegate
+// startProcess starts a program and waits until it is ready. Its output goes to a file.
+func (b *testbed) startProcess(ctx context.Context, name string, isReady func(context.Context) bool, program string, args ...string) (*process, error) {
+	output, err := os.Create(filepath.Join(b.dir, name+".log")) //nolint:gosec // in the testbed's own directory
+	if err != nil {
+		return nil, fmt.Errorf("make log: %w", err)
+	}
+	defer output.Close()                                                         // the child has its own descriptor
+	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...) //nolint:gosec // a proxy, the upstream or PostgreSQL
 	command.Stdout, command.Stderr = output, output
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // to kill its workers with it
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which then ends the others
 	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &process{name: name, command: command, exited: make(chan error, 1)}
-	go func() { p.exited <- command.Wait() }()
-	if err := p.awaitReady(ctx, func(ctx context.Context) bool { return respondsOK(ctx, ready) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), p.stop())
+	p := &process{name: name, command: command, exited: make(chan struct{})}
+	go func() {
+		_ = command.Wait() // a process that ends early fails requests, and those that end later are stopped
+		close(p.exited)
+	}()
+	b.closers = append(b.closers, p.stop)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for !isReady(ctx) {
+		if p.hasExited() || !wait.For(ctx, 20*time.Millisecond) {
+			text, _ := os.ReadFile(output.Name()) // the error before suffices
+			return nil, fmt.Errorf("start %s: %w: %.1000s", name, errNotReady, text)
+		}
 	}
 	return p, nil
 }
 
-func (p *process) awaitReady(ctx context.Context, isReady func(context.Context) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	for {
-		if isReady(ctx) {
-			return nil
-		}
-		pause := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-pause.C:
-		case err := <-p.exited:
-			p.exited <- nil // for stop
-			return errors.Join(errNotReady, err)
-		case <-ctx.Done():
-			return errNotReady
-		}
-	}
-}
-
-// respondsOK reports whether the URL responds with 200.
-func respondsOK(ctx context.Context, url string) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return false
-	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	if err != nil {
-		return false
-	}
-	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
-}
-
-// stop terminates the process, by SIGKILL if SIGTERM does not, and waits for its exit.
-func (p *process) stop() error {
-	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("stop %s: %w", p.name, err)
-	}
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
+func (p *process) hasExited() bool {
 	select {
-	case err := <-p.exited:
-		if err != nil && !exitedBySignal(p.command.ProcessState) {
-			return fmt.Errorf("stop %s: %w", p.name, err)
-		}
-		return nil
-	case <-timer.C:
-		err := errors.Join(errStuck, syscall.Kill(-p.command.Process.Pid, syscall.SIGKILL))
-		<-p.exited //nolint:errcheck // killed, so its error says nothing
-		return fmt.Errorf("stop %s: %w", p.name, err)
+	case <-p.exited:
+		return true
+	default:
+		return false
 	}
 }
 
-// exitedBySignal reports whether SIGTERM ended the process, by its wait status or, as with HAProxy, by a shell's exit
-// status for it.
-func exitedBySignal(state *os.ProcessState) bool {
-	status, known := state.Sys().(syscall.WaitStatus)
-	return known && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM))
+// stop ends the process by SIGTERM, or by SIGKILL if that does not, and waits for its exit.
+func (p *process) stop() {
+	_ = p.command.Process.Signal(syscall.SIGTERM) // it may have exited
+	timer := time.AfterFunc(stopTimeout, func() { _ = p.command.Process.Kill() })
+	defer timer.Stop()
+	<-p.exited
+}
+
+// clockTick is the unit of CPU time in /proc/PID/stat, the same on every Linux that Go supports.
+const clockTick = 10 * time.Millisecond
+
+// used returns the CPU time and the resident memory of the process and its children, in bytes. The CPU time of children that
+// have exited counts too.
+func (p *process) used() (cpu time.Duration, memory int, err error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return 0, 0, fmt.Errorf("list processes (needs Linux): %w", err)
+	}
+	found := false
+	for _, one := range all {
+		s, err := one.Stat()
+		if err != nil || s.PID != p.command.Process.Pid && s.PPID != p.command.Process.Pid {
+			continue // it has exited, or is another one
+		}
+		found = found || s.PID == p.command.Process.Pid
+		cpu += time.Duration(int(s.UTime+s.STime)+s.CUTime+s.CSTime) * clockTick
+		memory += s.ResidentMemory()
+	}
+	if !found {
+		return 0, 0, fmt.Errorf("read the use of %s: %w", p.name, os.ErrProcessDone)
+	}
+	return cpu, memory, nil
+}
+
+// peakMemory returns the most resident memory that the process has had without its children, in bytes.
+func (p *process) peakMemory() (int, error) {
+	one, err := procfs.NewProc(p.command.Process.Pid)
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of %s: %w", p.name, err)
+	}
+	s, err := one.NewStatus()
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of %s: %w", p.name, err)
+	}
+	return int(s.VmHWM), nil //nolint:gosec // bytes
+}
+
+// wantedFiles suffice for 10,000 held streams, each of which uses two connections of a proxy.
+const wantedFiles = 32_768
+
+// raiseFileLimit raises the limit of open files for this process and its children, up to the hard limit, and returns it.
+func raiseFileLimit() int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return 1024 // a limit that every system allows
+	}
+	limit.Cur = min(limit.Max, wantedFiles)
+	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit) // a process may set any limit up to its hard one
+	return int(limit.Cur)                                //nolint:gosec // at most wantedFiles
+}
+
+// maxStreams returns how many streams one process can proxy with this many descriptors. The gateway stops accepting
+// connections with 1024 free descriptors, but at most half of all; others are files and listeners.
+func maxStreams(descriptors int) int {
+	return max(descriptors-min(1024, descriptors/2)-476, 0) / 2
 }

@@ -1,189 +1,150 @@
 package main
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
 	"strings"
+	"text/tabwriter"
+
+	"github.com/prometheus/procfs"
 )
 
-// series holds the results by workload and target, in the order of the rounds.
-type series[M any] map[string]map[string][]M
-
-func (s series[M]) add(workload, target string, m M) {
-	if s[workload] == nil {
-		s[workload] = map[string][]M{}
-	}
-	s[workload][target] = append(s[workload][target], m)
+// goal bounds one figure of a load.
+type goal struct {
+	measure  string
+	column   string
+	limit    float64    // guards against regressions: -check fails above it
+	ambition float64    // what the figure should become
+	as       comparison // with the first column; nil: ratios
 }
 
-// report holds all results of a run.
-type report struct {
-	options options
-	loads   series[*loadResult]
-	holds   series[*holdResult]
-	flushes []diskFlush    // of each round, see measureFlushing
-	queued  *queuedMemory  // nil if not measured
-	batch   *batchFigures  // nil if not measured
-	prefix  *prefixFigures // nil if not measured
-	chat    *chatFigures   // nil if not measured
-
-	receipts *receiptFigures  // nil if not measured
-	postgres *postgresFigures // nil if not measured
-}
-
-func newReport(o options) *report {
-	return &report{options: o, loads: series[*loadResult]{}, holds: series[*holdResult]{}}
-}
-
-// nameOf returns the name of a workload or hold in this run, or the id if the run leaves it out.
-func (r *report) nameOf(id string) string {
-	for _, w := range r.options.workloads {
-		if w.id == id {
-			return w.name
-		}
-	}
-	for _, h := range r.options.holds {
-		if h.id == id {
-			return h.name()
-		}
-	}
-	return id
-}
-
-// count sums the request counts of all rounds.
-func (r *report) count(id, target string) requestCounts {
-	var sum requestCounts
-	for _, m := range r.loads[id][target] {
-		sum.add(m.requestCounts)
-	}
-	for _, m := range r.holds[id][target] {
-		sum.add(m.requestCounts)
-	}
-	return sum
-}
-
-// allComplete reports whether the gateway completed every request, however it flushes.
-func (r *report) allComplete() bool {
-	for _, results := range r.loads {
-		for _, name := range []string{gateway, flushing} {
-			for _, m := range results[name] {
-				if m.truncated > 0 || m.failed > 0 || m.complete == 0 {
-					return false
-				}
-			}
-		}
-	}
-	for _, results := range r.holds {
-		for _, m := range results[gateway] {
-			if m.truncated > 0 || m.failed > 0 {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// sample is one result with what it is compared with, all of one round.
-type sample struct {
-	workload  workload
-	target    string
-	m, direct *loadResult
-	flush     diskFlush
-}
-
-// flushesEach reports whether the target flushes the disk at each commit.
-func (s sample) flushesEach() bool { return s.target == gateway || s.target == oldGateway }
-
-// metric is one row of a workload's table.
-type metric struct {
-	name, unit string
-	value      func(s sample) float64
-}
-
-// title returns the name with its unit.
-func (m metric) title() string { return strings.TrimSuffix(m.name+", "+m.unit, ", ") }
+// shortLimitFactor allows for the noise of a short run: its one round of streams takes a few ticks of CPU time.
+const shortLimitFactor = 2
 
 var (
-	cpuPerEvent = metric{"CPU per event", "µs", func(s sample) float64 {
-		return float64(s.m.cpu.Nanoseconds()) / 1000 / float64(max(s.m.complete*s.workload.events, 1))
-	}}
-	cpuPerRequest = metric{"CPU per request", "µs", func(s sample) float64 {
-		return float64(s.m.cpu.Microseconds()) / float64(max(s.m.complete, 1))
-	}}
-	// On one connection no two requests share a flush.
-	cpuLessFlush = metric{"CPU per request less a disk flush", "µs", func(s sample) float64 {
-		cpu := cpuPerRequest.value(s)
-		if s.flushesEach() {
-			cpu -= float64(s.flush.cpu.Nanoseconds()) / 1000
-		}
-		return cpu
-	}}
-	requestRate = metric{"requests per second", "", func(s sample) float64 {
-		return float64(s.m.complete) / s.m.wall.Seconds()
-	}}
-	addedMedian = metric{"added latency, median", "µs", func(s sample) float64 {
-		return float64((s.m.median - s.direct.median).Microseconds())
-	}}
-	// Only a gateway that flushes at each commit waits for the disk. If a flush takes longer than all that the gateway
-	// adds, the disk was busy otherwise, and the round has no ratio.
-	addedLessFlush = metric{"added latency less a disk flush, median", "µs", func(s sample) float64 {
-		added := s.m.median - s.direct.median
-		if s.flushesEach() {
-			added -= s.flush.wall
-		}
-		return float64(added.Microseconds())
-	}}
-	addedP99 = metric{"added latency, p99", "µs", func(s sample) float64 {
-		return float64((s.m.p99 - s.direct.p99).Microseconds())
-	}}
+	errIncomplete = errors.New("the gateway truncated a stream or failed a request")
+	errOverLimit  = errors.New("over the limit or not measured")
 )
 
-// metrics returns the metrics of a workload, in the table's order.
-func (w workload) metrics() []metric {
-	switch {
-	case w.events > 0:
-		return []metric{cpuPerEvent, cpuPerRequest, requestRate, addedMedian, addedP99}
-	case w.id == plainOne:
-		return []metric{cpuPerRequest, cpuLessFlush, requestRate, addedMedian, addedLessFlush, addedP99}
-	default:
-		return []metric{cpuPerRequest, requestRate, addedMedian, addedP99}
+// measured returns the figure that the goal bounds.
+func (g *goal) measured(r *result) summary {
+	as := g.as
+	if as == nil {
+		as = ratios
 	}
+	return r.compared(as, g.measure, g.column)
 }
 
-// values returns one metric of one target, round by round.
-func (r *report) values(id, target string, of metric) []float64 {
-	var all []float64
-	for round, m := range r.loads[id][target] {
-		s := sample{workload: r.workOf(id), target: target, m: m, direct: r.loads[id][direct][round]}
-		if round < len(r.flushes) {
-			s.flush = r.flushes[round]
+// limitIn returns the limit in a run.
+func (g *goal) limitIn(o options) float64 {
+	if o.short {
+		return g.limit * shortLimitFactor
+	}
+	return g.limit
+}
+
+// checkResults returns an error for each column in which the gateway did not complete every request, and with -check for
+// each goal that is over its limit or was not measured.
+func checkResults(results []*result, o options) []error {
+	var all []error
+	for _, r := range results {
+		for column, c := range r.counts {
+			if c.truncated+c.failed > 0 && column != reverseProxy && column != haproxy {
+				all = append(all, fmt.Errorf("%s, %s: %w: %d truncated, %d failed, one by: %w",
+					r.title, column, errIncomplete, c.truncated, c.failed, c.example))
+			}
 		}
-		all = append(all, of.value(s))
+		for _, g := range r.load.goals {
+			if m, limit := g.measured(r), g.limitIn(o); o.check && (!m.measured || m.median > limit) {
+				all = append(all, fmt.Errorf("%s, %s: %s: %w: %s, the limit is %s", r.title, g.column, g.measure, errOverLimit, m, number(limit)))
+			}
+		}
 	}
 	return all
 }
 
-func (r *report) workOf(id string) workload {
-	for _, w := range r.options.workloads {
-		if w.id == id {
-			return w
+// printResults prints the machine and the tables as Markdown.
+func printResults(to io.Writer, o options, results []*result) error {
+	fmt.Fprintf(to, "Machine: %s. HAProxy: %s. Rounds: %d of %s for each load and column.\n", machine(), cmp.Or(o.version, "not installed, so it has no column"), o.rounds, o.span)
+	var rows [][]string
+	goals := [][]string{{"goal", "column", "measured", "limit", "ambition"}}
+	for _, r := range results {
+		if header := append([]string{"load", "measure"}, r.columns...); len(rows) == 0 || !slices.Equal(rows[0], header) {
+			if err := printTable(to, rows); err != nil {
+				return err
+			}
+			rows = [][]string{header}
+		}
+		rows = append(rows, r.rows()...)
+		for _, g := range r.load.goals {
+			goals = append(goals, []string{r.title + ": " + g.measure, g.column, g.measured(r).String(), number(g.limitIn(o)), number(g.ambition)})
 		}
 	}
-	return workload{}
+	return errors.Join(printTable(to, rows), printTable(to, goals))
 }
 
-// ratio summarises a target's metric divided by the ReverseProxy's.
-func (r *report) ratio(id, target string, m metric) summary {
-	return summarize(ratios(r.values(id, target, m), r.values(id, reverseProxy, m)))
-}
-
-// memory returns a target's memory per held stream in KB of 1000 bytes, round by round.
-func (r *report) memory(id, target string) []float64 {
-	var all []float64
-	for _, m := range r.holds[id][target] {
-		all = append(all, m.memory/1e3)
+// rows returns the rows of a load: the median of the first column with its extremes, and of each other column also its
+// ratio to the first one.
+func (r *result) rows() [][]string {
+	var rows [][]string
+	title := r.title
+	for _, measure := range r.measures {
+		row := []string{title, measure}
+		for _, column := range r.columns {
+			values := summarize(r.values[measure][column])
+			cell := values.String()
+			if ratio := r.compared(ratios, measure, column); column != r.columns[0] && ratio.measured {
+				cell = number(values.median) + " · " + ratio.String()
+			}
+			row = append(row, cell)
+		}
+		rows = append(rows, row)
+		title = ""
 	}
-	return all
+	row := []string{title, "truncated, failed, complete"}
+	counted := false
+	for _, column := range r.columns {
+		cell := "-"
+		if c := r.counts[column]; c.truncated+c.failed+c.complete > 0 {
+			cell, counted = fmt.Sprintf("%d, %d, %d", c.truncated, c.failed, c.complete), true
+		}
+		row = append(row, cell)
+	}
+	if counted {
+		rows = append(rows, row)
+	}
+	return rows
 }
 
-func (r *report) memoryRatio(id, target string) summary {
-	return summarize(ratios(r.memory(id, target), r.memory(id, reverseProxy)))
+// printTable prints a Markdown table whose columns are aligned. The first row is the header.
+func printTable(to io.Writer, rows [][]string) error {
+	if len(rows) < 2 {
+		return nil
+	}
+	fmt.Fprintln(to)
+	table := tabwriter.NewWriter(to, 0, 0, 1, ' ', 0)
+	rows = slices.Insert(slices.Clone(rows), 1, slices.Repeat([]string{"---"}, len(rows[0])))
+	for _, row := range rows {
+		fmt.Fprintf(table, "| %s\t|\n", strings.Join(row, "\t| "))
+	}
+	return table.Flush()
+}
+
+// machine describes the machine of the measurements.
+func machine() string {
+	model, memory := "unknown CPU", uint64(0)
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
+			model = cpus[0].ModelName
+		}
+		if m, err := fs.Meminfo(); err == nil && m.MemTotalBytes != nil {
+			memory = *m.MemTotalBytes
+		}
+	}
+	return fmt.Sprintf("%s, %d cores, %.0f GB of memory, %s %s/%s",
+		model, runtime.NumCPU(), float64(memory)/1e9, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -4,20 +4,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 )
 
-// quantile returns the value that a share q of the sorted durations does not exceed, or 0 if there are none.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
-}
-
-func median(of []time.Duration) time.Duration { return quantile(slices.Sorted(slices.Values(of)), 0.5) }
-
-// summary holds the median and the extremes of one metric over the rounds.
+// summary holds the median and the extremes of one measure over the rounds.
 type summary struct {
 	min, median, max float64
 	measured         bool // false if no round has a value
@@ -32,32 +21,35 @@ func summarize(values []float64) summary {
 	return summary{sorted[0], middle, sorted[len(sorted)-1], true}
 }
 
-// text formats the median, followed by the extremes if the rounds differ.
-func (s summary) text(digits int) string {
+// String returns the median, followed by the extremes if the rounds differ.
+func (s summary) String() string {
 	switch {
 	case !s.measured:
 		return "-"
 	case s.min == s.max:
-		return fmt.Sprintf("%.*f", digits, s.median)
+		return number(s.median)
 	default:
-		return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, s.median, digits, s.min, digits, s.max)
+		return fmt.Sprintf("%s (%s to %s)", number(s.median), number(s.min), number(s.max))
 	}
 }
 
-// digitsOf returns how many decimals a value of this size deserves.
-func digitsOf(s summary) int {
-	switch size := math.Abs(s.median); {
+// number formats a value with as many decimals as its size deserves.
+func number(f float64) string {
+	switch size := math.Abs(f); {
 	case size >= 100:
-		return 0
+		return fmt.Sprintf("%.0f", f)
 	case size >= 10:
-		return 1
+		return fmt.Sprintf("%.1f", f)
 	default:
-		return 2
+		return fmt.Sprintf("%.2f", f)
 	}
 }
 
-// ratios divides round by round, since the load of the machine varies more between rounds than within one. A round in
-// which either value is zero or negative, as noise can make a small latency, has no ratio.
+// comparison compares the values of a column with those of the first column, round by round, since the load of the machine
+// varies more between rounds than within one.
+type comparison func(values, bases []float64) []float64
+
+// ratios divides. A round in which either value is zero or negative, as noise can make a small latency, has no ratio.
 func ratios(values, bases []float64) []float64 {
 	var all []float64
 	for round, value := range values {
@@ -67,3 +59,15 @@ func ratios(values, bases []float64) []float64 {
 	}
 	return all
 }
+
+func differences(values, bases []float64) []float64 {
+	var all []float64
+	for round, value := range values {
+		if round < len(bases) {
+			all = append(all, value-bases[round])
+		}
+	}
+	return all
+}
+
+func absolute(values, _ []float64) []float64 { return values }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -23,24 +22,24 @@ func TestMedianOfAnOddCountIsTheMiddleValue(t *testing.T) {
 }
 
 func TestSummaryOfNoValuesIsADash(t *testing.T) {
-	if got := summarize(nil); got.measured || got.text(2) != "-" {
-		t.Errorf("got %v, %q, want an unmeasured summary and -", got, got.text(2))
+	if got := summarize(nil); got.measured || got.String() != "-" {
+		t.Errorf("got %v, measured %v, want -", got, got.measured)
 	}
 }
 
-func TestTextShowsTheExtremesIfTheRoundsDiffer(t *testing.T) {
-	if got, want := summarize([]float64{1, 2, 4}).text(1), "2.0 (1.0 to 4.0)"; got != want {
+func TestSummaryShowsTheExtremesIfTheRoundsDiffer(t *testing.T) {
+	if got, want := summarize([]float64{1, 20, 400}).String(), "20.0 (1.00 to 400)"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := summarize([]float64{2}).text(1), "2.0"; got != want {
+	if got, want := summarize([]float64{2}).String(), "2.00"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func TestDecimalsDecreaseWithMagnitude(t *testing.T) {
-	for value, want := range map[float64]int{0: 2, 9.9: 2, 10: 1, -10: 1, 100: 0, -805: 0} {
-		if got := digitsOf(summarize([]float64{value})); got != want {
-			t.Errorf("%v: got %d, want %d", value, got, want)
+	for value, want := range map[float64]string{0: "0.00", 9.9: "9.90", 10: "10.0", -10: "-10.0", 100: "100", -805: "-805"} {
+		if got := number(value); got != want {
+			t.Errorf("%v: got %q, want %q", value, got, want)
 		}
 	}
 }
@@ -65,22 +64,24 @@ func TestRatiosOfAMissingTargetAreEmpty(t *testing.T) {
 	}
 }
 
-func TestQuantileReturnsAMeasuredValue(t *testing.T) {
-	var sorted []time.Duration
+func TestDifferencesSubtractRoundByRound(t *testing.T) {
+	got := differences([]float64{5, 1, 9}, []float64{2, 3})
+	if diff := cmp.Diff([]float64{3, -2}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestQuantileReturnsAMeasuredLatency(t *testing.T) {
+	var s sample
+	if got := s.quantile(0.5); got != 0 {
+		t.Errorf("of no requests: got %d, want 0", got)
+	}
 	for i := range 100 {
-		sorted = append(sorted, time.Duration(i))
+		s.latencies = append(s.latencies, time.Duration(i))
 	}
-	if got := quantile(sorted, 0.99); got != 99 {
-		t.Errorf("p99: got %d, want 99", got)
-	}
-	if got := quantile(sorted, 1); got != 99 {
-		t.Errorf("maximum: got %d, want 99", got)
-	}
-	if got := quantile(nil, 0.5); got != 0 {
-		t.Errorf("of no values: got %d, want 0", got)
-	}
-	slices.Reverse(sorted)
-	if got := median(sorted); got != 50 {
-		t.Errorf("median of unsorted values: got %d, want 50", got)
+	for q, want := range map[float64]time.Duration{0.5: 50, 0.99: 99, 1: 99} {
+		if got := s.quantile(q); got != want {
+			t.Errorf("%v: got %d, want %d", q, got, want)
+		}
 	}
 }

@@ -2,11 +2,16 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,125 +19,114 @@ import (
 	"basegate/internal/loopback"
 )
 
-// Names of the targets, as in the report.
-const (
-	direct       = "direct"
-	reverseProxy = "ReverseProxy"
-	gateway      = "basegate"
-	flushing     = "basegate, flush: 1s"
-	oldGateway   = "old basegate"
-	byteCopy     = "copy in Go"
-	nginx        = "nginx"
-	haproxy      = "HAProxy"
-)
-
 // model is both the model's id and its checkpoint, so that all targets receive the same bytes.
 const model = "bench"
 
 // target is an address that the load can be sent to: a proxy, or the upstream itself.
 type target struct {
-	name    string
-	address string // host:port
-	key     string
-	process *process
+	address string   // host:port
+	admin   string   // base URL of the gateway's admin listener
+	keys    []string // of the connections in turn
 	header  string   // further lines of the header of a request
-	keys    []string // of the connections in turn, in place of key; nil: key
+	process *process
 	server  *process // whose CPU time is taken too; nil: none
 }
 
-// request encodes a request of a path for the target.
-func (t *target) request(path string, body []byte) []byte {
+// request encodes a request of a path for one of the target's connections.
+func (t *target) request(connection int, path string, body []byte) []byte {
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"+
-		"Content-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s", path, t.address, t.key, t.header, len(body), body)
+		"Content-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
+		path, t.address, t.keys[connection%len(t.keys)], t.header, len(body), body)
 }
 
 // dummyKey is sent to the targets that check no key. It is as long as a key of the gateway.
 var dummyKey = "acs-bm-" + strings.Repeat("0", 43)
 
-// testbed is an upstream with proxies in front of it, and the directory with their files.
+// testbed is a set of processes, and the directory with their files.
 type testbed struct {
-	dir      string
-	programs programs
-	upstream string   // host:port
-	targets  []target // in the order of their start
+	options options
+	dir     string
+	targets map[string]*target // by name
+	direct  map[string]*sample // of the loads in the round, as sent to the upstream directly
+	closers []func()           // called last to first
 }
 
-func newTestbed(p programs) (*testbed, error) {
+func newTestbed(o options) (*testbed, error) {
 	dir, err := os.MkdirTemp("", "basegate-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
-	return &testbed{dir: dir, programs: p}, nil
+	return &testbed{options: o, dir: dir, targets: map[string]*target{}}, nil
 }
 
-// newLoadTestbed starts the upstream, with the pace between two events of a stream, and every proxy in front of it.
-func newLoadTestbed(ctx context.Context, p programs, pace time.Duration) (b *testbed, err error) {
-	if b, err = newTestbed(p); err != nil {
+// close stops every process, the upstream last, and removes the directory.
+func (b *testbed) close() error {
+	for _, c := range slices.Backward(b.closers) {
+		c()
+	}
+	return os.RemoveAll(b.dir)
+}
+
+// start starts a program that listens on an address, and waits until its path ready responds. Its output goes to a file.
+func (b *testbed) start(ctx context.Context, name, address, ready, program string, args ...string) (*target, error) {
+	isReady := func(ctx context.Context) bool {
+		_, err := fetch(ctx, http.MethodGet, "http://"+address+ready, nil, nil)
+		return err == nil
+	}
+	p, err := b.startProcess(ctx, name+" "+address, isReady, program, args...)
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
+	return &target{address: address, keys: []string{dummyKey}, process: p}, nil
+}
+
+// shared returns the target of a name. It starts it if there is none.
+func (b *testbed) shared(name string, start func() (*target, error)) (*target, error) {
+	if b.targets[name] == nil {
+		t, err := start()
 		if err != nil {
-			err = errors.Join(err, b.close())
-		}
-	}()
-	if err := b.addUpstream(ctx, "-pace", pace.String()); err != nil {
-		return nil, err
-	}
-	for _, name := range p.loaded() {
-		if _, err := b.addProxy(ctx, name); err != nil {
 			return nil, err
 		}
+		b.targets[name] = t
 	}
-	return b, nil
+	return b.targets[name], nil
 }
 
-// addUpstream starts the upstream of the load, which is also a target. The flags are those of childFlags.
-func (b *testbed) addUpstream(ctx context.Context, flags ...string) (err error) {
-	if b.upstream, err = loopback.FreeAddress(ctx); err != nil {
-		return err
-	}
+// startChild starts this program as one of its children.
+func (b *testbed) startChild(ctx context.Context, command string, o childOptions) (t *target, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	_, err = b.start(ctx, direct, b.upstream, "/health", self, append([]string{upstreamCommand, "-listen", b.upstream}, flags...)...)
-	return err
+	if o.Listen, err = loopback.FreeAddress(ctx); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("encode options: %w", err)
+	}
+	return b.start(ctx, command, o.Listen, "/health", self, command, string(text))
 }
 
-// addProxy starts a proxy in front of the upstream.
-func (b *testbed) addProxy(ctx context.Context, name string) (target, error) {
-	switch name {
-	case gateway:
-		t, _, err := b.startGateway(ctx, unlimited)
-		return t, err
-	case flushing:
-		t, _, err := b.startGatewayOf(ctx, gatewayOptions{name: flushing, program: b.programs.basegate, database: ", flush: 1s", concurrency: unlimited})
-		return t, err
-	case oldGateway:
-		t, _, err := b.startGatewayOf(ctx, gatewayOptions{name: oldGateway, program: b.programs.old, concurrency: unlimited})
-		return t, err
-	case nginx:
-		return b.startNginx(ctx)
+// upstream returns the upstream with these options.
+func (b *testbed) upstream(ctx context.Context, o childOptions) (*target, error) {
+	return b.shared(fmt.Sprint("upstream ", o), func() (*target, error) { return b.startChild(ctx, upstreamCommand, o) })
+}
+
+// startProxy starts the proxy of a column in front of an upstream.
+func (b *testbed) startProxy(ctx context.Context, column, upstream string) (*target, error) {
+	switch column {
+	case reverseProxy:
+		return b.startChild(ctx, reverseProxyCommand, childOptions{Target: upstream})
 	case haproxy:
-		return b.startHAProxy(ctx)
-	case byteCopy:
-		return b.startSelf(ctx, byteCopy, byteCopyCommand)
+		return b.startHAProxy(ctx, upstream)
+	case flushing:
+		return b.startGateway(ctx, gatewayOptions{database: ", flush: 1s"}, upstream)
+	case oldGateway:
+		return b.startGateway(ctx, gatewayOptions{program: b.options.old}, upstream)
 	default:
-		return b.startSelf(ctx, reverseProxy, reverseProxyCommand)
+		return b.startGateway(ctx, gatewayOptions{}, upstream)
 	}
-}
-
-// startSelf starts this program as one of its children.
-func (b *testbed) startSelf(ctx context.Context, name, command string) (target, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return target{}, fmt.Errorf("find this program: %w", err)
-	}
-	address, err := loopback.FreeAddress(ctx)
-	if err != nil {
-		return target{}, err
-	}
-	return b.start(ctx, name, address, "/health", self, command, "-listen", address, "-target", b.upstream)
 }
 
 // unlimited is a concurrency at which no request of the benchmark queues.
@@ -141,121 +135,211 @@ const unlimited = 100_000
 // budgetFlags set budgets that are checked on each request and never exhausted.
 var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-budget", "1_000_000_000_000"}
 
-// startGateway starts the gateway configured as in production: it logs each request to a file, checks a key from the
-// database, and checks budgets. The context is as large as those of current models, so that the gateway need not count
-// a prompt's tokens. startGateway also returns the URL of the admin listener.
-func (b *testbed) startGateway(ctx context.Context, concurrency int) (target, string, error) {
-	return b.startGatewayOf(ctx, gatewayOptions{name: gateway, program: b.programs.basegate, concurrency: concurrency})
-}
-
-// gatewayOptions are what differs between the gateways of a testbed.
+// gatewayOptions are what differs between gateways.
 type gatewayOptions struct {
-	name, program string
-	database      string // further members of the section, with a comma before them
-	url           string // of the database; empty: a SQLite file
-	sections      string // further sections of the configuration
-	concurrency   int
-	chat          bool     // the model chats, besides completions
-	balance       string   // of the model; empty: the default
-	backends      []string // host:port; nil: the testbed's upstream
+	program     string // empty: the gateway's binary
+	url         string // of the database; empty: a SQLite file
+	database    string // further members of the section, after a comma
+	model       string // further members of the model, after a comma
+	sections    string // further sections of the configuration
+	concurrency int    // of the key; 0: unlimited
+	accounts    int    // with a key each; 0: one
 }
 
-// model returns the model's members beside its id, in YAML flow style.
-func (o *gatewayOptions) model(upstream string) string {
-	backends := o.backends
-	if backends == nil {
-		backends = []string{upstream}
+// withTimerSlack is a shell command that starts a program with the TimerSlackNSec of deploy/systemd/basegate.service.
+const withTimerSlack = `echo 1000000 >/proc/self/timerslack_ns; exec "$0" "$@"`
+
+// startGateway starts a gateway with a database of its own, configured and started as in production: it logs each request to a file,
+// checks a key from the database, and checks budgets. The context is as large as those of current models, so that the
+// gateway need not count a prompt's tokens. The backends are host:port.
+func (b *testbed) startGateway(ctx context.Context, o gatewayOptions, backends ...string) (*target, error) {
+	listen, err := loopback.FreeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	admin, err := loopback.FreeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	database := fmt.Sprintf("path: %q", filepath.Join(b.dir, listen+".db"))
+	if o.url != "" {
+		database = fmt.Sprintf("url: %q", o.url)
 	}
 	var list []string
 	for i, address := range backends {
 		list = append(list, fmt.Sprintf(`{name: b%d, gpu: b%d, url: "http://%s"}`, i, i, address))
 	}
-	text := fmt.Sprintf("max_model_len: 1000000, backends: [%s]", strings.Join(list, ", "))
-	if o.chat {
-		text += ", chat: true"
-	}
-	if o.balance != "" {
-		text += ", balance: " + o.balance
-	}
-	return text
-}
-
-// startGatewayOf is startGateway for one of several gateways, each with a database of its own.
-func (b *testbed) startGatewayOf(ctx context.Context, o gatewayOptions) (target, string, error) {
-	listen, err := loopback.FreeAddress(ctx)
-	if err != nil {
-		return target{}, "", err
-	}
-	admin, err := loopback.FreeAddress(ctx)
-	if err != nil {
-		return target{}, "", err
-	}
-	path := filepath.Join(b.dir, o.name+".yaml")
-	database := fmt.Sprintf("path: %q", filepath.Join(b.dir, o.name+".db"))
-	if o.url != "" {
-		database = fmt.Sprintf("url: %q", o.url)
-	}
+	path := filepath.Join(b.dir, listen+".yaml")
 	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
 database: {%s%s}
 %smodels:
-  - {id: %s, checkpoint: %s, %s}
-`, listen, admin, database, o.database, o.sections, model, model, o.model(b.upstream))
+  - {id: %s, checkpoint: %s, max_model_len: 1000000, backends: [%s]%s}
+`, listen, admin, database, o.database, o.sections, model, model, strings.Join(list, ", "), o.model)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return target{}, "", fmt.Errorf("write configuration: %w", err)
+		return nil, fmt.Errorf("write configuration: %w", err)
 	}
-	account := append([]string{"account", "create", "bench@example.org"}, budgetFlags...)
-	if _, err := command(ctx, o.program, path, account...); err != nil {
-		return target{}, "", err
+	if o.program == "" {
+		o.program = b.options.basegate
 	}
-	key, err := command(ctx, o.program, path, append([]string{
-		"key", "create", "--account", "bench@example.org", "--name", "bench",
-		"--concurrency", strconv.Itoa(o.concurrency),
-	}, budgetFlags...)...)
+	var keys []string
+	for i := range max(o.accounts, 1) {
+		account := fmt.Sprintf("account%d@example.org", i)
+		if _, err := command(ctx, o.program, append([]string{"account", "create", account, "--config", path}, budgetFlags...)...); err != nil {
+			return nil, err
+		}
+		concurrency := o.concurrency
+		if concurrency == 0 {
+			concurrency = unlimited
+		}
+		key, err := command(ctx, o.program, append([]string{
+			"key", "create", "--config", path, "--account", account, "--name", "bench", "--concurrency", strconv.Itoa(concurrency),
+		}, budgetFlags...)...)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	t, err := b.start(ctx, gateway, listen, "/readyz", "sh", "-c", withTimerSlack, o.program, "serve", "--config", path)
 	if err != nil {
-		return target{}, "", err
+		return nil, err
 	}
-	t, err := b.start(ctx, o.name, listen, "/readyz", o.program, "serve", "--config", path)
-	if err != nil {
-		return t, "", err
-	}
-	t.key = key
-	b.targets[len(b.targets)-1].key = key
-	return t, "http://" + admin, nil
+	t.admin, t.keys = "http://"+admin, keys
+	return t, nil
 }
 
-// command runs one command of the gateway and returns its output.
-func command(ctx context.Context, program, config string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, program, append(args, "--config", config)...).Output() //nolint:gosec // the gateway's binary
+// haproxyText is HAProxy's configuration: as many threads as Go uses processors, kept connections to the upstream, no log,
+// and each event flushed at once. Its arguments: connections, threads, the listen address and the upstream.
+const haproxyText = `global
+  maxconn %d
+  nbthread %d
+defaults
+  mode http
+  option http-no-delay
+  http-reuse always
+  timeout connect 5s
+  timeout client 10m
+  timeout server 10m
+frontend bench
+  bind %s backlog 4096
+  default_backend vllm
+backend vllm
+  server vllm %s
+`
+
+func (b *testbed) startHAProxy(ctx context.Context, upstream string) (*target, error) {
+	address, err := loopback.FreeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(b.dir, address+".cfg")
+	text := fmt.Sprintf(haproxyText, b.options.streams, runtime.GOMAXPROCS(0), address, upstream)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	return b.start(ctx, haproxy, address, "/health", b.options.haproxy, "-db", "-f", path)
+}
+
+// findHAProxy returns HAProxy's binary, which PATH may lack for users other than root, and its version. Both are empty if it
+// is not installed.
+func findHAProxy(ctx context.Context) (path, version string) {
+	for _, place := range []string{"haproxy", "/usr/sbin/haproxy"} {
+		output, err := command(ctx, place, "-v")
+		if words := strings.Fields(output); err == nil && len(words) > 2 {
+			return place, words[2]
+		}
+	}
+	return "", ""
+}
+
+// postgresPrograms returns the directory of the programs of the newest PostgreSQL server that Debian's package has installed,
+// or "".
+func postgresPrograms() string {
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return slices.Max(found)
+}
+
+// startPostgres starts a PostgreSQL server of its own with fsync, on a socket in a temporary directory, and returns its URL.
+func (b *testbed) startPostgres(ctx context.Context) (*process, string, error) {
+	bin := postgresPrograms()
+	dir, err := os.MkdirTemp("", "basegate-bench-postgres-")
+	if err != nil {
+		return nil, "", fmt.Errorf("make directory: %w", err)
+	}
+	b.closers = append(b.closers, func() { _ = os.RemoveAll(dir) }) // in the system's directory of temporary files
+	var as []string
+	if os.Getuid() == 0 { // PostgreSQL refuses to run as root
+		as = []string{"setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"}
+		if _, err := command(ctx, "chown", "postgres", dir); err != nil {
+			return nil, "", err
+		}
+	}
+	data := filepath.Join(dir, "data")
+	initialize := append(as, filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C")
+	if _, err := command(ctx, initialize[0], initialize[1:]...); err != nil {
+		return nil, "", err
+	}
+	serve := append(as, filepath.Join(bin, "postgres"), "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "shared_buffers=256MB")
+	isReady := func(ctx context.Context) bool {
+		_, err := command(ctx, filepath.Join(bin, "pg_isready"), "-q", "-h", dir, "-U", "postgres")
+		return err == nil
+	}
+	p, err := b.startProcess(ctx, "PostgreSQL", isReady, serve[0], serve[1:]...)
+	return p, "postgres://postgres@/postgres?host=" + dir, err
+}
+
+// command runs a program and returns its output.
+func command(ctx context.Context, program string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, args...).Output() //nolint:gosec // the gateway or a program of PostgreSQL
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
-// start starts a target that listens on address, and waits until its path ready responds. Its output goes to a file.
-func (b *testbed) start(ctx context.Context, name, address, ready, program string, args ...string) (target, error) {
-	output, err := os.Create(filepath.Join(b.dir, name+".log")) //nolint:gosec // in the testbed's own directory
+// httpClient is for all but the load.
+var httpClient = &http.Client{Timeout: time.Minute}
+
+// fetch sends a request and returns the body of its response, which must be 200.
+func fetch(ctx context.Context, method, url string, header http.Header, body io.Reader) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
-		return target{}, fmt.Errorf("make log: %w", err)
+		return nil, fmt.Errorf("request: %w", err)
 	}
-	defer output.Close() // the child has its own descriptor
-	p, err := startProcess(ctx, name, output, "http://"+address+ready, program, args...)
+	if header != nil {
+		req.Header = header
+	}
+	resp, err := httpClient.Do(req)
 	if err != nil {
-		text, _ := os.ReadFile(output.Name()) // on failure the first error suffices
-		return target{}, fmt.Errorf("%w: %.1000s", err, text)
+		return nil, err
 	}
-	t := target{name: name, address: address, key: dummyKey, process: p}
-	b.targets = append(b.targets, t)
-	return t, nil
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) //nolint:forbidigo // bounded
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, url, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: %w: %d %.300s", method, url, errStatus, resp.StatusCode, text)
+	}
+	return text, nil
 }
 
-// close stops every process, the upstream last, and removes the directory.
-func (b *testbed) close() error {
-	var all error
-	for len(b.targets) > 0 {
-		last := len(b.targets) - 1
-		all = errors.Join(all, b.targets[last].process.stop())
-		b.targets = b.targets[:last]
+// scrape returns the sum of the samples whose lines begin with the prefix, of the metrics at a base URL.
+func scrape(ctx context.Context, base, prefix string) (sum float64, err error) {
+	text, err := fetch(ctx, http.MethodGet, base+"/metrics", nil, nil)
+	if err != nil {
+		return 0, err
 	}
-	return errors.Join(all, os.RemoveAll(b.dir))
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, prefix) {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
+		if err != nil {
+			return 0, fmt.Errorf("read %s: %w", prefix, err)
+		}
+		sum += value
+	}
+	return sum, nil
 }

@@ -30,13 +30,31 @@ func post(t *testing.T, c *http.Client, url, body string) (text, contentType str
 	return string(content), resp.Header.Get("Content-Type")
 }
 
-// The mock serves the client that closes its connections, through net/http.
+// startReplayer returns the URLs of a replayer and of its mock, which net/http serves.
+func startReplayer(t *testing.T, o mockvllm.Options) (replayed, original string) {
+	t.Helper()
+	mock := mockvllm.New(o)
+	t.Cleanup(mock.Close)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { served <- newReplayer(mock).serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	server := httptest.NewServer(mock)
+	t.Cleanup(server.Close)
+	return "http://" + listener.Addr().String(), server.URL
+}
+
 func TestReplayedResponsesEqualTheMocks(t *testing.T) {
-	mock := mockvllm.New(mockvllm.Options{Instant: true})
-	defer mock.Close()
-	server := httptest.NewServer(newReplayer(mock))
-	defer server.Close()
-	closing := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	url, original := startReplayer(t, mockvllm.Options{Instant: true})
 	keeping := &http.Client{Transport: &http.Transport{}}
 	defer keeping.CloseIdleConnections()
 	for _, body := range []string{
@@ -45,31 +63,30 @@ func TestReplayedResponsesEqualTheMocks(t *testing.T) {
 		`{"prompt":"x"}`,
 		`{"prompt":"x","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`,
 	} {
-		want, wantType := post(t, closing, server.URL+completionsPath, body)
-		got, gotType := post(t, keeping, server.URL+completionsPath, body)
-		if diff := cmp.Diff(want, got); diff != "" || gotType != wantType {
-			t.Errorf("%s: got Content-Type %q, want %q, body (-want +got):\n%s", body, gotType, wantType, diff)
+		want, wantType := post(t, keeping, original+completionsPath, body)
+		for range 2 { // recorded, and replayed
+			got, gotType := post(t, keeping, url+completionsPath, body)
+			if diff := cmp.Diff(want, got); diff != "" || gotType != wantType {
+				t.Errorf("%s: got Content-Type %q, want %q, body (-want +got):\n%s", body, gotType, wantType, diff)
+			}
 		}
 	}
 }
 
 // The mock's own responses to a chat completion differ by their ids and texts.
 func TestChatCompletionsAreReplayedBesideCompletions(t *testing.T) {
-	mock := mockvllm.New(mockvllm.Options{Instant: true, ChatTemplate: mockvllm.TemplateChatML})
-	defer mock.Close()
-	server := httptest.NewServer(newReplayer(mock))
-	defer server.Close()
+	url, _ := startReplayer(t, mockvllm.Options{Instant: true, ChatTemplate: mockvllm.TemplateChatML})
 	keeping := &http.Client{Transport: &http.Transport{}}
 	defer keeping.CloseIdleConnections()
 	for body, object := range map[string]string{
 		`{"messages":[{"role":"user","content":"x"}],"max_tokens":2}`:               `"object":"chat.completion"`,
 		`{"messages":[{"role":"user","content":"x"}],"max_tokens":2,"stream":true}`: `"object":"chat.completion.chunk"`,
 	} {
-		first, _ := post(t, keeping, server.URL+chatPath, body)
-		if completion, _ := post(t, keeping, server.URL+completionsPath, `{"prompt":"x","max_tokens":2}`); !strings.Contains(completion, `"object":"text_completion"`) {
+		first, _ := post(t, keeping, url+chatPath, body)
+		if completion, _ := post(t, keeping, url+completionsPath, `{"prompt":"x","max_tokens":2}`); !strings.Contains(completion, `"object":"text_completion"`) {
 			t.Errorf("a completion got %s", completion)
 		}
-		second, _ := post(t, keeping, server.URL+chatPath, body)
+		second, _ := post(t, keeping, url+chatPath, body)
 		if diff := cmp.Diff(first, second); diff != "" || !strings.Contains(first, object) {
 			t.Errorf("%s: got %s, want a recorded response with %s (-first +second):\n%s", body, first, object, diff)
 		}
@@ -78,10 +95,7 @@ func TestChatCompletionsAreReplayedBesideCompletions(t *testing.T) {
 
 // A probe that finds its connection closed would take the backend out of service, and stall the load.
 func TestReplayerServesProbesOnTheConnectionsOfCompletions(t *testing.T) {
-	mock := mockvllm.New(mockvllm.Options{Instant: true})
-	defer mock.Close()
-	server := httptest.NewServer(newReplayer(mock))
-	defer server.Close()
+	url, _ := startReplayer(t, mockvllm.Options{Instant: true})
 	dials := 0
 	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		dials++
@@ -89,11 +103,11 @@ func TestReplayerServesProbesOnTheConnectionsOfCompletions(t *testing.T) {
 	}}}
 	defer c.CloseIdleConnections()
 	for range 3 {
-		if text, _ := post(t, c, server.URL+completionsPath, `{"prompt":"x"}`); !strings.Contains(text, "choices") {
+		if text, _ := post(t, c, url+completionsPath, `{"prompt":"x"}`); !strings.Contains(text, "choices") {
 			t.Errorf("got %s, want a completion", text)
 		}
 		for _, path := range []string{"/health", "/metrics"} {
-			resp, err := c.Get(server.URL + path)
+			resp, err := c.Get(url + path)
 			if err != nil {
 				t.Fatal(err)
 			}

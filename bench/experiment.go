@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// experiment is a set of loads, each of which is measured in each column in turn, round by round, so that other activity on
+// the machine affects all columns alike.
+type experiment struct {
+	name    string   // before the names of its loads; empty: none
+	columns []string // of the table; ratios refer to the first
+	loads   []load
+	once    bool // measured in one round only
+	// measure measures a load in a column. It returns nil for a column in which the load is not measured.
+	measure func(ctx context.Context, b *testbed, l *load, column string) (*outcome, error)
+}
+
+// outcome is what one load had in one column in one round.
+type outcome struct {
+	figures []figure
+	counts  counts
+}
+
+// figure is the value of one measure.
+type figure struct {
+	measure string
+	value   float64
+}
+
+// title returns the name of a load with that of the experiment.
+func (e *experiment) title(l *load) string {
+	if e.name == "" {
+		return l.name
+	}
+	return e.name + ": " + l.name
+}
+
+func (e *experiment) run(ctx context.Context, o options) (results []*result, err error) {
+	b, err := newTestbed(o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	for i := range e.loads {
+		l := &e.loads[i]
+		results = append(results, &result{
+			title: e.title(l), load: l, columns: e.columns, counts: map[string]counts{}, values: map[string]map[string][]float64{},
+		})
+	}
+	rounds := o.rounds
+	if e.once {
+		rounds = 1
+	}
+	for round := range rounds {
+		b.direct = map[string]*sample{}
+		for _, r := range results {
+			for i := range e.columns {
+				column := e.columns[(i+round)%len(e.columns)] // each round begins with another one
+				fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, rounds, r.title, column)
+				got, err := e.measure(ctx, b, r.load, column)
+				if err != nil {
+					return results, fmt.Errorf("%s, %s: %w", r.title, column, err)
+				}
+				if got != nil {
+					r.add(column, got)
+				}
+			}
+		}
+	}
+	return results, nil
+}
+
+// result holds what all rounds of a load had.
+type result struct {
+	title    string
+	load     *load
+	columns  []string
+	measures []string                        // in the order of their first figure
+	values   map[string]map[string][]float64 // by measure and column, in the order of the rounds
+	counts   map[string]counts               // by column, of all rounds
+}
+
+func (r *result) add(column string, o *outcome) {
+	for _, f := range o.figures {
+		if r.values[f.measure] == nil {
+			r.values[f.measure] = map[string][]float64{}
+			r.measures = append(r.measures, f.measure)
+		}
+		r.values[f.measure][column] = append(r.values[f.measure][column], f.value)
+	}
+	sum := r.counts[column]
+	sum.add(o.counts)
+	r.counts[column] = sum
+}
+
+// compared returns a measure of a column as compared with the first column.
+func (r *result) compared(by comparison, measure, column string) summary {
+	return summarize(by(r.values[measure][column], r.values[measure][r.columns[0]]))
+}

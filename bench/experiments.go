@@ -1,0 +1,356 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"basegate/internal/wait"
+)
+
+// Columns of the proxies.
+const (
+	reverseProxy = "ReverseProxy"
+	gateway      = "basegate"
+	flushing     = "basegate, flush: 1s"
+	oldGateway   = "old basegate"
+	haproxy      = "HAProxy"
+)
+
+// Measures that goals or several experiments name.
+const (
+	cpuPerRequest = "CPU per request, µs"
+	cpuPerEvent   = "CPU per event, µs"
+	requestRate   = "requests per second"
+	addedMedian   = "added latency, median, µs"
+	addedP99      = "added latency, p99, µs"
+	streamMemory  = "memory per held stream, KB"
+	cacheHits     = "prompt tokens from the cache, %"
+	busiest       = "busiest backend over the mean, requests"
+)
+
+// Columns of the other experiments.
+const (
+	withoutReceipt, withReceipt = "without a receipt", "with a receipt"
+	completion, chatCompletion  = "completion", "chat completion"
+	onSQLite, onPostgres        = "SQLite", "PostgreSQL"
+	liveRequests, inBatch       = "live requests", "batch"
+	byPrefix, byInFlight        = "balance: prefix", "balance: least_inflight"
+	oneReplica                  = "one replica with all the cache"
+)
+
+// experiments returns all experiments. Each limit is the highest median that docs/benchmarks.md and docs/performance.md have had
+// on a quiet machine, plus 5 to 25 % by the spread between runs: the ratio of 100 KB had medians from 1.14 to 1.41, and that
+// of held memory differs by 2 %.
+func experiments(o options) []experiment {
+	readers, pacedEvents, lines, accounts := 200, 100, 50_000, 256
+	some, many, every := 3_000, 10_000, 3*time.Second
+	if o.short {
+		readers, pacedEvents, lines, accounts = 20, 50, 2_000, 16
+		some, many, every = 300, 1_000, 500*time.Millisecond
+	}
+	one, several := plain("1 KB plain, 1 connection", 1, 1<<10), plain("1 KB plain, 32 connections", 32, 1<<10)
+	most, bursts := plain("1 KB plain, 256 connections", 256, 1<<10), streams(16, 200, 0)
+	all := []experiment{
+		{columns: proxyColumns(o), measure: measureProxy, loads: []load{
+			// On one connection no two requests share a flush of the disk, whose time and CPU time are those of the machine.
+			one.with(goal{cpuPerRequest, flushing, 2.5, 0.85, nil}, goal{addedMedian, flushing, 3, 1.1, nil}),
+			several.with(goal{cpuPerRequest, gateway, 1.4, 0.9, nil}, goal{cpuPerRequest, flushing, 1.3, 0.85, nil}),
+			most,
+			plain("100 KB plain, 8 connections", 8, 100<<10).with(goal{cpuPerRequest, gateway, 1.6, 1.2, nil}),
+			bursts.with(goal{cpuPerEvent, gateway, 1.6, 1.3, nil}),
+			streams(readers, pacedEvents, 20*time.Millisecond).with(goal{cpuPerEvent, gateway, 1.3, 1, nil}),
+			held(min(some, o.streams), every).with(goal{streamMemory, gateway, 0.6, 0.7, nil}),
+			held(min(many, o.streams), every).with(goal{streamMemory, gateway, 0.55, 0.7, nil}),
+		}},
+		{name: "receipts", columns: []string{withoutReceipt, withReceipt}, measure: measureReceipt, loads: []load{
+			one.with(goal{cpuPerRequest, withReceipt, 150, 60, differences}),
+			several.with(goal{cpuPerRequest, withReceipt, 110, 60, differences}),
+			bursts.with(goal{cpuPerRequest, withReceipt, 160, 60, differences}),
+		}},
+		{name: "chat", columns: []string{completion, chatCompletion}, measure: measureChat, loads: []load{
+			several.with(goal{cpuPerRequest, chatCompletion, 1.15, 1, nil}),
+			streams(32, 200, 0).with(goal{cpuPerRequest, chatCompletion, 1.15, 1, nil}),
+		}},
+		batches(lines),
+		prefix(o, goal{cacheHits, oneReplica, 1.11, 1.11, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}),
+		{name: "queued", columns: []string{gateway}, measure: measureQueued, once: true, loads: []load{
+			plain("10000 requests of 1 KB for one slot", 10_000, 1<<10),
+		}},
+	}
+	if postgresPrograms() != "" {
+		spread := most
+		spread.name, spread.accounts = fmt.Sprintf("%s of %d accounts", most.name, accounts), accounts
+		all = append(all, experiment{
+			name: "postgres", columns: []string{onSQLite, onPostgres}, measure: measurePostgres, loads: []load{one, several, most, spread},
+		})
+	}
+	return all
+}
+
+func (l load) with(goals ...goal) load {
+	l.goals = goals
+	return l
+}
+
+func plain(name string, connections, size int) load {
+	body := fmt.Appendf(nil, `{"model": %q, "prompt": %q, "max_tokens": 16}`, model, strings.Repeat("word ", size/5))
+	return load{name: name, connections: connections, path: completionsPath, body: body}
+}
+
+func streams(connections, events int, pace time.Duration) load {
+	at := ""
+	if pace > 0 {
+		at = fmt.Sprintf(" at %v", pace)
+	}
+	body := fmt.Appendf(nil, `{"model": %q, "prompt": "Once upon a time", "max_tokens": %d, "stream": true}`, model, events)
+	name := fmt.Sprintf("streams of %d events%s, %d connections", events, at, connections)
+	return load{name: name, connections: connections, events: events, pace: pace, path: completionsPath, body: body}
+}
+
+func held(connections int, every time.Duration) load {
+	l := streams(connections, 4096, every)
+	l.name, l.events, l.held = fmt.Sprintf("%d held streams, an event each %v", connections, every), anyEvents, true
+	return l
+}
+
+func proxyColumns(o options) []string {
+	all := []string{reverseProxy, gateway, flushing}
+	if o.old != "" {
+		all = append(all, oldGateway)
+	}
+	if o.haproxy != "" {
+		all = append(all, haproxy)
+	}
+	return all
+}
+
+// measureProxy sends a load through a proxy and, once in each round, to the upstream directly.
+func measureProxy(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
+	if l.held {
+		return b.hold(ctx, l, column)
+	}
+	upstream, err := b.upstream(ctx, childOptions{Pace: l.pace})
+	if err != nil {
+		return nil, err
+	}
+	t, err := b.shared(column+upstream.address, func() (*target, error) { return b.startProxy(ctx, column, upstream.address) })
+	if err != nil {
+		return nil, err
+	}
+	if b.direct[l.name] == nil {
+		if b.direct[l.name], err = upstream.measure(ctx, l, b.options.span); err != nil {
+			return nil, err
+		}
+	}
+	s, err := t.measure(ctx, l, b.options.span)
+	if err != nil {
+		return nil, err
+	}
+	figures := []figure{{cpuPerRequest, s.perRequest(s.cpu)}}
+	if l.events > 0 {
+		figures = append(figures, figure{cpuPerEvent, s.perRequest(s.cpu) / float64(l.events)})
+	}
+	direct := b.direct[l.name]
+	return &outcome{append(figures, figure{requestRate, s.rate()},
+		figure{addedMedian, micros(s.quantile(0.5) - direct.quantile(0.5))},
+		figure{addedP99, micros(s.quantile(0.99) - direct.quantile(0.99))}), s.counts}, nil
+}
+
+const (
+	// warmUpStreams precede the first reading of memory, so that it includes the program's own pages.
+	warmUpStreams = 16
+	// longTimeout limits the requests that take long: held streams and queued requests.
+	longTimeout = 2 * time.Minute
+)
+
+// hold measures the memory of streams that are open at the same time. It starts a proxy for them, since memory that a process
+// has used before does not show as growth.
+func (b *testbed) hold(ctx context.Context, l *load, column string) (*outcome, error) {
+	if column == flushing || column == oldGateway {
+		return nil, nil
+	}
+	upstream := newHeldUpstream(ctx, l.pace)
+	defer upstream.close()
+	t, err := b.startProxy(ctx, column, upstream.Listener.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	defer t.process.stop()
+	once := func(connections int, body []byte) *sample {
+		clients := t.clients(connections, l.events, longTimeout)
+		defer closeAll(clients)
+		return send(ctx, clients, onceEach(connections, t.request(0, l.path, body)))
+	}
+	warmedUp := once(warmUpStreams, streams(1, 1, 0).body)
+	_, before, err := t.process.used()
+	if err != nil {
+		return nil, err
+	}
+	sent := make(chan *sample, 1)
+	go func() { sent <- once(l.connections, l.body) }()
+	limit := time.Now().Add(longTimeout / 2) // streams that have failed do not begin
+	for upstream.open.Load() < int64(l.connections) && time.Now().Before(limit) && wait.For(ctx, 10*time.Millisecond) {
+	}
+	wait.For(ctx, 2*l.pace)
+	_, during, err := t.process.used()
+	close(upstream.release)
+	s := <-sent
+	begun := s.counts.complete + s.counts.truncated
+	if err := errors.Join(err, ctx.Err()); err != nil || begun == 0 {
+		return nil, errors.Join(err, s.counts.example)
+	}
+	warmedUp.counts.complete = 0
+	s.counts.add(warmedUp.counts)
+	return &outcome{[]figure{{streamMemory, float64(during-before) / float64(begun) / 1e3}}, s.counts}, nil
+}
+
+// behindGateway returns a gateway in front of an upstream. The testbed has one of each.
+func (b *testbed) behindGateway(ctx context.Context, g gatewayOptions, o childOptions) (*target, error) {
+	return b.shared(fmt.Sprint(g, o), func() (*target, error) {
+		upstream, err := b.upstream(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return b.startGateway(ctx, g, upstream.address)
+	})
+}
+
+// cpuOutcome returns the CPU time per request as the only figure.
+func cpuOutcome(s *sample, err error) (*outcome, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &outcome{[]figure{{cpuPerRequest, s.perRequest(s.cpu)}}, s.counts}, nil
+}
+
+// measureReceipt sends a load with or without the header that asks for a receipt, through one gateway.
+func measureReceipt(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
+	t, err := b.behindGateway(ctx, gatewayOptions{sections: "receipts: {enabled: true}\n"}, childOptions{})
+	if err != nil {
+		return nil, err
+	}
+	asking := *t
+	if column == withReceipt {
+		asking.header = "X-Acs-Receipt: true\r\n"
+	}
+	return cpuOutcome(asking.measure(ctx, l, b.options.span))
+}
+
+// measureChat sends completions or chat completions of the same size through one gateway.
+func measureChat(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
+	t, err := b.behindGateway(ctx, gatewayOptions{model: ", chat: true"}, childOptions{})
+	if err != nil {
+		return nil, err
+	}
+	sent := *l
+	turn := strings.Repeat("word ", 1<<10/4/5) // a quarter of 1 KB
+	text := fmt.Sprintf(`"prompt": %q`, strings.Repeat(turn, 4))
+	if column == chatCompletion {
+		var messages []string
+		for _, role := range []string{"system", "user", "assistant", "user"} {
+			messages = append(messages, fmt.Sprintf(`{"role": %q, "content": %q}`, role, turn))
+		}
+		text = fmt.Sprintf(`"messages": [%s]`, strings.Join(messages, ", "))
+		sent.path = chatPath
+		sent.events += min(l.events, 1) // the first event of a stream has the role
+	}
+	sent.body = fmt.Appendf(nil, `{"model": %q, %s, "max_tokens": %d, "stream": %v, "ignore_eos": true}`, model, text, max(l.events, 16), l.events > 0)
+	return cpuOutcome(t.measure(ctx, &sent, b.options.span))
+}
+
+// measurePostgres sends a load through a gateway on SQLite or one on PostgreSQL.
+func measurePostgres(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
+	upstream, err := b.upstream(ctx, childOptions{})
+	if err != nil {
+		return nil, err
+	}
+	t, err := b.shared(fmt.Sprint(column, l.accounts), func() (*target, error) {
+		if column == onSQLite {
+			return b.startGateway(ctx, gatewayOptions{accounts: l.accounts}, upstream.address)
+		}
+		server, url, err := b.startPostgres(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t, err := b.startGateway(ctx, gatewayOptions{url: url, accounts: l.accounts}, upstream.address)
+		if err == nil {
+			t.server = server
+		}
+		return t, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	before, err := t.ledgerTotals(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.measure(ctx, l, b.options.span)
+	if err != nil {
+		return nil, err
+	}
+	figures := []figure{{cpuPerRequest, s.perRequest(s.cpu)}, {"latency, median, µs", micros(s.quantile(0.5))}}
+	if t.server != nil {
+		after, err := t.ledgerTotals(ctx)
+		if err != nil {
+			return nil, err
+		}
+		figures = append(figures, figure{"PostgreSQL's CPU per request, µs", s.perRequest(s.serverCPU)},
+			figure{"calls per request", (after.calls - before.calls) / max(after.settled-before.settled, 1)})
+	}
+	return &outcome{figures, s.counts}, nil
+}
+
+// ledgerTotals are two counters of a gateway: its calls to PostgreSQL, and the requests that it has settled.
+type ledgerTotals struct{ calls, settled float64 }
+
+func (t *target) ledgerTotals(ctx context.Context) (l ledgerTotals, err error) {
+	if l.calls, err = scrape(ctx, t.admin, "basegate_ledger_calls_total "); err != nil {
+		return l, err
+	}
+	l.settled, err = scrape(ctx, t.admin, `basegate_ledger_settlements_total{state="settled"} `)
+	return l, err
+}
+
+var errNotQueued = errors.New("not all requests are queued")
+
+// measureQueued measures the memory of connections, and of requests that queue on them for the one slot of their key. The
+// backend responds to none before the measurement has ended.
+func measureQueued(ctx context.Context, b *testbed, l *load, _ string) (*outcome, error) {
+	t, err := b.behindGateway(ctx, gatewayOptions{concurrency: 1}, childOptions{Delay: time.Hour})
+	if err != nil {
+		return nil, err
+	}
+	_, before, err := t.process.used()
+	if err != nil {
+		return nil, err
+	}
+	clients := t.clients(l.connections, 0, longTimeout)
+	defer closeAll(clients)
+	get := fmt.Appendf(nil, "GET /v1/models HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\n\r\n", t.keys[0])
+	if s := send(ctx, clients, onceEach(l.connections, get)); s.counts.example != nil {
+		return nil, s.counts.example
+	}
+	_, idle, err := t.process.used()
+	if err != nil {
+		return nil, err
+	}
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer t.process.stop() // ends the requests
+	sending.Go(func() { send(ctx, clients, onceEach(l.connections, t.request(0, l.path, l.body))) })
+	limit := time.Now().Add(longTimeout / 2)
+	for waiting := 0.0; waiting < float64(l.connections-1); wait.For(ctx, 100*time.Millisecond) {
+		if waiting, err = scrape(ctx, t.admin, "basegate_admission_waiting_requests "); err != nil || time.Now().After(limit) {
+			return nil, errors.Join(err, fmt.Errorf("%w: %v are", errNotQueued, waiting))
+		}
+	}
+	_, during, err := t.process.used()
+	return &outcome{figures: []figure{
+		{"memory of idle connections, MB", float64(idle-before) / 1e6}, {"memory of the requests, in addition, MB", float64(during-idle) / 1e6},
+	}}, err
+}
