@@ -154,11 +154,11 @@ func configuredDatabase(cmd *cobra.Command) (config.Database, error) {
 	if err != nil {
 		return config.Database{}, err
 	}
-	db, err := cfg.Database()
+	certain, err := cfg.Config("database")
 	if err != nil {
 		return config.Database{}, fmt.Errorf("read configuration: %w", err)
 	}
-	mistakes := cfg.Mistakes()
+	db, mistakes := certain.Database, cfg.Mistakes()
 	if mistakes == nil {
 		return db, nil
 	}

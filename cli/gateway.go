@@ -79,17 +79,18 @@ func newGatewayStatus() *cobra.Command {
 // fetchStatus requests the status from the running gateway.
 func fetchStatus(ctx context.Context, cfg *config.Partial) (*gateway.Status, error) {
 	var holder database.Holder
-	if db, err := cfg.Database(); err == nil && !db.Postgres() {
-		if holder, _, err = database.FindHolder(db.Path); err != nil {
+	if certain, err := cfg.Config("database"); err == nil && !certain.Database.Postgres() {
+		if holder, _, err = database.FindHolder(certain.Database.Path); err != nil {
 			return nil, fmt.Errorf("find gateway: %w", err)
 		}
 	}
 	listen := adminAddress(holder)
 	if listen == "" {
-		var err error
-		if listen, err = cfg.AdminListen(); err != nil {
+		certain, err := cfg.Config("server.admin_listen")
+		if err != nil {
 			return nil, fmt.Errorf("read configuration: %w", err)
 		}
+		listen = certain.Server.AdminListen
 	}
 	var s gateway.Status
 	if err := fetchJSON(ctx, listen, "/status", &s); err != nil {

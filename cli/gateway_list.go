@@ -45,12 +45,12 @@ func listGateways(cmd *cobra.Command) (all []cluster.Gateway, err error) {
 	if err != nil {
 		return nil, err
 	}
-	configured, err := cfg.Database()
+	certain, err := cfg.Config("database")
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	if !configured.Postgres() {
-		return listOnlyGateway(cmd.Context(), cfg, configured.Path)
+	if !certain.Database.Postgres() {
+		return listOnlyGateway(cmd.Context(), cfg, certain.Database.Path)
 	}
 	err = withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
 		all, err = cluster.Gateways(ctx, db.Read())

@@ -60,16 +60,16 @@ func checkHealth(cmd *cobra.Command) error {
 // runningURL returns the URL of the gateway that runs on this machine: at the address that it has noted beside its
 // database, or else at the configured one.
 func runningURL(cfg *config.Partial) (string, error) {
-	if db, err := cfg.Database(); err == nil && !db.Postgres() {
-		if url, found := holderURL(db.Path); found {
+	if certain, err := cfg.Config("database"); err == nil && !certain.Database.Postgres() {
+		if url, found := holderURL(certain.Database.Path); found {
 			return url, nil
 		}
 	}
-	listen, secure, err := cfg.Listen()
+	certain, err := cfg.Config("server.listen", "server.tls")
 	if err != nil {
 		return "", fmt.Errorf("read configuration: %w", err)
 	}
-	return localURL(listen, secure)
+	return localURL(certain.Server.Listen, certain.Server.TLS.Cert != "")
 }
 
 // holderURL returns the URL of the gateway that holds the lock of a database, if it runs on this machine. In a container

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
@@ -35,8 +36,9 @@ func mailSettings(c *config.Config) mail.Settings {
 	if c.Mail.SMTP == nil {
 		return mail.Settings{}
 	}
+	port, _ := strconv.Atoi(c.Mail.SMTP.Port()) // config has checked it
 	return mail.Settings{
-		Host: c.Mail.SMTP.Host, Port: c.Mail.SMTP.Port, ImplicitTLS: c.Mail.SMTP.ImplicitTLS,
+		Host: c.Mail.SMTP.Hostname(), Port: port, ImplicitTLS: c.Mail.SMTP.Scheme == "smtps",
 		Username: c.Mail.Username, Password: c.Mail.Password.Reveal(), From: c.Mail.From, Helo: c.Mail.Helo,
 	}
 }

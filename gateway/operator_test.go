@@ -173,7 +173,7 @@ func (m *mailbox) Data(r io.Reader) error {
 }
 
 // startMailbox starts a mail server on this machine.
-func startMailbox(t *testing.T) (server *config.SMTP, received chan string) {
+func startMailbox(t *testing.T) (server *url.URL, received chan string) {
 	t.Helper()
 	m := &mailbox{received: make(chan string, 10)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -187,7 +187,7 @@ func startMailbox(t *testing.T) (server *config.SMTP, received chan string) {
 		s.Serve(listener)
 	}()
 	t.Cleanup(func() { s.Close(); <-done })
-	return &config.SMTP{Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port}, m.received
+	return &url.URL{Scheme: "smtp", Host: listener.Addr().String()}, m.received
 }
 
 func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {

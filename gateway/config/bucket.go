@@ -1,7 +1,11 @@
 package config
 
 import (
+	"errors"
+	"fmt"
+	"maps"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,52 +25,34 @@ func (f *Files) Bucket() (b Bucket, ok bool) {
 	if f.URL == nil || f.URL.Scheme != "s3" {
 		return Bucket{}, false
 	}
-	b, problem := parseBucket(f.URL)
-	return b, problem == ""
+	b, err := parseBucket(f.URL)
+	return b, err == nil
 }
 
-const (
-	wantFiles  = "file:///… with the path of a folder, s3://BUCKET/PREFIX?endpoint=HOST:PORT&region=REGION, or nothing"
-	awsS3      = "s3.amazonaws.com"
-	secretHint = "no user name and no password; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-)
+const wantFiles = "file:///… with the path of a folder, s3://BUCKET/PREFIX?endpoint=HOST:PORT&region=REGION, or nothing"
 
-// filesURL decodes the URL of a folder or a bucket. An empty one leaves it unset.
-func filesURL(to **url.URL) decodeFunc {
-	return func(v value) {
-		s, ok := v.url(wantFiles)
-		if !ok || s.text == "" {
-			return
+var errBucketSecret = errors.New("no user name and no password; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+
+// parseFiles parses the URL of a folder or a bucket.
+func parseFiles(s *scalar) (any, error) {
+	u, err := url.Parse(s.text)
+	if err == nil && u.Scheme == "s3" {
+		_, err := parseBucket(u)
+		if err == nil {
+			return u, nil
 		}
-		u, err := url.Parse(s.text)
-		switch {
-		case err == nil && u.Scheme == "s3":
-			decodeBucket(v, s, u, to)
-		case err != nil || u.Scheme != "file" || u.Host != "" || !strings.HasPrefix(u.Path, "/") || u.RawQuery != "" || u.Fragment != "":
-			hint := ""
-			if err == nil && suggestKey(u.Scheme, []string{"file"}) != "" && u.Host != "" {
-				hint = "; did you mean file:///" + u.Host + u.Path + "?"
-			}
-			v.errorf("want %s, got %s%s", wantFiles, s.got, hint)
-		default:
-			*to = u
+		if errors.Is(err, errBucketSecret) {
+			s.got = ""
 		}
+		return nil, s.unwanted(fmt.Sprintf("%s; %v", wantFiles, err))
 	}
-}
-
-func decodeBucket(v value, s scalar, u *url.URL, to **url.URL) {
-	b, problem := parseBucket(u)
 	switch {
-	case problem == "":
-		if b.Plaintext && !isLocal(b.Endpoint) {
-			v.warnf("files travel to %s without TLS, prompts and completions among them", b.Endpoint)
-		}
-		*to = u
-	case u.User != nil || problem == secretHint:
-		v.errorf("want %s; %s", wantFiles, problem) // the text is not quoted: it holds a secret
-	default:
-		v.errorf("want %s; %s, got %s", wantFiles, problem, s.got)
+	case err == nil && u.Scheme == "file" && u.Host == "" && strings.HasPrefix(u.Path, "/") && u.RawQuery == "" && u.Fragment == "":
+		return u, nil
+	case err == nil && suggestKey(u.Scheme, []string{"file"}) != "" && u.Host != "":
+		return nil, fmt.Errorf("%w; did you mean file:///%s%s?", s.unwanted(wantFiles), u.Host, u.Path)
 	}
+	return nil, errUnwanted
 }
 
 var (
@@ -74,106 +60,91 @@ var (
 	bucketPrefix = regexp.MustCompile(`^[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*$`)
 	regionName   = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
 	bucketKeys   = []string{"endpoint", "region", "insecure"}
+
+	secretParameter = regexp.MustCompile(`(?i)key|secret|token`)
 )
 
-// parseBucket returns the bucket of a URL, and what is wrong with it, or "".
-func parseBucket(u *url.URL) (b Bucket, problem string) {
+// parseBucket parses the URL of a bucket. The error says what is wrong with it.
+func parseBucket(u *url.URL) (b Bucket, err error) {
 	b = Bucket{Name: u.Host, Prefix: strings.Trim(u.Path, "/")}
+	query, err := url.ParseQuery(u.RawQuery)
 	switch {
 	case u.User != nil:
-		return b, secretHint
+		return b, errBucketSecret
 	case u.Fragment != "":
-		return b, "no fragment"
+		return b, errors.New("no fragment")
 	case u.Host == "":
-		return b, "the bucket is missing"
+		return b, errors.New("the bucket is missing")
 	case !bucketName.MatchString(u.Host) || strings.Contains(u.Host, ".."):
-		return b, "the name of a bucket has 3 to 63 small letters, digits, dots and hyphens"
-	case b.Prefix != "" && !bucketPrefix.MatchString(b.Prefix) || slices.ContainsFunc(strings.Split(b.Prefix, "/"), isDots):
-		return b, "a prefix has letters, digits and !_.*'()- between single slashes"
+		return b, errors.New("the name of a bucket has 3 to 63 small letters, digits, dots and hyphens")
+	case b.Prefix != "" && (!bucketPrefix.MatchString(b.Prefix) || path.Clean("/"+b.Prefix) != "/"+b.Prefix):
+		return b, errors.New("a prefix has letters, digits and !_.*'()- between single slashes")
+	case err != nil:
+		return b, errors.New("the query is not NAME=VALUE&NAME=VALUE")
 	}
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return b, "the query is not NAME=VALUE&NAME=VALUE"
-	}
-	if problem := checkBucketQuery(query); problem != "" {
-		return b, problem
+	if err := checkBucketQuery(query); err != nil {
+		return b, err
 	}
 	b.Region = query.Get("region")
-	if b.Region != "" && !regionName.MatchString(b.Region) {
-		return b, "a region has letters, digits and hyphens"
-	}
 	insecure := query.Get("insecure") == "true"
-	if !query.Has("endpoint") {
-		if insecure {
-			return b, "insecure needs an endpoint"
-		}
-		b.Endpoint = awsS3
-		if b.Region != "" {
-			b.Endpoint = "s3." + b.Region + ".amazonaws.com"
-		}
-		return b, ""
+	switch {
+	case b.Region != "" && !regionName.MatchString(b.Region):
+		return b, errors.New("a region has letters, digits and hyphens")
+	case query.Has("endpoint"):
+		err = b.parseEndpoint(query.Get("endpoint"), insecure)
+	case insecure:
+		return b, errors.New("insecure needs an endpoint")
+	case b.Region != "":
+		b.Endpoint = "s3." + b.Region + ".amazonaws.com"
+	default:
+		b.Endpoint = "s3.amazonaws.com"
 	}
-	problem = b.parseEndpoint(query.Get("endpoint"), insecure)
-	return b, problem
+	return b, err
 }
 
-func isDots(part string) bool { return part == "." || part == ".." }
-
-// checkBucketQuery returns what is wrong with the parameters.
-func checkBucketQuery(query url.Values) string {
-	names := make([]string, 0, len(query))
-	for name := range query {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		lower := strings.ToLower(name)
+func checkBucketQuery(query url.Values) error {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
 		switch {
-		case strings.Contains(lower, "key") || strings.Contains(lower, "secret") || strings.Contains(lower, "token"):
-			return secretHint
+		case secretParameter.MatchString(name):
+			return errBucketSecret
 		case !slices.Contains(bucketKeys, name):
-			problem := "unknown parameter " + quote(name) + "; known here: " + strings.Join(bucketKeys, ", ")
-			if suggestion := suggestKey(name, bucketKeys); suggestion != "" {
-				problem = "unknown parameter " + quote(name) + "; did you mean " + suggestion + "?"
-			}
-			return problem
+			return fmt.Errorf("unknown parameter %s; %s", quote(name), keyHint(name, bucketKeys))
 		case len(query[name]) > 1:
-			return name + " stands there twice"
+			return fmt.Errorf("%s stands there twice", name)
 		}
 	}
-	if v := query.Get("insecure"); v != "" && v != "true" && v != "false" {
-		return "insecure is true or false"
+	if !slices.Contains([]string{"", "true", "false"}, query.Get("insecure")) {
+		return errors.New("insecure is true or false")
 	}
-	return ""
+	return nil
 }
 
 // parseEndpoint sets the endpoint from host:port, or a URL without a path. Without a scheme it is TLS, but on loopback or
 // if insecure is set.
-func (b *Bucket) parseEndpoint(text string, insecure bool) (problem string) {
+func (b *Bucket) parseEndpoint(text string, insecure bool) error {
 	scheme, host, found := strings.Cut(text, "://")
 	if !found {
 		scheme, host = "", text
 	}
-	u, problem := parseServerURL("https://" + host)
+	u, err := parseServerURL("https://" + host)
 	switch {
-	case problem != "" || u.Path != "":
-		return "endpoint is HOST:PORT of the S3 server, or a URL without a path"
+	case err != nil || strings.Trim(u.Path, "/") != "":
+		return errors.New("endpoint is HOST:PORT of the S3 server, or a URL without a path")
 	case scheme != "" && scheme != "http" && scheme != "https":
-		return "endpoint is HOST:PORT of the S3 server, or a URL with http:// or https://"
-	}
-	if scheme == "https" && insecure {
-		return "insecure=true contradicts https://"
+		return errors.New("endpoint is HOST:PORT of the S3 server, or a URL with http:// or https://")
+	case scheme == "https" && insecure:
+		return errors.New("insecure=true contradicts https://")
 	}
 	b.Plaintext = scheme == "http" || scheme == "" && (insecure || isLoopback(u.Hostname()))
 	if b.Plaintext && !insecure && !isLoopback(u.Hostname()) {
-		return "http:// sends files without TLS: want https://, or add insecure=true"
+		return errors.New("http:// sends files without TLS: want https://, or add insecure=true")
 	}
 	b.Endpoint = u.Host
-	return ""
+	return nil
 }
 
-// isLocal reports whether host[:port] is this machine.
-func isLocal(hostPort string) bool {
-	u := url.URL{Host: hostPort}
+// isLocal reports whether the server is this machine.
+func (b *Bucket) isLocal() bool {
+	u := url.URL{Host: b.Endpoint}
 	return isLoopback(u.Hostname())
 }

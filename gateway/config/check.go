@@ -1,31 +1,53 @@
 package config
 
 import (
+	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 )
 
 // The check methods report problems that no single value shows: duplicate names, and values that contradict each other.
+// They run after the section has been decoded.
 
 func (c *Config) check(v value) {
-	server := v.child("server")
-	if (c.Server.TLS.Cert == "") != (c.Server.TLS.Key == "") {
-		server.child("tls").errorf("cert and key go together: give both, or neither")
+	postgres := c.Database.Postgres()
+	bucket, inBucket := c.Files.Bucket()
+	mistake := func(found bool, key, text string) {
+		if found {
+			v.child(key).errorf("%s", text)
+		}
 	}
-	if c.Server.Listen == c.Server.AdminListen && !strings.HasSuffix(c.Server.Listen, ":0") {
-		server.child("admin_listen").errorf("want an address other than server.listen's, got %s for both", quote(c.Server.Listen))
+	mistake((c.Server.TLS.Cert == "") != (c.Server.TLS.Key == ""), "server.tls",
+		"cert and key go together: give both, or neither")
+	mistake(c.Server.Listen == c.Server.AdminListen && !strings.HasSuffix(c.Server.Listen, ":0"), "server.admin_listen",
+		"want an address other than server.listen's, got "+quote(c.Server.Listen)+" for both")
+	mistake(c.Mail.SMTP != nil && c.Mail.From == "", "mail",
+		"smtp needs from, the address of the sender")
+	mistake(c.Console.OIDC.Issuer != nil && c.Console.OIDC.ClientID == "", "console.oidc",
+		"issuer needs client_id, as registered at the provider")
+	mistake(c.Dialects.Eternalai && !c.Receipts.Enabled, "dialects.eternalai",
+		"its responses carry receipts: set receipts.enabled to true")
+	mistake(!postgres && c.Database.KeepRequests != 0, "database.keep_requests",
+		"SQLite keeps all requests: want forever, or database.url")
+	mistake(postgres && c.Database.Path != Default().Database.Path, "database.path",
+		"database.url selects PostgreSQL: remove path, or url for SQLite")
+	mistake(postgres && c.Database.Flush != 0, "database.flush",
+		"database.url selects PostgreSQL, whose synchronous_commit decides this: remove flush")
+	mistake(postgres && c.Files.URL == nil && c.Files.Shared, "files.shared",
+		"want files.url with the folder that all gateways share")
+	mistake(postgres && c.Files.URL != nil && !inBucket && !c.Files.Shared, "files.url",
+		"gateways on one PostgreSQL database read each other's files: want s3://…, or files.shared: true "+
+			"if all of them have this folder, as on NFS")
+	if postgres && c.Files.URL == nil && !c.Files.Shared {
+		v.child("database.url").warnf(
+			"files.url is empty, and on PostgreSQL there is no folder beside the database: files and batches are not served")
 	}
-	if c.Mail.SMTP != nil && c.Mail.From == "" {
-		v.child("mail").errorf("smtp needs from, the address of the sender")
+	if inBucket && bucket.Plaintext && !bucket.isLocal() {
+		v.child("files.url").warnf("files travel to %s without TLS, prompts and completions among them", bucket.Endpoint)
 	}
-	if c.Console.OIDC.Issuer != nil && c.Console.OIDC.ClientID == "" {
-		v.child("console").child("oidc").errorf("issuer needs client_id, as registered at the provider")
-	}
-	if c.Dialects.Eternalai && !c.Receipts.Enabled {
-		v.child("dialects").child("eternalai").errorf("its responses carry receipts: set receipts.enabled to true")
-	}
-	c.checkDatabase(v)
 	c.checkModelNames(v)
 }
 
@@ -33,34 +55,36 @@ func (c *Config) check(v value) {
 func (c *Config) checkModelNames(v value) {
 	first := map[string]int{}
 	for i, m := range c.Models {
-		id := v.child("models").item(i).child("id")
-		if firstIndex, duplicate := first[m.ID]; duplicate && m.ID != "" {
-			id.errorf("two models of one id: %s is models[%d] already", quote(m.ID), firstIndex)
-			continue
-		}
-		first[m.ID] = i
+		v.child(fmt.Sprintf("models[%d].id", i)).checkUnique(first, m.ID, i, "two models of one id: %s is models[%d] already")
 	}
 	for i, m := range c.Models {
 		for n, alias := range m.Aliases {
-			if firstIndex, duplicate := first[alias]; duplicate && alias != "" {
-				at := v.child("models").item(i).child("aliases").item(n)
-				at.errorf("an alias that is taken: %s is an id or alias of models[%d] already", quote(alias), firstIndex)
-				continue
-			}
-			first[alias] = i
+			v.child(fmt.Sprintf("models[%d].aliases[%d]", i, n)).checkUnique(first, alias, i,
+				"an alias that is taken: %s is an id or alias of models[%d] already")
 		}
+	}
+}
+
+// checkUnique reports a name that another item has already, in the words of format. first has the index of the item in
+// which each name stands first.
+func (v value) checkUnique(first map[string]int, name string, index int, format string) {
+	if earlier, taken := first[name]; taken && name != "" {
+		v.errorf(format, quote(name), earlier)
+		return
+	}
+	first[name] = index
+}
+
+func (l *Limits) check(v value) {
+	if !v.has("concurrency_per_account") {
+		l.ConcurrencyPerAccount = min(keysWorth*l.ConcurrencyPerKey, math.MaxInt32)
 	}
 }
 
 func (m *Model) check(v value) {
 	first := map[string]int{}
 	for i, b := range m.Backends {
-		name := v.child("backends").item(i).child("name")
-		if firstIndex, duplicate := first[b.Name]; duplicate && b.Name != "" {
-			name.errorf("two backends of one name: %s is backends[%d] already", quote(b.Name), firstIndex)
-			continue
-		}
-		first[b.Name] = i
+		v.child(fmt.Sprintf("backends[%d].name", i)).checkUnique(first, b.Name, i, "two backends of one name: %s is backends[%d] already")
 	}
 	if !m.Chat && !m.Completions {
 		v.child("completions").errorf("the model serves nothing: want chat: true with completions: false")
@@ -72,22 +96,28 @@ func (m *Model) check(v value) {
 
 // Managed reports whether the gateway can start, stop or wake a backend of the model.
 func (m *Model) Managed() bool {
-	for _, b := range m.Backends {
-		if b.Launch != nil || b.Sleep != nil {
-			return true
-		}
+	return slices.ContainsFunc(m.Backends, func(b Backend) bool { return b.Launch != nil || b.Sleep != nil })
+}
+
+func (b *Backend) check(value) {
+	if b.Name == "" && b.URL != nil {
+		b.Name = b.URL.Host
 	}
-	return false
 }
 
 func (l *Launch) check(v value) {
 	for _, name := range []string{"start", "stop"} {
-		program, isText := v.child(name).item(0).node.(*ast.StringNode)
-		if isText && program.Value == "" {
+		if program, isText := v.child(name + "[0]").node.(*ast.StringNode); isText && program.Value == "" {
 			v.child(name).errorf("want a program first, got an empty text")
 		}
 	}
 	if l.BootTimeout < l.BootEstimate {
 		v.child("boot_timeout").warnf("a boot times out (%s) before it is expected to end (%s)", l.BootTimeout, l.BootEstimate)
+	}
+}
+
+func (w *Window) check(v value) {
+	if w.From == w.To && v.child("from").isSound() && v.child("to").isSound() {
+		v.child("to").errorf("the window ends when it begins; for the whole day write from 00:00 to 24:00")
 	}
 }

@@ -120,7 +120,7 @@ func TestClusterServicesHaveTheRequiredSettings(t *testing.T) {
 		}
 		for _, volume := range s.Volumes {
 			if source, _, _ := strings.Cut(volume, ":"); strings.HasPrefix(source, "./") {
-				if _, err := os.Stat(path.Join("..", source)); err != nil {
+				if _, err := os.Stat(path.Join("../..", source)); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}

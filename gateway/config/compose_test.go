@@ -165,7 +165,7 @@ func TestOnlyTheOverrideMountsTheDockerSocket(t *testing.T) {
 // An option -f replaces COMPOSE_FILE, and so the files that the gateway's own Compose uses. Nothing recommends one, and
 // the example of .env names files that exist.
 func TestNoDocumentUsesComposeWithFiles(t *testing.T) {
-	root := os.DirFS("..")
+	root := os.DirFS("../..")
 	withFile := regexp.MustCompile(`docker[ -]compose[^\n]* (-f|--file)[ =]|docker(, compose|-compose), -f`)
 	read := 0
 	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {

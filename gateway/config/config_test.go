@@ -228,11 +228,11 @@ func everything(t *testing.T) *config.Config {
 		},
 		Notifications: config.Notifications{Webhook: &url.URL{Scheme: "https", Host: "hooks.example.org", Path: "/T0/x"}},
 		Mail: config.Mail{
-			SMTP: &config.SMTP{Host: "mail.example.org", Port: 465, ImplicitTLS: true}, Username: "base",
+			SMTP: &url.URL{Scheme: "smtps", Host: "mail.example.org:465"}, Username: "base",
 			Password: config.NewSecret("8443"), From: "Base <base@example.org>", Helo: "[192.0.2.1]",
 		},
 		Models: []config.Model{{
-			ID: "Llama_8b.v1-x", Aliases: []string{"llama", "meta-llama/Llama-3.1-8B"}, Checkpoint: "meta-llama/Llama-3.1-8B", Precision: "fp8 (e4m3)",
+			ID: "Llama_8b.v1-x", Aliases: []string{"llama", "meta-llama/Llama-3.1-8B"}, Checkpoint: "meta-llama/Llama-3.1-8B", Root: "meta-llama/Llama-3.1-8B@main", Precision: "fp8 (e4m3)",
 			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, Xargs: []string{"alpha", "beta_2"}, Chat: true, ChatDefaultMaxTokens: 1024, ColdWait: 30 * time.Second, Balance: config.BalanceLeastInFlight,
 			Backends: []config.Backend{{
 				Name: "gpu1", URL: &url.URL{Scheme: "http", Host: "gpu1:8001", Path: "/vllm"},
@@ -267,9 +267,9 @@ func everything(t *testing.T) *config.Config {
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(60, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(63, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(74, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(61, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(64, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(75, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

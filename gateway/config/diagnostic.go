@@ -12,15 +12,6 @@ type InvalidError struct {
 	Diagnostics []Diagnostic // at least one
 }
 
-// Unwrap returns the diagnostics as errors.
-func (e *InvalidError) Unwrap() []error {
-	all := make([]error, len(e.Diagnostics))
-	for i, d := range e.Diagnostics {
-		all[i] = d
-	}
-	return all
-}
-
 // Error implements error, with one line per diagnostic.
 func (e *InvalidError) Error() string {
 	lines := make([]string, len(e.Diagnostics))
@@ -44,6 +35,11 @@ func (d Diagnostic) Error() string {
 		return fmt.Sprintf("%s:%d: %s", d.File, d.Line, d.Text)
 	}
 	return fmt.Sprintf("%s:%d: %s: %s", d.File, d.Line, d.Key, d.Text)
+}
+
+// concerns reports whether the problem is in a key, or in one below it.
+func (d Diagnostic) concerns(key string) bool {
+	return d.Key == key || strings.HasPrefix(d.Key, key+".")
 }
 
 // sortByLine sorts by line and keeps the order in which diagnostics of one line were found.

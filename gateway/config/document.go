@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -20,10 +21,16 @@ import (
 type document struct {
 	name     string
 	env      func(string) (string, bool)
+	lines    map[string]int      // where the keys stand, by their paths
+	nodes    map[string]ast.Node // the values found, by their paths
 	errs     []Diagnostic
 	warnings []Diagnostic
 
 	holdsSecrets bool // a secret was decoded that is not a variable
+}
+
+func newDocument(name string, env func(string) (string, bool)) *document {
+	return &document{name: name, env: env, lines: map[string]int{}, nodes: map[string]ast.Node{}}
 }
 
 // value is a node of the document and its path.
@@ -36,9 +43,12 @@ type value struct {
 // parse returns the root of the syntax tree; false if the text is not exactly one YAML document that is not empty.
 func (d *document) parse(text []byte) (value, bool) {
 	text = bytes.TrimPrefix(text, []byte("\uFEFF"))
-	if i := invalidUTF8Index(text); i >= 0 {
-		d.errorf(1+bytes.Count(text[:i], []byte("\n")), "", "this is not UTF-8")
-		return value{}, false
+	number := 0
+	for line := range bytes.Lines(text) {
+		if number++; !utf8.Valid(line) {
+			d.errorf(number, "", "this is not UTF-8")
+			return value{}, false
+		}
 	}
 	file, err := parseYAML(text)
 	if err != nil {
@@ -104,15 +114,15 @@ func (v value) warnf(format string, args ...any) {
 		Diagnostic{File: v.doc.name, Line: line(v.node), Key: v.path, Text: fmt.Sprintf(format, args...)})
 }
 
+// isSound reports whether no mistake has been found in the value.
+func (v value) isSound() bool {
+	return !slices.ContainsFunc(v.doc.errs, func(d Diagnostic) bool { return d.concerns(v.path) })
+}
+
 // line returns the line on which a node begins. The token of a mapping is its first colon, so line uses its first key.
 func line(n ast.Node) int {
-	switch node := n.(type) {
-	case *ast.MappingNode:
-		if len(node.Values) > 0 {
-			return line(node.Values[0])
-		}
-	case *ast.MappingValueNode:
-		return line(node.Key)
+	if node, ok := n.(*ast.MappingNode); ok && len(node.Values) > 0 {
+		return line(node.Values[0].Key)
 	}
 	token := n.GetToken()
 	if token == nil || token.Position == nil {
@@ -121,10 +131,10 @@ func line(n ast.Node) int {
 	return max(1, token.Position.Line)
 }
 
-// describe returns what a node is, for diagnostics.
-func describe(n ast.Node) string {
+// describeNode returns what a node is, for diagnostics.
+func describeNode(n ast.Node) string {
 	switch node := n.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
+	case *ast.MappingNode:
 		return "a section of keys"
 	case *ast.SequenceNode:
 		return "a list"
@@ -165,15 +175,3 @@ func displayKey(name string) string {
 }
 
 func quote(text string) string { return fmt.Sprintf("%q", truncate(text)) }
-
-// invalidUTF8Index returns the index of the first byte that is not valid UTF-8, or -1.
-func invalidUTF8Index(text []byte) int {
-	for i := 0; i < len(text); {
-		r, size := utf8.DecodeRune(text[i:])
-		if r == utf8.RuneError && size <= 1 {
-			return i
-		}
-		i += size
-	}
-	return -1
-}

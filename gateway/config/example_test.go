@@ -110,20 +110,23 @@ models:
 	}
 }
 
-// The other tests would pass with an example that lacks a key.
+// The other tests would pass with an example, or with a file of theirs, that lacks a key.
 func TestExampleHasEveryKey(t *testing.T) {
-	code, err := os.ReadFile("sections.go")
+	everything, err := os.ReadFile("testdata/good/everything.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := wholeExample(t)
-	names := regexp.MustCompile(`(?:key|required)\("([a-z_]+)"`).FindAllStringSubmatch(string(code), -1)
+	names := config.Keys()
 	if len(names) < 40 {
 		t.Fatalf("found %d keys in the code, want at least 40", len(names))
 	}
+	example := wholeExample(t)
 	for _, name := range names {
-		if !regexp.MustCompile(`(?m)^[ -]*` + name[1] + `:`).Match(text) {
-			t.Errorf("the example lacks the key %s", name[1])
+		if !regexp.MustCompile(`(?m)^[ -]*` + name + `:`).Match(example) {
+			t.Errorf("the example lacks the key %s", name)
+		}
+		if !regexp.MustCompile(`(?m)(^[ -]*|[{ ])"?` + name + `"?:`).Match(everything) {
+			t.Errorf("everything.yaml lacks the key %s", name)
 		}
 	}
 }

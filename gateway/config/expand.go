@@ -2,39 +2,18 @@ package config
 
 import (
 	"errors"
-	"fmt"
+	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
 
 var errVariable = errors.New("want ${NAME} with a name of letters, digits and _, or $${ for the characters themselves")
 
-// piece is a part of a text: a literal or a variable.
-type piece struct {
-	literal  string
-	variable string // its name; empty: the piece is literal
-}
+const escaped = "$${" // stands for the characters ${
 
-// pieces divides a text at each ${NAME}. $${ stands for the characters ${.
-func pieces(text string) (all []piece, err error) {
-	for {
-		before, rest, more := strings.Cut(text, "${")
-		if !more {
-			return append(all, piece{literal: text}), nil
-		}
-		if literal, escaped := strings.CutSuffix(before, "$"); escaped {
-			all = append(all, piece{literal: literal + "${"})
-			text = rest
-			continue
-		}
-		name, after, closed := strings.Cut(rest, "}")
-		if !closed || !isVariableName(name) {
-			return nil, errVariable
-		}
-		all = append(all, piece{literal: before}, piece{variable: name})
-		text = after
-	}
-}
+// reference matches what is escaped, ${NAME}, and ${ without a name.
+var reference = regexp.MustCompile(`\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?`)
 
 // expansion is a text with its variables replaced.
 type expansion struct {
@@ -48,57 +27,53 @@ type expansion struct {
 // for the part of the URL in which the variable stands, so that no value can end that part; what is a whole URL, or its
 // beginning up to the host, stays as it is.
 func expand(text string, env func(string) (string, bool), inURL bool) (e expansion, err error) {
-	all, err := pieces(text)
-	if err != nil {
-		return e, err
-	}
-	var shape strings.Builder // the text with a letter in place of each variable
-	for _, p := range all {
-		shape.WriteString(p.literal)
-		if p.variable != "" {
-			shape.WriteByte('x')
-		}
-	}
 	var out strings.Builder
-	at := 0
-	for _, p := range all {
-		out.WriteString(p.literal)
-		if at += len(p.literal); p.variable == "" {
+	end := 0 // of what is written
+	for _, match := range reference.FindAllStringSubmatchIndex(text, -1) {
+		begin := match[0]
+		out.WriteString(text[end:begin])
+		end = match[1]
+		if text[begin:end] == escaped {
+			out.WriteString("${")
 			continue
 		}
-		value, set := env(p.variable)
-		if !set && !slices.Contains(e.unset, p.variable) {
-			e.unset = append(e.unset, p.variable)
+		if match[2] < 0 {
+			return e, errVariable
 		}
-		if keep, encodes := keptInURL(shape.String(), at); inURL && encodes {
-			if hasEncoded(value) {
-				e.percent = append(e.percent, p.variable)
+		name := text[match[2]:match[3]]
+		value, set := env(name)
+		if !set && !slices.Contains(e.unset, name) {
+			e.unset = append(e.unset, name)
+		}
+		keep, encodes := keptInURL(text, begin)
+		if inURL && encodes {
+			if percentEncoded.MatchString(value) {
+				e.percent = append(e.percent, name)
 			}
 			value = percentEncode(value, keep)
 		}
 		out.WriteString(value)
 		e.found = true
-		at++
 	}
-	e.text = out.String()
+	e.text = out.String() + text[end:]
 	return e, nil
 }
 
-// keptInURL returns which characters, besides letters, digits and -._~, a value at an index of a URL's text may bring
-// unencoded, and false if it may bring all.
-func keptInURL(shape string, at int) (keep string, encodes bool) {
-	scheme := strings.Index(shape, "://")
-	begin, end := 0, len(shape)
+// keptInURL returns which characters, besides letters, digits and -._~, a value at an index of a URL may bring unencoded, and
+// false if it may bring all.
+func keptInURL(text string, at int) (keep string, encodes bool) {
+	scheme := strings.Index(text, "://")
+	begin, end := 0, len(text)
 	if scheme >= 0 {
 		begin = scheme + len("://")
 	}
-	if i := strings.IndexAny(shape[begin:], "/?#"); i >= 0 {
+	if i := strings.IndexAny(text[begin:], "/?#"); i >= 0 {
 		end = begin + i
 	}
-	switch before := shape[:at]; {
+	switch before := text[:at]; {
 	case at < begin || scheme < 0 && at < end:
 		return "", false
-	case at < end && strings.Contains(shape[at:end], "@"): // user name and password
+	case at < end && strings.Contains(text[at:end], "@"): // user name and password
 		return "", true
 	case at < end:
 		return ":[],/", true // hosts with ports, or the path of a file
@@ -117,37 +92,12 @@ func keptInURL(shape string, at int) (keep string, encodes bool) {
 
 // percentEncode encodes all bytes of a text but letters, digits, -._~ and those of keep.
 func percentEncode(text, keep string) string {
-	var out strings.Builder
-	for _, c := range []byte(text) {
-		switch {
-		case 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', '0' <= c && c <= '9', strings.IndexByte("-._~"+keep, c) >= 0:
-			out.WriteByte(c)
-		default:
-			fmt.Fprintf(&out, "%%%02X", c)
-		}
+	encoded := strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
+	for _, c := range keep {
+		encoded = strings.ReplaceAll(encoded, url.QueryEscape(string(c)), string(c))
 	}
-	return out.String()
+	return encoded
 }
 
-// hasEncoded reports whether a text has a % and two hexadecimal digits.
-func hasEncoded(text string) bool {
-	const digits = "0123456789ABCDEFabcdef"
-	for i := range len(text) - 2 {
-		if text[i] == '%' && strings.IndexByte(digits, text[i+1]) >= 0 && strings.IndexByte(digits, text[i+2]) >= 0 {
-			return true
-		}
-	}
-	return false
-}
-
-func isVariableName(name string) bool {
-	for i, c := range []byte(name) {
-		switch {
-		case c == '_', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z':
-		case '0' <= c && c <= '9' && i > 0:
-		default:
-			return false
-		}
-	}
-	return name != ""
-}
+// percentEncoded matches a % and two hexadecimal digits.
+var percentEncoded = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)

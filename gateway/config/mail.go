@@ -1,111 +1,60 @@
 package config
 
 import (
+	"cmp"
+	"errors"
 	"net"
 	"net/mail"
 	"net/netip"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 	"unicode"
 )
 
-// Notifications holds where operators are notified.
-type Notifications struct {
-	Webhook *url.URL // receives every notification as JSON; nil: none
-}
+const wantSMTP = "smtp:// or smtps:// with a host and at most a port, or nothing; user name and password have keys of their own"
 
-// Mail holds the mail server.
-type Mail struct {
-	SMTP     *SMTP  // nil: the gateway sends no mail
-	Username string // empty: without authentication
-	Password Secret
-	From     string // address of the sender, with or without a name
-	Helo     string // what the gateway calls itself to the server; empty: the name or the address of this machine
-	Alerts   bool   // administrators get notifications by mail
-}
+// submissionPorts are the ports of mail servers by the scheme, unless the URL names one.
+var submissionPorts = map[string]string{"smtp": "587", "smtps": "465"}
 
-// SMTP is the address of a mail server.
-type SMTP struct {
-	Host        string
-	Port        int
-	ImplicitTLS bool // otherwise by STARTTLS
-}
-
-// String returns the address as it is configured.
-func (s SMTP) String() string {
-	scheme := "smtp"
-	if s.ImplicitTLS {
-		scheme = "smtps"
+// parseSMTP returns the URL of a mail server with its port.
+func parseSMTP(s *scalar) (any, error) {
+	u, err := url.Parse(s.text)
+	if err != nil || submissionPorts[u.Scheme] == "" || u.Hostname() == "" || u.User != nil ||
+		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, errUnwanted
 	}
-	return scheme + "://" + net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
-}
-
-// Ports of mail servers, unless the URL names one.
-const (
-	submissionPort  = 587
-	submissionsPort = 465
-)
-
-// smtpServer decodes the URL of a mail server; empty means none. A URL with a password is not quoted.
-func smtpServer(to **SMTP) decodeFunc {
-	const want = "smtp:// or smtps:// with a host and at most a port, or nothing; user name and password have keys of their own"
-	return func(v value) {
-		s, ok := v.url(want)
-		if !ok || s.text == "" {
-			return
-		}
-		u, err := url.Parse(s.text)
-		if err != nil || u.Scheme != "smtp" && u.Scheme != "smtps" || u.Hostname() == "" || u.User != nil ||
-			strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-			v.errorf("want %s", want)
-			return
-		}
-		server := SMTP{Host: u.Hostname(), Port: submissionPort, ImplicitTLS: u.Scheme == "smtps"}
-		if server.ImplicitTLS {
-			server.Port = submissionsPort
-		}
-		if port := u.Port(); port != "" {
-			n, err := strconv.ParseUint(port, 10, 16)
-			if err != nil || n == 0 {
-				v.errorf("a port is from 1 to 65535")
-				return
-			}
-			server.Port = int(n)
-		}
-		*to = &server
+	port := cmp.Or(u.Port(), submissionPorts[u.Scheme])
+	if !isPort(port, 1) {
+		return nil, errPort
 	}
+	return &url.URL{Scheme: u.Scheme, Host: net.JoinHostPort(u.Hostname(), port)}, nil
 }
 
-// sender decodes an e-mail address with or without a name, which may be empty.
-func sender(to *string) decodeFunc {
-	return text(to, func(s string) error {
-		if s == "" {
-			return nil
-		}
-		parsed, err := mail.ParseAddress(s)
-		if err != nil || !isPrintable(parsed.Address) || parsed.Address != s && parsed.Name == "" || strings.ContainsFunc(s, unicode.IsControl) {
-			return errSender
-		}
-		return nil
-	})
+// parseSender checks an e-mail address with or without a name, which may be empty.
+func parseSender(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	parsed, err := mail.ParseAddress(s)
+	if err != nil || !isPrintable(parsed.Address) || parsed.Address != s && parsed.Name == "" || strings.ContainsFunc(s, unicode.IsControl) {
+		return "", errors.New("an e-mail address such as basegate@example.org or Basegate <basegate@example.org>, or nothing")
+	}
+	return s, nil
 }
 
 var domainName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 
-// helo decodes what a mail client calls itself: the name of a host, or an address literal. It may be empty.
-func helo(to *string) decodeFunc {
-	return text(to, func(s string) error {
-		if s == "" || domainName.MatchString(s) && net.ParseIP(s) == nil {
-			return nil
-		}
-		inner, open := strings.CutPrefix(s, "[")
-		inner, closed := strings.CutSuffix(inner, "]")
-		v6, is6 := strings.CutPrefix(inner, "IPv6:")
-		if a, err := netip.ParseAddr(v6); !open || !closed || err != nil || a.Is6() != is6 || a.Zone() != "" {
-			return errHelo
-		}
-		return nil
-	})
+// parseHelo checks what a mail client calls itself: the name of a host, or an address literal. It may be empty.
+func parseHelo(s string) (string, error) {
+	if s == "" || domainName.MatchString(s) && net.ParseIP(s) == nil {
+		return s, nil
+	}
+	inner, open := strings.CutPrefix(s, "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	v6, is6 := strings.CutPrefix(inner, "IPv6:")
+	if a, err := netip.ParseAddr(v6); !open || !closed || err != nil || a.Is6() != is6 || a.Zone() != "" {
+		return "", errors.New("the name of a host such as gateway.example.org, an address such as [192.0.2.1] or [IPv6:2001:db8::1], or nothing")
+	}
+	return s, nil
 }

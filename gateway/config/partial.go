@@ -3,7 +3,9 @@ package config
 import (
 	"bytes"
 	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -23,82 +25,48 @@ func LoadPartial(path string) (*Partial, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parsePartial(path, text, os.LookupEnv), nil
-}
-
-// parsePartial parses a configuration. If the text is not YAML, each top-level key whose lines are YAML by themselves is
-// parsed alone.
-func parsePartial(name string, text []byte, env func(string) (string, bool)) *Partial {
-	doc := &document{name: name, env: env}
+	doc := newDocument(path, os.LookupEnv)
 	p := &Partial{config: Default(), text: text}
 	if root, ok := doc.parse(text); ok {
 		_, isSection := root.entries()
 		p.certain = isSection && len(doc.errs) == 0
 		p.names = root.keyNames()
-		root.section(p.config.fields()...)
-		p.config.check(root)
+		root.section(reflect.ValueOf(p.config).Elem())
 	} else {
 		p.parseBlocks(doc)
 	}
 	p.mistakes = sortByLine(doc.errs)
-	return p
+	return p, nil
 }
 
-// parseBlocks parses each top-level key of a text that is not YAML as a whole.
+// topLevelKey matches the beginning of a line with a key.
+var topLevelKey = regexp.MustCompile(`(?m)^["']?([A-Za-z_][A-Za-z0-9_-]*)["']?[ \t]*:(?:[ \t\r\n]|$)`)
+
+// parseBlocks parses each top-level key whose lines are YAML by themselves, of a text that is not YAML as a whole. Lines
+// before the first key are left out.
 func (p *Partial) parseBlocks(doc *document) {
-	lines := map[string]int{}
-	for _, b := range topLevelBlocks(p.text) {
-		own := &document{name: doc.name, env: doc.env}
+	text := bytes.TrimPrefix(p.text, []byte("\uFEFF"))
+	found := topLevelKey.FindAllSubmatchIndex(text, -1)
+	for i, match := range found {
+		begin, end, key := match[0], len(text), string(text[match[2]:match[3]])
+		if i+1 < len(found) {
+			end = found[i+1][0]
+		}
+		above, mistakes := bytes.Count(text[:begin], []byte("\n")), len(doc.errs)
 		// Empty lines before the block give its values the line numbers of the file.
-		root, ok := own.parse(append(bytes.Repeat([]byte("\n"), b.line-1), b.text...))
+		root, ok := doc.parse(append(bytes.Repeat([]byte("\n"), above), text[begin:end]...))
 		entries, isSection := root.entries()
 		if !ok || !isSection {
-			doc.errorf(b.line, b.key, "this section cannot be read")
-			p.names = append(p.names, b.key)
+			doc.errs = doc.errs[:mistakes]
+			doc.errorf(above+1, key, "this section cannot be read")
+			p.names = append(p.names, key)
 			continue
 		}
 		p.names = append(p.names, root.keyNames()...)
 		for _, entry := range entries {
-			root.decodeEntry(entry, p.config.fields(), lines)
-		}
-		doc.errs = append(doc.errs, own.errs...)
-	}
-}
-
-// block is the lines of a top-level key.
-type block struct {
-	key  string
-	line int // of the key, counted from 1
-	text []byte
-}
-
-// topLevelKey matches a line that begins with a key.
-var topLevelKey = regexp.MustCompile(`^["']?([A-Za-z_][A-Za-z0-9_-]*)["']?[ \t]*:(?:[ \t\r\n]|$)`)
-
-// topLevelBlocks splits a text at the lines that begin with a key. Lines before the first one are left out.
-func topLevelBlocks(text []byte) []block {
-	var blocks []block
-	number := 0
-	for line := range bytes.Lines(bytes.TrimPrefix(text, []byte("\uFEFF"))) {
-		number++
-		if match := topLevelKey.FindSubmatch(line); match != nil {
-			blocks = append(blocks, block{key: string(match[1]), line: number})
-		}
-		if last := len(blocks) - 1; last >= 0 {
-			blocks[last].text = append(blocks[last].text, line...)
+			root.decodeEntry(entry, keysOf(reflect.ValueOf(p.config).Elem()))
 		}
 	}
-	return blocks
-}
-
-// keyNames returns the keys of a section.
-func (v value) keyNames() []string {
-	entries, _ := v.entries()
-	var names []string
-	for _, entry := range entries {
-		names = append(names, keyName(entry.Key))
-	}
-	return names
 }
 
 // Mistakes returns an *InvalidError with every mistake that was found; nil if there is none.
@@ -109,49 +77,25 @@ func (p *Partial) Mistakes() error {
 	return &InvalidError{Diagnostics: p.mistakes}
 }
 
-// Database returns the section database. The error holds all mistakes, if one of them may be about the section: a wrong
-// database would be worse than none.
-func (p *Partial) Database() (Database, error) {
-	if p.isDoubtful("database", "database") {
-		return Database{}, p.Mistakes()
+// Config returns the configuration, of which only the given keys and those below them are certain. The error holds all
+// mistakes, if one of them may be about these keys: a wrong database would be worse than none.
+func (p *Partial) Config(keys ...string) (*Config, error) {
+	if slices.ContainsFunc(keys, p.isDoubtful) {
+		return nil, p.Mistakes()
 	}
-	return p.config.Database, nil
+	return p.config, nil
 }
 
-// Listen returns server.listen and whether the server uses TLS. The error holds all mistakes, if one of them may be about
-// these settings.
-func (p *Partial) Listen() (address string, secure bool, err error) {
-	if p.isDoubtful("server", "server.listen") || p.isDoubtful("server", "server.tls") {
-		return "", false, p.Mistakes()
+// isDoubtful reports whether a mistake may concern a key, or a key below it.
+func (p *Partial) isDoubtful(key string) bool {
+	section, _, _ := strings.Cut(key, ".")
+	if slices.ContainsFunc(p.mistakes, func(d Diagnostic) bool { return d.Key == section || d.concerns(key) }) {
+		return true
 	}
-	return p.config.Server.Listen, p.config.Server.TLS.Cert != "", nil
-}
-
-// AdminListen returns server.admin_listen. The error holds all mistakes, if one of them may be about it.
-func (p *Partial) AdminListen() (string, error) {
-	if p.isDoubtful("server", "server.admin_listen") {
-		return "", p.Mistakes()
-	}
-	return p.config.Server.AdminListen, nil
-}
-
-// isDoubtful reports whether a mistake may concern a key of the given section, or a key below it.
-func (p *Partial) isDoubtful(section, key string) bool {
-	if len(p.mistakes) == 0 {
-		return false
-	}
-	for _, d := range p.mistakes {
-		if d.Key == section || d.Key == key || strings.HasPrefix(d.Key, key+".") {
-			return true
-		}
-	}
-	found := false
-	for _, name := range p.names {
-		if name != section && suggestKey(name, []string{section}) != "" {
-			return true // probably misspelt
-		}
-		found = found || name == section
+	misspelt := func(name string) bool { return name != section && suggestKey(name, []string{section}) != "" }
+	if len(p.mistakes) > 0 && slices.ContainsFunc(p.names, misspelt) {
+		return true
 	}
 	// The default would be wrong if the section stands where it was not found.
-	return !found && !p.certain && bytes.Contains(p.text, []byte(section))
+	return !p.certain && !slices.Contains(p.names, section) && bytes.Contains(p.text, []byte(section))
 }

@@ -40,9 +40,8 @@ func TestDatabaseIsReadInSpiteOfMistakesElsewhere(t *testing.T) {
 		"not UTF-8":                     section + "precision: \xff\n" + validModels,
 	} {
 		p := loadPartial(t, text)
-		got, err := p.Database()
-		if err != nil || got.Path != "/data/x.db" {
-			t.Errorf("%s: got %q, error %v, want /data/x.db", name, got.Path, err)
+		if got, err := p.Config("database"); err != nil || got.Database.Path != "/data/x.db" {
+			t.Errorf("%s: got %+v, error %v, want /data/x.db", name, got, err)
 		}
 		if hasMistake := name != "no mistake"; (p.Mistakes() != nil) != hasMistake {
 			t.Errorf("%s: got the mistakes %v", name, p.Mistakes())
@@ -66,16 +65,16 @@ func TestDatabaseIsRefusedIfItIsDoubtful(t *testing.T) {
 		"a second document":             validModels + "---\ndatabase: {path: x.db}\n",
 		"a list":                        "- database: {path: x.db}\n",
 	} {
-		if got, err := loadPartial(t, text).Database(); err == nil {
-			t.Errorf("%s: got %q, want an error", name, got.Path)
+		if got, err := loadPartial(t, text).Config("database"); err == nil {
+			t.Errorf("%s: got %q, want an error", name, got.Database.Path)
 		}
 	}
 }
 
 func TestDatabaseHasItsDefaultIfTheFileDoesNotNameIt(t *testing.T) {
 	for _, text := range []string{"nonsense: 1\n" + validModels, "server: {\n" + validModels} {
-		got, err := loadPartial(t, text).Database()
-		if err != nil || got != config.Default().Database {
+		got, err := loadPartial(t, text).Config("database")
+		if err != nil || got.Database != config.Default().Database {
 			t.Errorf("%q: got %+v, error %v, want the default", text, got, err)
 		}
 	}
@@ -91,12 +90,13 @@ func TestMistakesOfATextThatIsNotYAMLHaveTheirLines(t *testing.T) {
 }
 
 func TestListenIsReadInSpiteOfMistakesElsewhere(t *testing.T) {
-	address, secure, err := loadPartial(t, "server: {listen: \"127.0.0.1:1\", tls: {cert: a, key: b}, nonsense: 1}\nlimits: {\n").Listen()
-	if address != "127.0.0.1:1" || !secure || err != nil {
-		t.Errorf("got %s, TLS %v, error %v", address, secure, err)
+	p := loadPartial(t, "server: {listen: \"127.0.0.1:1\", tls: {cert: a, key: b}, admin_listen: nowhere}\nlimits: {\n")
+	got, err := p.Config("server.listen", "server.tls")
+	if err != nil || got.Server.Listen != "127.0.0.1:1" || got.Server.TLS.Cert != "a" {
+		t.Errorf("got %+v, error %v", got, err)
 	}
-	if address, _, err := loadPartial(t, "server: {listen: nowhere}\n"+validModels).Listen(); err == nil {
-		t.Errorf("a bad address: got %s, want an error", address)
+	if got, err := p.Config("server.listen", "server.admin_listen"); err == nil {
+		t.Errorf("a bad address: got %s, want an error", got.Server.AdminListen)
 	}
 }
 
@@ -105,9 +105,9 @@ func FuzzLoadPartial(f *testing.F) {
 	f.Add("\"database\": {path: ${X}}\nlog: [\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		p := loadPartial(t, text)
-		got, err := p.Database()
-		if (err == nil) == (got.Path == "") {
-			t.Errorf("got %q, error %v", got.Path, err)
+		got, err := p.Config("database")
+		if (err == nil) != (got != nil) || got != nil && got.Database.Path == "" {
+			t.Errorf("got %+v, error %v", got, err)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"slices"
@@ -52,29 +53,20 @@ const (
 	verifyFull   = "verify-full"
 )
 
-// databaseURL decodes the URL of a PostgreSQL database. Empty means none. It may hold a password, so no diagnostic quotes it.
-func databaseURL(to *Secret) decodeFunc {
-	return func(v value) {
-		s, ok := v.url(wantDatabase)
-		if !ok || s.text == "" {
-			return
-		}
-		u, err := postgres.ParseURL(s.text)
-		switch {
-		case errors.Is(err, postgres.ErrURL):
-			v.errorf("want %s", wantDatabase)
-			return
-		case err != nil:
-			v.errorf("%v", err)
-			return
-		}
-		if !isSecureDatabase(u) {
-			v.errorf("the connection leaves this machine: want sslmode=%s in the URL, so that the server's certificate is verified", verifyFull)
-		}
-		_, password := u.User.Password()
-		v.doc.holdsSecrets = v.doc.holdsSecrets || (password || u.Query().Has("password") || u.Query().Has("sslpassword")) && !s.expanded
-		*to = NewSecret(u.String())
+// parseDatabase parses the URL of a PostgreSQL database, which may hold a password.
+func parseDatabase(s *scalar) (any, error) {
+	u, err := postgres.ParseURL(s.text)
+	switch {
+	case errors.Is(err, postgres.ErrURL):
+		return nil, errUnwanted
+	case err != nil:
+		return nil, err
+	case !isSecureDatabase(u):
+		err = fmt.Errorf("the connection leaves this machine: want sslmode=%s in the URL, so that the server's certificate is verified", verifyFull)
 	}
+	_, password := u.User.Password()
+	s.secret = password || u.Query().Has("password") || u.Query().Has("sslpassword")
+	return NewSecret(u.String()), err
 }
 
 // isSecureDatabase reports whether all servers of a URL are on this machine, or their certificates are verified.
@@ -96,31 +88,4 @@ func isSecureDatabase(u *url.URL) bool {
 		}
 	}
 	return true
-}
-
-// checkDatabase reports settings that contradict the engine of the database.
-func (c *Config) checkDatabase(v value) {
-	database, files := v.child("database"), v.child("files")
-	if !c.Database.Postgres() {
-		if c.Database.KeepRequests != 0 {
-			database.child("keep_requests").errorf("SQLite keeps all requests: want forever, or database.url")
-		}
-		return
-	}
-	if c.Database.Path != Default().Database.Path {
-		database.child("path").errorf("database.url selects PostgreSQL: remove path, or url for SQLite")
-	}
-	if c.Database.Flush != 0 {
-		database.child("flush").errorf("database.url selects PostgreSQL, whose synchronous_commit decides this: remove flush")
-	}
-	_, inBucket := c.Files.Bucket()
-	switch {
-	case c.Files.URL == nil && c.Files.Shared:
-		files.child("shared").errorf("want files.url with the folder that all gateways share")
-	case c.Files.URL == nil:
-		database.child("url").warnf("files.url is empty, and on PostgreSQL there is no folder beside the database: files and batches are not served")
-	case !inBucket && !c.Files.Shared:
-		files.child("url").errorf("gateways on one PostgreSQL database read each other's files: want s3://…, or files.shared: true " +
-			"if all of them have this folder, as on NFS")
-	}
 }

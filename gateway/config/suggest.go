@@ -21,3 +21,11 @@ func suggestKey(name string, known []string) string {
 	}
 	return ""
 }
+
+// keyHint says which key was probably meant, or else which are known.
+func keyHint(name string, known []string) string {
+	if suggestion := suggestKey(name, known); suggestion != "" {
+		return "did you mean " + suggestion + "?"
+	}
+	return "known here: " + strings.Join(known, ", ")
+}

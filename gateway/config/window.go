@@ -4,23 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	_ "time/tzdata" // the time zones, for images that contain only the binary
 )
-
-// Window is a recurring time during which a model is kept warm: weekdays, a start and an end in the local time of
-// Location.
-//
-// From and To are local times of day, as the duration since midnight. To may be 24h. If To is not after From, the
-// window ends on the next day; it belongs to the day on which it begins.
-type Window struct {
-	Days     Days
-	From     time.Duration
-	To       time.Duration
-	Location *time.Location
-}
 
 // String formats the window: mon-fri 09:00 to 18:00 Europe/Prague.
 func (w Window) String() string {
@@ -91,59 +78,33 @@ func ParseDays(text string) (Days, error) {
 	return days, nil
 }
 
-// ParseClock parses a time of day, HH:MM up to 24:00, and returns the duration since midnight.
-func ParseClock(text string) (time.Duration, error) {
-	if len(text) != len("15:04") || text[2] != ':' {
-		return 0, errClock
+// parseClock parses a time of day, HH:MM up to 24:00, and returns the duration since midnight.
+func parseClock(text string) (time.Duration, error) {
+	if text == "24:00" {
+		return day, nil
 	}
-	hour, err := strconv.ParseUint(text[:2], 10, 8)
-	if err != nil {
-		return 0, errClock
+	at, err := time.Parse("15:04", text)
+	if err != nil || len(text) != len("15:04") {
+		return 0, errors.New("HH:MM from 00:00 to 24:00")
 	}
-	minute, err := strconv.ParseUint(text[3:], 10, 8)
-	at := time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute
-	if err != nil || minute > 59 || at > 24*time.Hour {
-		return 0, errClock
-	}
-	return at, nil
-}
-
-var errClock = errors.New("HH:MM from 00:00 to 24:00")
-
-// parsed decodes a text with parse.
-func parsed[T any](to *T, parse func(string) (T, error)) decodeFunc {
-	return func(v value) {
-		var s string
-		text(&s, func(s string) error {
-			t, err := parse(s)
-			if err == nil {
-				*to = t
-			}
-			return err
-		})(v)
-	}
-}
-
-var errZone = errors.New("a time zone such as Europe/Prague or UTC")
-
-// parseLocation returns a time zone by its name. It rejects Local, with which a file would mean different times on
-// different machines.
-func parseLocation(name string) (*time.Location, error) {
-	if name == "" || name == "Local" {
-		return nil, errZone
-	}
-	location, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, errZone
-	}
-	return location, nil
+	return time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute, nil
 }
 
 // parseStartClock parses the start of a window, HH:MM before 24:00.
 func parseStartClock(text string) (time.Duration, error) {
-	at, err := ParseClock(text)
-	if err != nil || at == 24*time.Hour {
+	at, err := parseClock(text)
+	if err != nil || at == day {
 		return 0, errors.New("HH:MM from 00:00 to 23:59")
 	}
 	return at, nil
+}
+
+// parseLocation returns a time zone by its name. It rejects Local, with which a file would mean different times on
+// different machines.
+func parseLocation(name string) (*time.Location, error) {
+	location, err := time.LoadLocation(name)
+	if err != nil || name == "" || name == "Local" {
+		return nil, errors.New("a time zone such as Europe/Prague or UTC")
+	}
+	return location, nil
 }
