@@ -55,11 +55,7 @@ func describeSections(all *[]Setting, path string, v reflect.Value) {
 
 // describe returns the setting of a key.
 func (k kind) describe(of key, byDefault reflect.Value) Setting {
-	format := k.show
-	if format == nil {
-		format = show
-	}
-	s := Setting{Key: of.name, Value: format(of.field), Default: format(byDefault)}
+	s := Setting{Key: of.name, Value: k.format(of.field), Default: k.format(byDefault)}
 	s.Changed = !reflect.DeepEqual(of.field.Interface(), byDefault.Interface()) && (s.Value != s.Default || s.Value != "")
 	if !s.Changed {
 		s.Default = ""
@@ -67,7 +63,17 @@ func (k kind) describe(of key, byDefault reflect.Value) Setting {
 	return s
 }
 
-// show formats the value of a field.
+// format formats the value of a field.
+func (k kind) format(v reflect.Value) string {
+	switch {
+	case k.zero != "" && v.IsZero():
+		return k.zero
+	case k.show != nil:
+		return k.show(v)
+	}
+	return show(v)
+}
+
 func show(v reflect.Value) string {
 	switch {
 	case v.Type() == reflect.TypeFor[Secret]() && v.IsZero(), v.Kind() == reflect.Pointer && v.IsNil():

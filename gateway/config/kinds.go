@@ -18,6 +18,7 @@ import (
 // kind is how the values of a key are parsed, and shown.
 type kind struct {
 	want     string // what is allowed; of a text, parse names it
+	zero     string // a word for the duration 0
 	optional bool   // an empty text leaves the field as it is
 	hidden   bool   // no diagnostic quotes a value: it may hold a secret
 	isURL    bool   // what variables bring is encoded, and a text with an @ may hold a password, so that it is not quoted
@@ -54,15 +55,16 @@ func (s *scalar) unwanted(want string) error {
 	return fmt.Errorf("want %s, got %s", want, s.got)
 }
 
-// kinds are all kinds but those of numbers and of lists of texts, by the names of the tag as, or else by the type of the
+// kinds are all kinds but those of integers and of the tag of, by the names of the tag as, or else by the type of the
 // field.
 var kinds = map[string]kind{
 	"bool":          {want: "true or false", parse: parseBool},
 	"time.Duration": {want: wantDuration, parse: durations(0, math.MaxInt64, time.ParseDuration)},
 	"positive":      {want: wantDuration + ", longer than 0", parse: durations(1, math.MaxInt64, time.ParseDuration)},
 	"age":           {want: "a duration such as 12h or 30d, at least 1h0m0s", parse: durations(time.Hour, math.MaxInt64, parseAge)},
-	"flush":         withZero("commit", flush),
-	"keep_requests": withZero("forever", keepRequests),
+	"flush":         {want: "commit, or a duration from 10ms to 1m such as 1s", zero: "commit", parse: durations(10*time.Millisecond, time.Minute, time.ParseDuration)},
+	// Budgets are checked against the rows of the month.
+	"keep_requests": {want: "forever, or a number of days from 31d such as 400d", zero: "forever", parse: durations(31*day, math.MaxInt64, parseDayCount), show: showDays},
 	"size":          {want: wantSize, parse: parseSize},
 
 	"identifier":    matching(`[A-Za-z0-9._-]{1,64}`, "1 to 64 of the characters A-Z a-z 0-9 . _ -"),                  // in URLs and JSON
@@ -77,7 +79,7 @@ var kinds = map[string]kind{
 	"config.Secret": {want: "text", parse: parseSecret},
 
 	"address":    text(parseAddress),
-	"host":       text(parseHost),
+	"host":       textThat(isHost, "the name of a host such as gateway.example.org, without a port"),
 	"network":    {want: wantNetwork, parse: parseNetwork},
 	"origin":     {want: wantOrigin, parse: parseOrigin},
 	"server":     {want: wantServer, isURL: true, parse: parseServer},
@@ -88,8 +90,8 @@ var kinds = map[string]kind{
 	"files":      {want: wantFiles, isURL: true, optional: true, parse: parseFiles},
 	"database":   {want: wantDatabase, isURL: true, optional: true, hidden: true, parse: parseDatabase, show: redactedDatabase},
 	"smtp":       {want: wantSMTP, isURL: true, optional: true, hidden: true, parse: parseSMTP},
-	"sender":     text(parseSender),
-	"helo":       text(parseHelo),
+	"sender":     textThat(isSender, "an e-mail address such as basegate@example.org or Basegate <basegate@example.org>, or nothing"),
+	"helo":       textThat(isHelo, "the name of a host such as gateway.example.org, an address such as [192.0.2.1] or [IPv6:2001:db8::1], or nothing"),
 
 	"weekdays": text(ParseDays),
 	"start":    text(parseStartClock),
@@ -100,7 +102,8 @@ var kinds = map[string]kind{
 // kind returns the kind of a key's values, or of the items of a list; false for a section.
 func (k key) kind() (kind, bool) {
 	if allowed, found := k.tag.Lookup("of"); found {
-		return oneOf(allowed), true
+		isAllowed := func(s string) bool { return slices.Contains(strings.Split(allowed, ", "), s) }
+		return textThat(isAllowed, "one of "+allowed), true
 	}
 	switch name := cmp.Or(k.tag.Get("as"), k.field.Type().String()); name {
 	case "int":
@@ -117,6 +120,10 @@ func (k key) kind() (kind, bool) {
 func (v value) decodeScalar(k kind, field reflect.Value) {
 	s, ok := v.scalar(k)
 	if !ok || k.optional && s.text == "" {
+		return
+	}
+	if k.zero != "" && k.zero == s.text {
+		field.SetZero()
 		return
 	}
 	if k.hidden {
@@ -191,25 +198,19 @@ func text[T any](parse func(string) (T, error)) kind {
 	}}
 }
 
-// matching returns the kind of a text of which a pattern matches all.
-func matching(pattern, want string) kind {
-	compiled := regexp.MustCompile(`^(` + pattern + `)$`)
+// textThat returns the kind of a text for which isAllowed holds.
+func textThat(isAllowed func(string) bool, want string) kind {
 	return text(func(s string) (string, error) {
-		if !compiled.MatchString(s) {
-			return "", fmt.Errorf("%s", want)
+		if !isAllowed(s) {
+			return "", errors.New(want)
 		}
 		return s, nil
 	})
 }
 
-// oneOf returns the kind of a text that is one of a list.
-func oneOf(allowed string) kind {
-	return text(func(s string) (string, error) {
-		if !slices.Contains(strings.Split(allowed, ", "), s) {
-			return "", fmt.Errorf("one of %s", allowed)
-		}
-		return s, nil
-	})
+// matching returns the kind of a text of which a pattern matches all.
+func matching(pattern, want string) kind {
+	return textThat(regexp.MustCompile(`^(`+pattern+`)$`).MatchString, want)
 }
 
 // isPrintable reports whether every character is visible ASCII.
@@ -287,37 +288,7 @@ func parseAge(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// flush is how often commits are flushed to disk.
-var flush = kind{
-	want:  "commit, or a duration from 10ms to 1m such as 1s",
-	parse: durations(10*time.Millisecond, time.Minute, time.ParseDuration),
-	show:  show,
-}
-
-// keepRequests is how long requests are kept: at least a month, since budgets are checked against the rows of the month.
-var keepRequests = kind{
-	want:  "forever, or a number of days from 31d such as 400d",
-	parse: durations(31*day, math.MaxInt64, parseDayCount),
-	show:  func(v reflect.Value) string { return fmt.Sprintf("%dd", v.Int()/int64(day)) },
-}
-
-// withZero returns a kind of durations with a word for 0.
-func withZero(word string, of kind) kind {
-	parse, format := of.parse, of.show
-	of.parse = func(s *scalar) (any, error) {
-		if s.text == word {
-			return time.Duration(0), nil
-		}
-		return parse(s)
-	}
-	of.show = func(v reflect.Value) string {
-		if v.IsZero() {
-			return word
-		}
-		return format(v)
-	}
-	return of
-}
+func showDays(v reflect.Value) string { return fmt.Sprintf("%dd", v.Int()/int64(day)) }
 
 const wantSize = "a size such as 16MiB, 1GB or 65536 (KiB, MiB, GiB, KB, MB, GB or plain bytes), more than 0"
 

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"net"
 	"net/mail"
 	"net/netip"
@@ -31,30 +30,22 @@ func parseSMTP(s *scalar) (any, error) {
 	return &url.URL{Scheme: u.Scheme, Host: net.JoinHostPort(u.Hostname(), port)}, nil
 }
 
-// parseSender checks an e-mail address with or without a name, which may be empty.
-func parseSender(s string) (string, error) {
-	if s == "" {
-		return "", nil
-	}
-	parsed, err := mail.ParseAddress(s)
-	if err != nil || !isPrintable(parsed.Address) || parsed.Address != s && parsed.Name == "" || strings.ContainsFunc(s, unicode.IsControl) {
-		return "", errors.New("an e-mail address such as basegate@example.org or Basegate <basegate@example.org>, or nothing")
-	}
-	return s, nil
+// isSender reports whether a text is an e-mail address with or without a name, or empty.
+func isSender(s string) bool {
+	a, err := mail.ParseAddress(s)
+	return s == "" || err == nil && isPrintable(a.Address) && (a.Address == s || a.Name != "") && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
 var domainName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 
-// parseHelo checks what a mail client calls itself: the name of a host, or an address literal. It may be empty.
-func parseHelo(s string) (string, error) {
+// isHelo reports whether a text is what a mail client may call itself: the name of a host, an address literal or nothing.
+func isHelo(s string) bool {
 	if s == "" || domainName.MatchString(s) && net.ParseIP(s) == nil {
-		return s, nil
+		return true
 	}
 	inner, open := strings.CutPrefix(s, "[")
 	inner, closed := strings.CutSuffix(inner, "]")
 	v6, is6 := strings.CutPrefix(inner, "IPv6:")
-	if a, err := netip.ParseAddr(v6); !open || !closed || err != nil || a.Is6() != is6 || a.Zone() != "" {
-		return "", errors.New("the name of a host such as gateway.example.org, an address such as [192.0.2.1] or [IPv6:2001:db8::1], or nothing")
-	}
-	return s, nil
+	a, err := netip.ParseAddr(v6)
+	return open && closed && err == nil && a.Is6() == is6 && a.Zone() == ""
 }

@@ -36,12 +36,7 @@ func isPort(text string, minimum uint64) bool {
 	return err == nil && n >= minimum
 }
 
-func parseHost(s string) (string, error) {
-	if s == "" || !isPrintable(s) || strings.ContainsAny(s, ":/@?#[]*") {
-		return "", errors.New("the name of a host such as gateway.example.org, without a port")
-	}
-	return s, nil
-}
+func isHost(s string) bool { return s != "" && isPrintable(s) && !strings.ContainsAny(s, ":/@?#[]*") }
 
 var errPort = errors.New("a port is from 1 to 65535")
 

@@ -14,7 +14,8 @@ import (
 // Postgres reports whether the database is PostgreSQL's, which several gateways may share.
 func (d *Database) Postgres() bool { return d.URL != Secret{} }
 
-// Location returns the path of the file, or the URL without its password, for people.
+// Location returns the path of the file, or the URL, for people. Of the URL, the password is masked, and so are the
+// parameters that are not known to hold none.
 func (d *Database) Location() string {
 	if !d.Postgres() {
 		return d.Path
@@ -23,14 +24,8 @@ func (d *Database) Location() string {
 	if err != nil {
 		return masked
 	}
-	return redactURL(u)
-}
-
-// redactURL returns a URL with its passwords masked. Parameters are shown if they are known to hold none.
-func redactURL(u *url.URL) string {
-	shown := *u
 	if _, has := u.User.Password(); has {
-		shown.User = url.UserPassword(u.User.Username(), masked)
+		u.User = url.UserPassword(u.User.Username(), masked)
 	}
 	query := u.Query()
 	for name := range query {
@@ -38,8 +33,8 @@ func redactURL(u *url.URL) string {
 			query.Set(name, masked)
 		}
 	}
-	shown.RawQuery = query.Encode()
-	return strings.NewReplacer(url.QueryEscape(masked), masked).Replace(shown.String())
+	u.RawQuery = query.Encode()
+	return strings.ReplaceAll(u.String(), url.QueryEscape(masked), masked)
 }
 
 // publicParameters are the parameters of a connection that hold no secret, and are often set.
