@@ -38,8 +38,7 @@ type Settings struct {
 	IdleInTx         time.Duration // of a transaction without a statement; default 5 s
 	Unacknowledged   time.Duration // of data that the client does not acknowledge; default 5 s
 
-	Unfinished bool   // accept a database to which an unfinished copy is being made
-	Moved      func() // called the first time that a new connection ends those to another server; may be nil
+	Moved func() // called the first time that a new connection ends those to another server; may be nil
 }
 
 // The defaults of Settings.
@@ -76,14 +75,10 @@ const Now = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
 // DB is a database. It is safe for concurrent use.
 type DB struct {
-	config     *pgx.ConnConfig // its RuntimeParams are set by beginSession
-	pool       *pgxpool.Pool
-	primary    *primary
-	unfinished bool // Settings.Unfinished
+	config  *pgx.ConnConfig // its RuntimeParams are set by beginSession
+	pool    *pgxpool.Pool
+	primary *primary
 }
-
-// ErrUnfinished is returned by Open if a copy to the database was begun and is not complete.
-var ErrUnfinished = errors.New("a copy to this database is not complete: run the same basegate database copy again")
 
 // ErrPooler is returned by Open behind a pooler in transaction mode.
 var ErrPooler = errors.New("a pooler in transaction mode (pool_mode of PgBouncer) is before PostgreSQL, through which notifications and " +
@@ -103,7 +98,7 @@ func Open(ctx context.Context, s Settings) (*DB, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.apply(poolConfig.ConnConfig)
-	db := &DB{config: poolConfig.ConnConfig, primary: newPrimary(ctx, s.Moved), unfinished: s.Unfinished}
+	db := &DB{config: poolConfig.ConnConfig, primary: newPrimary(ctx, s.Moved)}
 	// The end of an epoch may concern many requests.
 	poolConfig.ConnConfig = db.session(map[string]string{"statement_timeout": milliseconds(poolStatementTimeout)})
 	poolConfig.MaxConns, poolConfig.MinConns = PoolSize, 0
@@ -214,19 +209,7 @@ func (db *DB) check(ctx context.Context) error {
 	if encoding := conn.PgConn().ParameterStatus("server_encoding"); encoding != "UTF8" {
 		return fmt.Errorf("the database's encoding is %s: make it with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)
 	}
-	if err := db.checkNotifications(ctx, conn); err != nil { // before any prepared statement, of which a pooler may have one already
-		return err
-	}
-	if !db.unfinished {
-		var copying bool
-		if err := conn.QueryRow(ctx, "SELECT to_regclass('database_copy') IS NOT NULL").Scan(&copying); err != nil {
-			return fmt.Errorf("look for an unfinished copy: %w", err)
-		}
-		if copying {
-			return ErrUnfinished
-		}
-	}
-	return nil
+	return db.checkNotifications(ctx, conn) // before any prepared statement, of which a pooler may have one already
 }
 
 // notificationTimeout limits the wait for a notification to oneself.
