@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -32,12 +33,11 @@ const (
 )
 
 var (
-	errDifferent      = errors.New("responses differ, see the report")
-	errNothing        = errors.New("the budget allows no comparison; raise --budget")
-	errUnknownModel   = errors.New("there is no such model in the configuration")
-	errVerifyBudget   = errors.New("--budget must be a number of tokens over 0")
-	errTwoFormats     = errors.New("--json and --markdown exclude each other")
-	errKeyNotAccepted = errors.New("the gateway does not accept the temporary key; does it run on this configuration's database?")
+	errDifferent    = errors.New("responses differ, see the report")
+	errNothing      = errors.New("the budget allows no comparison; raise --budget")
+	errUnknownModel = errors.New("there is no such model in the configuration")
+	errVerifyBudget = errors.New("--budget must be a number of tokens over 0")
+	errTwoFormats   = errors.New("--json and --markdown exclude each other")
 )
 
 // verifyFlags are the flags of verify.
@@ -169,10 +169,7 @@ func runWithKey(cmd *cobra.Command, s parity.Settings) (report *parity.Report, e
 			_, revokeErr := store.Keys.Revoke(context.WithoutCancel(ctx), key.ID)
 			err = errors.Join(err, revokeErr)
 		}()
-		s.Gateway.Key = secret
-		if err := waitForKey(ctx, s); err != nil {
-			return err
-		}
+		s.Gateway.Key, s.KeyWait = secret, keyTimeout
 		report, err = parity.Run(ctx, s)
 		return err
 	})
@@ -188,38 +185,6 @@ func createVerifyKey(ctx context.Context, store *identity.Store, s parity.Settin
 	return store.Keys.Create(ctx, identity.NewKey{
 		Email: verifyEmail, Name: "verify " + s.Model, Caps: quota.Caps{MonthTotal: quota.Limit(s.Budget)},
 	})
-}
-
-// waitForKey waits until the running gateway accepts the new key. Only a refused key is waited for; parity.Run reports
-// every other problem.
-func waitForKey(ctx context.Context, s parity.Settings) error {
-	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
-	defer cancel()
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
-	client := &http.Client{Transport: s.Transport}
-	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Gateway.URL+"/v1/models", http.NoBody)
-		if err != nil {
-			return fmt.Errorf("ask the gateway: %w", err)
-		}
-		request.Header.Set("Authorization", "Bearer "+s.Gateway.Key)
-		response, err := client.Do(request)
-		if err != nil {
-			return fmt.Errorf("ask the gateway: %w", err)
-		}
-		if err := response.Body.Close(); err != nil {
-			return fmt.Errorf("close response: %w", err)
-		}
-		if response.StatusCode != http.StatusUnauthorized {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errKeyNotAccepted
-		case <-poll.C:
-		}
-	}
 }
 
 func printParity(cmd *cobra.Command, f verifyFlags, report *parity.Report) error {
@@ -238,7 +203,7 @@ func printParity(cmd *cobra.Command, f verifyFlags, report *parity.Report) error
 		return err
 	case report.Count(parity.Different) > 0:
 		return errDifferent
-	case skipped > 0 && skipped == report.Comparisons():
+	case skipped > 0 && report.Count(parity.Identical, parity.Documented, parity.Nondeterministic) == 0:
 		return errNothing
 	case skipped > 0:
 		fmt.Fprintf(cmd.ErrOrStderr(), "%d comparisons were skipped; raise --budget to make them\n", skipped)
@@ -247,11 +212,12 @@ func printParity(cmd *cobra.Command, f verifyFlags, report *parity.Report) error
 }
 
 func printParityTable(cmd *cobra.Command, report *parity.Report) error {
-	var rows [][]string
-	for _, row := range report.Rows {
-		rows = append(rows, []string{row.Name, row.Prompt, row.Plain.String(), row.Stream.String(), dash(row.Remarks())})
+	columns := strings.Fields(strings.ToUpper(strings.Join(parity.Columns, " ")))
+	rows := report.Table()
+	for _, row := range rows {
+		row[4] = dash(row[4])
 	}
-	if err := printTable(cmd, []string{"CASE", "PROMPT", "PLAIN", "STREAMED", "REMARK"}, rows); err != nil {
+	if err := printTable(cmd, columns, rows); err != nil {
 		return err
 	}
 	for _, b := range report.Backends {

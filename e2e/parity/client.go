@@ -13,11 +13,11 @@ import (
 	"github.com/tidwall/gjson"
 )
 
+// Limits of a response, and of a request from its begin to the end of its response.
 const (
-	// maxResponse limits a response, in bytes.
-	maxResponse = 64 << 20
-	// responseTimeout limits a request from its begin to the end of its response.
+	maxResponse     = 64 << 20
 	responseTimeout = 10 * time.Minute
+	inspectTimeout  = 30 * time.Second // of a question to a server about itself
 )
 
 var (
@@ -28,14 +28,14 @@ var (
 // client sends requests to backends and to the gateway.
 type client struct{ http http.Client }
 
-// complete sends a completion request and reads the whole response, whatever its status.
-func (c *client) complete(ctx context.Context, to Endpoint, body string) (observation, error) {
-	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
-	defer cancel()
-	return c.do(ctx, to, http.MethodPost, "/v1/completions", body)
-}
-
+// do sends a request and reads the whole response, whatever its status.
 func (c *client) do(ctx context.Context, to Endpoint, method, path, body string) (observation, error) {
+	limit := inspectTimeout
+	if path == "/v1/completions" {
+		limit = responseTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, to.URL+path, strings.NewReader(body))
 	if err != nil {
 		return observation{}, fmt.Errorf("request %s: %w", path, err)
@@ -50,54 +50,56 @@ func (c *client) do(ctx context.Context, to Endpoint, method, path, body string)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1)) //nolint:forbidigo // bounded
+	if err == nil && len(text) > maxResponse {
+		err = errTooLarge
+	}
 	if err != nil {
 		return observation{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	if len(text) > maxResponse {
-		return observation{}, fmt.Errorf("read %s: %w", path, errTooLarge)
-	}
-	return observation{response.StatusCode, response.Header.Get("Content-Type"), string(text)}, nil
+	return observe(response.StatusCode, response.Header.Get("Content-Type"), string(text)), nil
 }
-
-// inspectTimeout limits each request to a server about itself.
-const inspectTimeout = 30 * time.Second
 
 // inspect returns what a backend reports about itself, or an error if it does not serve the checkpoint.
 func (c *client) inspect(ctx context.Context, b Endpoint, checkpoint string) (Backend, error) {
-	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
-	defer cancel()
+	info := Backend{Name: b.Name}
 	models, err := c.do(ctx, b, http.MethodGet, "/v1/models", "")
 	if err != nil {
-		return Backend{}, fmt.Errorf("%s does not answer", b.Name) //nolint:err113 // the cause has the address
+		return info, fmt.Errorf("%s does not answer", b.Name) //nolint:err113 // the cause has the address
 	}
-	var info Backend
-	served := false
-	for _, m := range gjson.Get(models.body, "data").Array() {
-		if m.Get("id").Str == checkpoint {
-			info.MaxModelLen, served = m.Get("max_model_len").Int(), true
-		}
-	}
-	if !served {
+	served := gjson.Get(models.parts[0], "data.#(id=="+encode(checkpoint)+")")
+	if !served.Exists() {
 		return info, fmt.Errorf("%w of %s to /v1/models: status %d, and %s is not listed", errAnswer, b.Name, models.status, checkpoint)
 	}
+	info.MaxModelLen = served.Get("max_model_len").Int()
 	if version, err := c.do(ctx, b, http.MethodGet, "/version", ""); err == nil {
-		info.Version = gjson.Get(version.body, "version").Str
+		info.Version = gjson.Get(version.parts[0], "version").Str
 	}
 	return info, nil
 }
 
-// checkServed returns an error unless the gateway lists the model to the key.
-func (c *client) checkServed(ctx context.Context, gateway Endpoint, model string) error {
-	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
-	defer cancel()
-	o, err := c.do(ctx, gateway, http.MethodGet, "/v1/models/"+model, "")
-	if err != nil {
-		return err
+// keyPause is the time between two questions whether the gateway knows a new key.
+const keyPause = 50 * time.Millisecond
+
+// checkServed returns an error unless the gateway lists the model to the key. It waits until the key is accepted.
+func (c *client) checkServed(ctx context.Context, gateway Endpoint, model string, wait time.Duration) error {
+	pause := time.NewTicker(keyPause)
+	defer pause.Stop()
+	for deadline := time.Now().Add(wait); ; {
+		o, err := c.do(ctx, gateway, http.MethodGet, "/v1/models/"+model, "")
+		switch {
+		case err != nil:
+			return err
+		case o.status == http.StatusOK:
+			return nil
+		case o.status != http.StatusUnauthorized || time.Now().After(deadline):
+			return fmt.Errorf("%w to /v1/models/%s: %d %s", errAnswer, model, o.status, o.errorObject().Get("code").Str)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-pause.C:
+		}
 	}
-	if o.status != http.StatusOK {
-		return fmt.Errorf("%w to /v1/models/%s: %d %s", errAnswer, model, o.status, o.errorObject().Get("code").Str)
-	}
-	return nil
 }
 
 // fallbackIDs stand for a text if the backend has no /tokenize. Every vocabulary has them.
@@ -105,16 +107,14 @@ var fallbackIDs = []int64{40, 41, 42, 43}
 
 // tokenize returns the token ids of a text.
 func (c *client) tokenize(ctx context.Context, b Endpoint, checkpoint, text string) []int64 {
-	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
-	defer cancel()
 	body := fmt.Sprintf(`{"model": %s, "prompt": %s, "add_special_tokens": false}`, encode(checkpoint), encode(text))
 	o, err := c.do(ctx, b, http.MethodPost, "/tokenize", body)
 	if err != nil || o.status != http.StatusOK {
 		return fallbackIDs
 	}
-	var ids []int64
-	if err := json.Unmarshal([]byte(gjson.Get(o.body, "tokens").Raw), &ids); err != nil || len(ids) < 2 {
+	var answer struct{ Tokens []int64 }
+	if err := json.Unmarshal([]byte(o.parts[0]), &answer); err != nil || len(answer.Tokens) < 2 {
 		return fallbackIDs
 	}
-	return ids
+	return answer.Tokens
 }

@@ -21,7 +21,7 @@ type documented struct {
 // document returns the documented edits of a request. Without any, members equals the request's and there are no remarks.
 // guided says that the backends have the fields of vLLM before 0.11 for structured output.
 func document(r *request, guided bool) documented {
-	body := gjson.Parse(r.body("m"))
+	body := r.asJSON
 	d := documented{}
 	edits := map[string]string{} // an empty value removes the member
 	body.ForEach(func(name, value gjson.Result) bool {
@@ -66,7 +66,7 @@ func (d *documented) documentBestOf(r *request, body gjson.Result, edits map[str
 		extra = append(extra, `"logprobs": 0`)
 	}
 	d.transform = append(d.transform, func(o *observation) {
-		o.body = chooseBest(o.body, bestOf, n, r.prompt.count, hasLogprobs, body.Get("echo").Bool())
+		o.parts[0] = chooseBest(o.parts[0], bestOf, n, r.prompt.count, hasLogprobs, body.Get("echo").Bool())
 	})
 	return extra
 }

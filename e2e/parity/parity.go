@@ -8,6 +8,7 @@
 package parity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,15 +27,15 @@ type Endpoint struct {
 type Settings struct {
 	Gateway    Endpoint
 	Backends   []Endpoint
-	Model      string // the id that the gateway's clients use
-	Checkpoint string // the name that the backends serve it under
-	Budget     int64  // the run uses at most this many tokens
-	MaxScored  int64  // max_scored_prompt_tokens of the model; 0: no limit
-	Version    string // of the gateway, for the report
+	Model      string        // the id that the gateway's clients use
+	Checkpoint string        // the name that the backends serve it under
+	Budget     int64         // the run uses at most this many tokens
+	MaxScored  int64         // max_scored_prompt_tokens of the model; 0: no limit
+	Version    string        // of the gateway, for the report
+	KeyWait    time.Duration // until the gateway accepts a key that is new
 	Transport  http.RoundTripper
 	Cases      []Case             // empty: Matrix
 	Progress   func(done, of int) // called after each case; may be nil
-	Now        func() time.Time   // nil: time.Now
 }
 
 // maxRounds limits how often a case is sent if the responses differ, because a backend may be nondeterministic.
@@ -49,13 +50,12 @@ var (
 
 // Run sends the matrix and returns the report. The error may be ErrNoBackend or ErrGateway.
 func Run(ctx context.Context, s Settings) (*Report, error) {
-	if s.Now == nil {
-		s.Now = time.Now
-	}
 	if len(s.Cases) == 0 {
 		s.Cases = Matrix()
 	}
-	r := &runner{settings: s, client: &client{http.Client{Transport: s.Transport}}, report: newReport(s)}
+	r := &runner{settings: s, client: &client{http.Client{Transport: s.Transport}}, report: &Report{
+		Model: s.Model, Checkpoint: s.Checkpoint, Gateway: s.Version, Time: time.Now().UTC().Truncate(time.Second), Budget: s.Budget,
+	}}
 	if err := r.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func Run(ctx context.Context, s Settings) (*Report, error) {
 			s.Progress(i+1, len(s.Cases))
 		}
 	}
-	r.report.Spent, r.report.Duration = r.spent, s.Now().Sub(r.report.Time).Round(time.Second).Seconds()
+	r.report.Spent, r.report.Duration = r.spent, time.Since(r.report.Time).Round(time.Second).Seconds()
 	return r.report, nil
 }
 
@@ -94,13 +94,12 @@ func (r *runner) prepare(ctx context.Context) error {
 		} else {
 			r.backends = append(r.backends, b)
 		}
-		info.Name = b.Name
 		r.report.Backends = append(r.report.Backends, info)
 	}
 	if len(r.backends) == 0 {
 		return fmt.Errorf("%w: %s", ErrNoBackend, r.report.Backends[0].Problem)
 	}
-	if err := r.client.checkServed(ctx, r.settings.Gateway, r.settings.Model); err != nil {
+	if err := r.client.checkServed(ctx, r.settings.Gateway, r.settings.Model, r.settings.KeyWait); err != nil {
 		return fmt.Errorf("%w: %w", ErrGateway, err)
 	}
 	r.ids = r.client.tokenize(ctx, r.backends[0], r.settings.Checkpoint, shortText)
@@ -110,26 +109,18 @@ func (r *runner) prepare(ctx context.Context) error {
 
 // runCase compares a case in each of its modes.
 func (r *runner) runCase(ctx context.Context, c Case) error {
-	row := Row{Name: c.Name, Prompt: c.Prompt}
-	if row.Prompt == "" {
-		row.Prompt = "text"
-	}
-	for _, stream := range []bool{false, true} {
+	row := Row{Name: c.Name, Prompt: cmp.Or(c.Prompt, "text")}
+	for mode, result := range []**Result{&row.Plain, &row.Stream} {
+		stream := mode == 1
 		if stream && c.Modes == PlainOnly || !stream && c.Modes == StreamOnly {
 			continue
 		}
 		request, err := newRequest(c, stream, r.prompts, r.ids)
-		if err != nil {
-			return err
+		if err == nil {
+			*result, err = r.compare(ctx, request)
 		}
-		result, err := r.compare(ctx, request)
 		if err != nil {
 			return fmt.Errorf("case %q: %w", c.Name, err)
-		}
-		if stream {
-			row.Stream = result
-		} else {
-			row.Plain = result
 		}
 	}
 	r.report.Rows = append(r.report.Rows, row)
@@ -140,19 +131,20 @@ func (r *runner) runCase(ctx context.Context, c Case) error {
 var errBudget = errors.New("the budget does not allow another request")
 
 // send sends a request, after its worst case has been reserved, and replaces the reservation by the tokens used.
-func (r *runner) send(ctx context.Context, to Endpoint, body string, worst int64) (observation, error) {
+func (r *runner) send(ctx context.Context, to Endpoint, body string, worst int64) (*observation, error) {
 	if r.spent+worst > r.settings.Budget {
-		return observation{}, errBudget
+		return nil, errBudget
 	}
 	r.spent += worst
-	o, err := r.client.complete(ctx, to, body)
+	o, err := r.client.do(ctx, to, http.MethodPost, "/v1/completions", body)
 	if err != nil {
-		return observation{}, fmt.Errorf("%s: %w", to.Name, err)
+		return nil, fmt.Errorf("%s: %w", to.Name, err)
 	}
 	if total, known := o.usage(); known {
 		r.spent -= worst - min(worst, total)
 	} else if o.status >= http.StatusBadRequest && o.status < http.StatusInternalServerError {
 		r.spent -= worst
 	}
-	return o.normalize(), nil
+	o.normalize()
+	return &o, nil
 }

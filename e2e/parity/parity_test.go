@@ -207,7 +207,7 @@ func TestChangedResponseIsReported(t *testing.T) {
 		{"a member is missing", plainCase, replace(`"stop_reason":null,`, ""), "choices.0.stop_reason is missing"},
 		{"a member is additional", plainCase, replace(`"index":0,`, `"index":0,"extra":1,`), "choices.0.extra is additional"},
 		{"another value", plainCase, replace(`"finish_reason":"length"`, `"finish_reason":"stop"`), "choices.0.finish_reason has another value"},
-		{"a space", plainCase, replace(`"index":0`, `"index": 0`), "choices.0 has its members in another order or spelled in other bytes"},
+		{"a space", plainCase, replace(`"index":0`, `"index": 0`), "its members are in another order or spelled in other bytes"},
 		{"not JSON", plainCase, func(text string) string { return text[:len(text)-1] }, ""},
 		{"an event is missing", streamCase, func(text string) string { return text[strings.Index(text, "\n\n")+2:] }, ""},
 		{"no usage", streamCase, replace(`"usage":{`, `"usages":{`), "usage is missing"},

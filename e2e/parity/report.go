@@ -3,6 +3,8 @@ package parity
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -54,23 +56,11 @@ type Result struct {
 	Remark  string  `json:"remark,omitempty"`
 }
 
-func newReport(s Settings) *Report {
-	return &Report{
-		Model: s.Model, Checkpoint: s.Checkpoint, Gateway: s.Version, Time: s.Now().UTC().Truncate(time.Second), Budget: s.Budget,
-	}
-}
-
-// Count returns the number of comparisons with a verdict.
-func (r *Report) Count(v Verdict) int { return r.count(func(have Verdict) bool { return have == v }) }
-
-// Comparisons returns the number of comparisons.
-func (r *Report) Comparisons() int { return r.count(func(Verdict) bool { return true }) }
-
-func (r *Report) count(matches func(Verdict) bool) int {
-	n := 0
+// Count returns the number of comparisons with one of the verdicts.
+func (r *Report) Count(verdicts ...Verdict) (n int) {
 	for _, row := range r.Rows {
 		for _, result := range []*Result{row.Plain, row.Stream} {
-			if result != nil && matches(result.Verdict) {
+			if result != nil && slices.Contains(verdicts, result.Verdict) {
 				n++
 			}
 		}
@@ -91,19 +81,20 @@ func (r *Report) Summary() string {
 
 // Remarks returns the remarks of a row, once if both modes have the same.
 func (r Row) Remarks() string {
-	var all []string
-	for _, part := range []struct {
-		mode   string
-		result *Result
-	}{{"plain", r.Plain}, {"streamed", r.Stream}} {
-		if part.result != nil && part.result.Remark != "" {
-			all = append(all, part.mode+": "+part.result.Remark)
-		}
+	var plain, streamed string
+	if r.Plain != nil && r.Plain.Remark != "" {
+		plain = "plain: " + r.Plain.Remark
 	}
-	if len(all) == 2 && r.Plain.Remark == r.Stream.Remark {
+	if r.Stream != nil && r.Stream.Remark != "" {
+		streamed = "streamed: " + r.Stream.Remark
+	}
+	switch {
+	case plain == "" || streamed == "":
+		return plain + streamed
+	case r.Plain.Remark == r.Stream.Remark:
 		return r.Plain.Remark
 	}
-	return strings.Join(all, "; ")
+	return plain + "; " + streamed
 }
 
 // String returns the verdict; "-" if the mode was not sent.
@@ -114,33 +105,49 @@ func (r *Result) String() string {
 	return string(r.Verdict)
 }
 
+// Columns are the heads of the table of cases.
+var Columns = []string{"case", "prompt", "plain", "streamed", "remark"}
+
+// Table returns the rows of the table of cases.
+func (r *Report) Table() (rows [][]string) {
+	for _, row := range r.Rows {
+		rows = append(rows, []string{row.Name, row.Prompt, row.Plain.String(), row.Stream.String(), row.Remarks()})
+	}
+	return rows
+}
+
 // WriteMarkdown writes the report as a section with tables, without a heading.
 func (r *Report) WriteMarkdown(w io.Writer) error {
-	var out strings.Builder
-	fmt.Fprintf(&out, "Model `%s` (`%s`), gateway %s, %s.\n\n", r.Model, r.Checkpoint, r.Gateway, r.Time.Format("2006-01-02 15:04 UTC"))
-	out.WriteString("| backend | vLLM | context | |\n|---|---|---|---|\n")
+	var backends [][]string
 	for _, b := range r.Backends {
-		fmt.Fprintf(&out, "| %s | %s | %d | %s |\n", cell(b.Name), cell(b.Version), b.MaxModelLen, cell(b.Problem))
+		backends = append(backends, []string{b.Name, b.Version, strconv.FormatInt(b.MaxModelLen, 10), b.Problem})
 	}
-	fmt.Fprintf(&out, "\n%s. At most %d tokens used, of a budget of %d.\n\n", r.Summary(), r.Spent, r.Budget)
-	out.WriteString("| case | prompt | plain | streamed | remark |\n|---|---|---|---|---|\n")
-	for _, row := range r.Rows {
-		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n",
-			cell(row.Name), cell(row.Prompt), mark(row.Plain), mark(row.Stream), cell(row.Remarks()))
+	cases := r.Table()
+	for _, row := range cases {
+		for i, text := range row {
+			if text == string(Different) {
+				row[i] = "**" + text + "**"
+			}
+		}
 	}
-	if _, err := io.WriteString(w, out.String()); err != nil {
+	_, err := fmt.Fprintf(w, "Model `%s` (`%s`), gateway %s, %s.\n\n%s\n%s. At most %d tokens used, of a budget of %d.\n\n%s",
+		r.Model, r.Checkpoint, r.Gateway, r.Time.Format("2006-01-02 15:04 UTC"),
+		markdownTable([]string{"backend", "vLLM", "context", ""}, backends), r.Summary(), r.Spent, r.Budget, markdownTable(Columns, cases))
+	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
 }
 
-// mark returns a verdict for a table, with emphasis if it is a defect.
-func mark(r *Result) string {
-	if r != nil && r.Verdict == Different {
-		return "**" + string(r.Verdict) + "**"
+func markdownTable(columns []string, rows [][]string) string {
+	var out strings.Builder
+	head := strings.ReplaceAll("| "+strings.Join(columns, " | ")+" |", "  ", " ")
+	out.WriteString(head + "\n|" + strings.Repeat("---|", len(columns)) + "\n")
+	for _, row := range rows {
+		for _, text := range row {
+			out.WriteString("| " + strings.NewReplacer("|", `\|`, "\n", " ").Replace(text) + " ")
+		}
+		out.WriteString("|\n")
 	}
-	return r.String()
+	return out.String()
 }
-
-// cell returns a text that does not break a Markdown table.
-func cell(text string) string { return strings.NewReplacer("|", `\|`, "\n", " ").Replace(text) }

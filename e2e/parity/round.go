@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
+
+// responses are those of the backends, by name, to the same request.
+type responses map[string][]*observation
 
 // comparison collects the responses to one request until a verdict is possible.
 type comparison struct {
@@ -14,22 +18,19 @@ type comparison struct {
 	documented documented
 	edited     bool // the documented request differs from the request
 
-	direct   map[string][]observation // of the backends by name, to the request as it is
-	expected map[string][]observation // of the backends, to the documented request, transformed
-	gateway  []observation
+	direct   responses // to the request as it is
+	expected responses // to the documented request, transformed
+	through  *observation
 }
 
 // compare sends a request to the backends and through the gateway, and again while the responses differ.
 func (r *runner) compare(ctx context.Context, q *request) (*Result, error) {
 	d := document(q, r.haveGuidedFields())
-	c := &comparison{
-		request: q, documented: d, edited: len(d.remarks) > 0,
-		direct: map[string][]observation{}, expected: map[string][]observation{},
-	}
+	c := &comparison{request: q, documented: d, edited: len(d.remarks) > 0, direct: responses{}, expected: responses{}}
 	for range maxRounds {
 		result, err := r.round(ctx, c)
 		if errors.Is(err, errBudget) {
-			return &Result{Verdict: Skipped, Remark: err.Error()}, nil
+			return &Result{Skipped, err.Error()}, nil
 		}
 		if err != nil || result != nil {
 			return result, err
@@ -47,62 +48,51 @@ func (r *runner) haveGuidedFields() bool {
 	})
 }
 
-// lacksField is the remark of a field that the gateway refuses because of the backends' version.
-const lacksField = "the backends' version lacks the field"
-
-// tooLongToScore is the remark of a prompt over max_scored_prompt_tokens, which vLLM does not have.
-const tooLongToScore = "the prompt to be scored exceeds max_scored_prompt_tokens"
-
 // mayRefuseScored reports whether the gateway may refuse the request by max_scored_prompt_tokens.
 func (r *runner) mayRefuseScored(q *request) bool {
 	return r.settings.MaxScored > 0 && q.prompt.maxTokens > r.settings.MaxScored && q.scored()
 }
 
 // round sends the request once to each backend and once through the gateway. The result is nil if another round is needed.
-func (r *runner) round(ctx context.Context, c *comparison) (*Result, error) {
+func (r *runner) round(ctx context.Context, c *comparison) (result *Result, err error) {
 	q := c.request
-	through, err := r.send(ctx, r.settings.Gateway, q.body(r.settings.Model), q.worstCase())
-	if err != nil {
+	if c.through, err = r.send(ctx, r.settings.Gateway, q.body(r.settings.Model, q.members), q.worstCase()); err != nil {
 		return nil, err
 	}
-	c.gateway = append(c.gateway, through)
 	switch {
-	case q.Refused && refuses(through, ""):
-		return &Result{Verdict: Documented, Remark: "refused by the gateway: invalid_request"}, nil
+	case q.Refused && refuses(c.through, ""):
+		return &Result{Documented, "refused by the gateway: invalid_request"}, nil
 	case q.Refused:
-		return &Result{Verdict: Different, Remark: "the gateway must refuse it with 400 invalid_request" + describeCode(through)}, nil
-	case q.MayRefuse != "" && refuses(through, q.MayRefuse):
-		return &Result{Verdict: Documented, Remark: "refused by the gateway: " + lacksField}, nil
-	case r.mayRefuseScored(q) && refuses(through, "prompt"):
-		return &Result{Verdict: Documented, Remark: "refused by the gateway: " + tooLongToScore}, nil
+		return &Result{Different, "the gateway must refuse it with 400 invalid_request" + describeCode(c.through)}, nil
+	case q.MayRefuse != "" && refuses(c.through, q.MayRefuse):
+		return &Result{Documented, "refused by the gateway: the backends' version lacks the field"}, nil
+	case r.mayRefuseScored(q) && refuses(c.through, "prompt"):
+		return &Result{Documented, "refused by the gateway: the prompt to be scored exceeds max_scored_prompt_tokens"}, nil
 	}
 	if !q.unboundedAsWritten() {
-		if err := r.sendDirect(ctx, c.direct, q.body(r.settings.Checkpoint), q, nil); err != nil {
+		if err := r.sendDirect(ctx, c.direct, q, q.members, nil); err != nil {
 			return nil, err
 		}
 	}
 	if result := c.match(); result != nil || !c.edited {
 		return result, nil
 	}
-	body := q.bodyWith(r.settings.Checkpoint, c.documented.members)
-	if err := r.sendDirect(ctx, c.expected, body, q, c.documented.transform); err != nil {
+	if err := r.sendDirect(ctx, c.expected, q, c.documented.members, c.documented.transform); err != nil {
 		return nil, err
 	}
 	return c.match(), nil
 }
 
-// sendDirect sends a body to each backend and collects the responses, transformed if they are no errors.
-func (r *runner) sendDirect(
-	ctx context.Context, into map[string][]observation, body string, q *request, transform []func(*observation),
-) error {
+// sendDirect sends a request to each backend and collects the responses, transformed if they are no errors.
+func (r *runner) sendDirect(ctx context.Context, into responses, q *request, members string, transform []func(*observation)) error {
 	for _, b := range r.backends {
-		o, err := r.send(ctx, b, body, q.worstCase())
+		o, err := r.send(ctx, b, q.body(r.settings.Checkpoint, members), q.worstCase())
 		if err != nil {
 			return err
 		}
 		for _, apply := range transform {
 			if !o.failed() {
-				apply(&o)
+				apply(o)
 			}
 		}
 		into[b.Name] = append(into[b.Name], o)
@@ -110,25 +100,25 @@ func (r *runner) sendDirect(
 	return nil
 }
 
-// match returns the verdict if one of the gateway's responses is that of a backend, or its documented form.
+// match returns the verdict if the gateway's response is that of a backend, or its documented form.
 func (c *comparison) match() *Result {
-	through := c.gateway[len(c.gateway)-1]
-	for _, o := range flatten(c.direct) {
-		if !through.failed() && equal(o, through) {
-			return &Result{Verdict: Identical}
+	direct, expected := c.direct.all(), c.expected.all()
+	if !c.through.failed() {
+		same := func(o *observation) bool { return equal(o, c.through) }
+		switch {
+		case slices.ContainsFunc(direct, same):
+			return &Result{Identical, ""}
+		case slices.ContainsFunc(expected, same):
+			return &Result{Documented, strings.Join(c.documented.remarks, "; ")}
 		}
+		return nil
 	}
-	for _, o := range flatten(c.expected) {
-		if !through.failed() && equal(o, through) {
-			return &Result{Verdict: Documented, Remark: strings.Join(c.documented.remarks, "; ")}
-		}
-	}
-	for _, o := range slices.Concat(flatten(c.expected), flatten(c.direct)) {
-		if !through.failed() || !o.failed() {
+	for _, o := range append(expected, direct...) {
+		if !o.failed() {
 			continue
 		}
-		if remark, ok := acceptsError(o, through); ok {
-			return &Result{Verdict: Documented, Remark: remark}
+		if remark, ok := acceptsError(o, c.through); ok {
+			return &Result{Documented, remark}
 		}
 	}
 	return nil
@@ -140,40 +130,36 @@ func (c *comparison) failure() *Result {
 	if c.edited {
 		reference = c.expected
 	}
-	q, through := c.request, c.gateway[len(c.gateway)-1]
-	direct := flatten(reference)
-	if varies(reference) && q.stream && slices.ContainsFunc(direct, func(o observation) bool {
-		return !o.failed() && !through.failed() && o.complete() == through.complete() && o.merge() == through.merge()
-	}) {
-		return &Result{Verdict: Nondeterministic, Remark: "the backend splits the same tokens into events differently each time"}
+	direct := reference.all()
+	if reference.vary() {
+		for _, o := range direct {
+			if equivalent(o, c.through) {
+				return &Result{Nondeterministic, "the backend splits the same tokens into events differently each time"}
+			}
+		}
+		for _, o := range direct {
+			if o.failed() == c.through.failed() && maps.Equal(o.shape(), c.through.shape()) {
+				return &Result{Nondeterministic, "the backend's own responses differ; all members are present"}
+			}
+		}
 	}
-	if varies(reference) && slices.ContainsFunc(direct, func(o observation) bool {
-		return o.failed() == through.failed() && slices.Equal(shape(o), shape(through))
-	}) {
-		return &Result{Verdict: Nondeterministic, Remark: "the backend's own responses differ; all members are present"}
+	if c.through.failed() && direct[0].failed() {
+		remark, _ := acceptsError(direct[0], c.through)
+		return &Result{Different, remark}
 	}
-	if through.failed() && direct[0].failed() {
-		remark, _ := acceptsError(direct[0], through)
-		return &Result{Verdict: Different, Remark: remark}
-	}
-	return &Result{Verdict: Different, Remark: difference(direct[0], through)}
+	return &Result{Different, difference(direct[0], c.through)}
 }
 
-// varies reports whether a backend has sent different responses to the same request.
-func varies(responses map[string][]observation) bool {
-	for _, list := range responses {
-		for _, o := range list[1:] {
-			if !equal(list[0], o) {
-				return true
-			}
+// vary reports whether a backend has sent different responses.
+func (r responses) vary() bool {
+	for _, list := range r {
+		if slices.ContainsFunc(list, func(o *observation) bool { return !equal(list[0], o) }) {
+			return true
 		}
 	}
 	return false
 }
 
-func flatten(responses map[string][]observation) (all []observation) {
-	for _, list := range responses {
-		all = append(all, list...)
-	}
-	return all
+func (r responses) all() []*observation {
+	return slices.Concat(slices.Collect(maps.Values(r))...)
 }
