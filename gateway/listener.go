@@ -89,7 +89,7 @@ func bind(ctx context.Context, name, address string, maxFiles int) (net.Listener
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s (%s): %w", address, name, err)
 	}
-	return newReservingListener(socket, maxFiles), nil
+	return newFDLimitListener(socket, maxFiles), nil
 }
 
 // start serves connections until stop. If the server ends before, failed is called.

@@ -78,7 +78,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (Principal, erro
 		if k.unknown.isRefused(hash) {
 			return Principal{}, ErrKeyUnknown
 		}
-		if err := k.catchUp(ctx); err != nil {
+		if err := k.CatchUp(ctx); err != nil {
 			return Principal{}, err
 		}
 		if found, ok = find(&k.snapshot.Load().byHash, hash); !ok {
@@ -94,7 +94,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (Principal, erro
 func (k *Keys) Identify(ctx context.Context, account, key string) (Principal, error) {
 	found, err := k.Lookup(key)
 	if errors.Is(err, ErrKeyUnknown) {
-		if err := k.catchUp(ctx); err != nil {
+		if err := k.CatchUp(ctx); err != nil {
 			return Principal{}, err
 		}
 		found, err = k.Lookup(key)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 // ErrKeysUnreadable is returned for an unknown secret if the database cannot be read, so that the key may exist.
@@ -22,8 +24,7 @@ const (
 // begins share it, reads have a pause between them, and a secret waits for a read that began after its arrival. So no
 // number of guesses makes a key refused whose creation was confirmed before the request.
 type catchUps struct {
-	mu      sync.Mutex
-	pending *catchUp // has not begun to read; nil if there is none; guarded by mu
+	shared singleflight.Group
 
 	reading sync.Mutex // held during a read and the pause before it
 	next    time.Time  // when the next read may begin; guarded by reading
@@ -52,59 +53,37 @@ func (c *catchUps) refuse(secret secretHash) {
 	c.refused[secret] = struct{}{}
 }
 
-// catchUp is one read of the database. err is set before done is closed.
-type catchUp struct {
-	done chan struct{}
-	err  error
-}
-
 // CatchUp returns when the snapshot has every change that was committed before the call, by any process. Calls share their
-// reads of the database with those for unknown secrets.
-func (k *Keys) CatchUp(ctx context.Context) error { return k.catchUp(ctx) }
-
-// catchUp returns when the snapshot has every change that was committed before the call. The error is
-// ErrKeysUnreadable, or context.Cause(ctx) if ctx ends first.
-func (k *Keys) catchUp(ctx context.Context) error {
-	k.unknown.mu.Lock()
-	c := k.unknown.pending
-	leads := c == nil
-	if leads {
-		c = &catchUp{done: make(chan struct{})}
-		k.unknown.pending = c
-	}
-	k.unknown.mu.Unlock()
-	if leads {
-		k.lead(ctx, c)
-		return c.err
-	}
+// reads of the database with those for unknown secrets. The error is ErrKeysUnreadable, or context.Cause(ctx) if ctx ends
+// first.
+func (k *Keys) CatchUp(ctx context.Context) error {
+	read := k.unknown.shared.DoChan("", func() (any, error) { return nil, k.readShared(context.WithoutCancel(ctx)) })
 	select {
-	case <-c.done:
-		return c.err
+	case result := <-read:
+		return result.Err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// lead reads the database for all callers that wait for c. It goes on if the leader's own request ends.
-func (k *Keys) lead(ctx context.Context, c *catchUp) {
-	defer close(c.done)
+// readShared reads the database for all callers that have arrived before the read begins.
+func (k *Keys) readShared(ctx context.Context) error {
 	k.unknown.reading.Lock()
 	defer k.unknown.reading.Unlock()
 	if wait := time.Until(k.unknown.next); wait > 0 {
 		<-time.NewTimer(wait).C
 	}
-	k.unknown.mu.Lock()
-	k.unknown.pending = nil
-	k.unknown.mu.Unlock()
-
+	k.unknown.shared.Forget("")
 	began := time.Now()
 	k.unknown.reads++
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), catchUpTimeout)
+	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
-	if err := k.refresh(ctx); err != nil {
+	err := k.refresh(ctx)
+	if err != nil {
 		k.logOutage(ctx, err)
-		c.err = fmt.Errorf("%w: %w", ErrKeysUnreadable, err)
+		err = fmt.Errorf("%w: %w", ErrKeysUnreadable, err)
 	}
 	ended := time.Now()
 	k.unknown.next = ended.Add(max(k.settings.CatchUpInterval, ended.Sub(began)))
+	return err
 }

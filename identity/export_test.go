@@ -1,14 +1,5 @@
 package identity
 
-import (
-	"context"
-	"errors"
-	"time"
-)
-
-// MaxSubjects is the number of subjects that a slowdown has in memory.
-const MaxSubjects = maxSubjects
-
 // MaxKnownBrowsers is the number of browsers that an account knows.
 const MaxKnownBrowsers = maxKnownBrowsers
 
@@ -17,29 +8,6 @@ const (
 	MaxAccessRequests     = maxAccessRequests
 	MaxRequestsPerNetwork = maxRequestsPerNetwork
 )
-
-// Slowdown exports slowdown.
-type Slowdown struct{ s *slowdown }
-
-// NewAccountSlowdown returns a Slowdown with the settings for accounts.
-func NewAccountSlowdown() Slowdown { return Slowdown{newSlowdown(accountSlowdown)} }
-
-// NewNetworkSlowdown returns a Slowdown with the settings for networks.
-func NewNetworkSlowdown() Slowdown { return Slowdown{newSlowdown(networkSlowdown)} }
-
-// Begin counts a failed attempt, or returns the time until one is allowed.
-func (s Slowdown) Begin(subject string) (retryIn time.Duration) {
-	if tooMany, ok := errors.AsType[*TooManyAttemptsError](s.s.begin(context.Background(), subject)); ok {
-		return tooMany.RetryIn
-	}
-	return 0
-}
-
-// TakeBack makes the last attempt a success.
-func (s Slowdown) TakeBack(subject string) { _ = s.s.takeBack(context.Background(), subject) }
-
-// Len returns the number of subjects in memory.
-func (s Slowdown) Len() int { return len(s.s.subjects) }
 
 // BlockHashing makes every password hash wait until unblock is called.
 func (s *Sessions) BlockHashing() (unblock func()) {

@@ -72,7 +72,7 @@ func (s *Sessions) ChangePassword(ctx context.Context, c Credentials, next strin
 	if err := checkPassword(next, c.Email); err != nil {
 		return SignedIn{}, err
 	}
-	l, err := s.checkCredentials(ctx, c, "", "change "+strings.ToLower(c.Email))
+	l, err := s.checkCredentials(ctx, c, accountThrottle.of("change "+strings.ToLower(c.Email)))
 	if err != nil {
 		return SignedIn{}, err
 	}

@@ -17,17 +17,12 @@ var ErrNoSession = errors.New("there is no such session, or it has ended")
 // A session carries the generation of the password that it was created with, and is valid only with that. So no session
 // survives a change of the password, whenever its sign-in began.
 type Sessions struct {
-	db       *database.DB
-	networks attempts // to sign in, by the client's network
-	accounts attempts // to sign in, by account, or by a browser that an account knows
-	hasher   *passwordHasher
+	db     *database.DB
+	hasher *passwordHasher
 }
 
 func newSessions(db *database.DB, cost PasswordCost) *Sessions {
-	return &Sessions{
-		db: db, hasher: newPasswordHasher(cost),
-		networks: newAttempts(db, "network", networkSlowdown), accounts: newAttempts(db, "account", accountSlowdown),
-	}
+	return &Sessions{db: db, hasher: newPasswordHasher(cost)}
 }
 
 // Account returns the account that a session belongs to. The error may be ErrNoSession, also if the account is not

@@ -39,7 +39,7 @@ type SignedIn struct {
 
 // SignIn creates a session if the password is the account's.
 //
-// Failed sign-ins delay the network that they come from, and the account: see slowdownSettings. Strangers who know an
+// Failed sign-ins delay the network that they come from, and the account: see throttle. Strangers who know an
 // account's address, or share a network with its user, can so delay its sign-ins, but not those from a browser that the
 // account knows: only failures from that browser count for it. An unknown address is treated like a wrong password, also
 // in the time that it takes.
@@ -50,15 +50,15 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 	if len(c.Email) > maxEmail {
 		return SignedIn{}, ErrBadCredentials
 	}
-	network, subject := ratelimit.Network(c.Address), accountSubject(c.Email)
+	subjects := []subject{networkThrottle.of(ratelimit.Network(c.Address)), accountOf(c.Email)}
 	known, err := s.knowsBrowser(ctx, c)
 	if err != nil {
 		return SignedIn{}, err
 	}
 	if known {
-		network, subject = "", "browser "+string(hashToken(c.Browser))
+		subjects = []subject{accountThrottle.of("browser " + string(hashToken(c.Browser)))}
 	}
-	l, err := s.checkCredentials(ctx, c, network, subject)
+	l, err := s.checkCredentials(ctx, c, subjects...)
 	if err != nil {
 		return SignedIn{}, err
 	}
@@ -91,15 +91,10 @@ func (s *Sessions) knowsBrowser(ctx context.Context, c Credentials) (bool, error
 	return selectKnownBrowser(ctx, s.db.Read(), c.Email, c.Browser)
 }
 
-// checkCredentials returns the account if the password is its password. Failures count for the subject, and for the
-// network unless that is empty. The error may be ErrBadCredentials or a *TooManyAttemptsError.
-func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, network, subject string) (login, error) {
-	if network != "" {
-		if err := s.networks.begin(ctx, network); err != nil {
-			return login{}, err
-		}
-	}
-	if err := s.accounts.begin(ctx, subject); err != nil {
+// checkCredentials returns the account if the password is its password. Failures count for the subjects. The error may be
+// ErrBadCredentials or a *TooManyAttemptsError.
+func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, subjects ...subject) (login, error) {
+	if err := s.beginAttempt(ctx, subjects); err != nil {
 		return login{}, err
 	}
 	l, err := selectLogin(ctx, s.db.Read(), c.Email)
@@ -113,19 +108,11 @@ func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, network,
 	if !matches {
 		return login{}, ErrBadCredentials
 	}
-	if network != "" {
-		if err := s.networks.takeBack(ctx, network); err != nil {
-			return login{}, err
-		}
-	}
-	if err := s.accounts.forget(ctx, subject); err != nil {
-		return login{}, err
-	}
-	return l, nil
+	return l, s.endAttempt(ctx, subjects)
 }
 
-// accountSubject is the subject of the slowdown for sign-ins from browsers that the account does not know.
-func accountSubject(email string) string { return "account " + strings.ToLower(email) }
+// accountOf is the subject for sign-ins from browsers that the account does not know.
+func accountOf(email string) subject { return accountThrottle.of("account " + strings.ToLower(email)) }
 
 // insertSignIn inserts a session, and makes the browser known to the account. The error is ErrBadCredentials if the
 // password has been changed since it was checked, or the account is not active any more.

@@ -4,7 +4,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +19,10 @@ const (
 	reservePoll = 20 * time.Millisecond
 )
 
-// reservingListener stops accepting while few file descriptors are free, so that running requests can connect to
-// backends and the database can open its files. Clients wait in the kernel's queue meanwhile.
-type reservingListener struct {
+// fdLimitListener stops accepting while few file descriptors are free, so that running requests can connect to
+// backends and the database can open its files. Clients wait in the kernel's queue meanwhile. netutil.LimitListener counts
+// only its own connections, and hides their sockets from package pooled.
+type fdLimitListener struct {
 	net.Listener
 	most   int // file descriptors that may be open
 	lowest func() int
@@ -30,9 +30,9 @@ type reservingListener struct {
 	close  func() error
 }
 
-// newReservingListener returns a listener that accepts while fewer than most file descriptors are open.
-func newReservingListener(l net.Listener, most int) *reservingListener {
-	r := &reservingListener{Listener: l, most: most, lowest: lowestFreeDescriptor, closed: make(chan struct{})}
+// newFDLimitListener returns a listener that accepts while fewer than most file descriptors are open.
+func newFDLimitListener(l net.Listener, most int) *fdLimitListener {
+	r := &fdLimitListener{Listener: l, most: most, lowest: lowestFreeDescriptor, closed: make(chan struct{})}
 	r.close = sync.OnceValue(func() error {
 		close(r.closed)
 		return l.Close() //nolint:wrapcheck // net's own
@@ -42,9 +42,9 @@ func newReservingListener(l net.Listener, most int) *reservingListener {
 
 // Accept implements net.Listener. A connection that takes one of the last descriptors is returned only when others are
 // free again.
-func (r *reservingListener) Accept() (net.Conn, error) {
+func (r *fdLimitListener) Accept() (net.Conn, error) {
 	c, err := r.Listener.Accept()
-	if err != nil || descriptor(c) < r.most {
+	if err != nil || r.lowest() < r.most {
 		return c, err //nolint:wrapcheck // net's own
 	}
 	tick := time.NewTicker(reservePoll)
@@ -61,28 +61,17 @@ func (r *reservingListener) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (r *reservingListener) Close() error { return r.close() }
+func (r *fdLimitListener) Close() error { return r.close() }
 
-// descriptor returns the file descriptor of a connection, or -1 if it has none. The kernel gives out the lowest number
-// that is free, so at least as many descriptors are open.
-func descriptor(c net.Conn) int {
-	fd := -1
-	if s, ok := c.(syscall.Conn); ok {
-		if raw, err := s.SyscallConn(); err == nil {
-			raw.Control(func(f uintptr) { fd = int(f) }) //nolint:errcheck // the connection is open
-		}
-	}
-	return fd
-}
-
-// lowestFreeDescriptor returns the lowest number that is free, or one above all of them if none is.
+// lowestFreeDescriptor returns the lowest number that is free, or the limit if none is. The kernel gives out the lowest one,
+// so at least as many descriptors are open.
 func lowestFreeDescriptor() int {
-	f, err := os.Open(os.DevNull)
+	fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return maxDescriptors()
 	}
-	defer f.Close()
-	return int(f.Fd())
+	unix.Close(fd)
+	return fd
 }
 
 // maxDescriptors returns the limit of open files.

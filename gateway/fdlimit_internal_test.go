@@ -21,13 +21,13 @@ func dial(t *testing.T, l net.Listener) {
 }
 
 // newReserved returns a listener for which all file descriptors are scarce while scarce is true.
-func newReserved(t *testing.T) (l *reservingListener, scarce *atomic.Bool, asked *atomic.Int64) {
+func newReserved(t *testing.T) (l *fdLimitListener, scarce *atomic.Bool, asked *atomic.Int64) {
 	t.Helper()
 	socket, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l = newReservingListener(socket, 1)
+	l = newFDLimitListener(socket, 1)
 	t.Cleanup(func() { l.Close() })
 	scarce, asked = new(atomic.Bool), new(atomic.Int64)
 	scarce.Store(true)
