@@ -13,103 +13,94 @@ import (
 // documented is what the gateway documents to do to a request and its response. A backend's response to the edited
 // request, transformed, is what a client must receive.
 type documented struct {
-	members   string // of the edited request
+	edits     map[string]string // values of members; empty: the member is removed
 	remarks   []string
 	transform []func(*observation)
 }
 
-// document returns the documented edits of a request. Without any, members equals the request's and there are no remarks.
-// guided says that the backends have the fields of vLLM before 0.11 for structured output.
+// document returns the documented edits of a request. guided says that the backends have the fields of vLLM before 0.11 for
+// structured output.
 func document(r *request, guided bool) documented {
 	body := r.asJSON
-	d := documented{}
-	edits := map[string]string{} // an empty value removes the member
+	d := documented{edits: map[string]string{}}
 	body.ForEach(func(name, value gjson.Result) bool {
 		if value.Type == gjson.Null {
-			edits[name.Str] = ""
+			d.edits[name.Str] = ""
 		}
 		return true
 	})
-	if len(edits) > 0 {
+	if len(d.edits) > 0 {
 		d.remarks = append(d.remarks, "members that are null are left out")
 	}
-	extra := d.documentBestOf(r, body, edits)
-	extra = append(extra, d.documentUsage(r, body, edits)...)
+	if body.Get("best_of").Int() > 0 {
+		d.documentBestOf(r, body)
+	}
+	if r.stream && !body.Get("stream_options.include_usage").Bool() {
+		// The gateway needs the usage of every stream.
+		d.edits["stream_options"] = `{"include_usage": true}`
+		d.remarks = append(d.remarks, "include_usage is added, and the event with the usage left out")
+		d.transform = append(d.transform, (*observation).dropUsageEvent)
+	}
 	if guided {
-		extra = append(extra, d.documentGuided(body, edits)...)
+		d.documentGuided(body)
 	}
 	if user := body.Get("user"); user.Type == gjson.String && !r.stream {
 		d.remarks = append(d.remarks, "the response ends with user")
 		d.transform = append(d.transform, func(o *observation) { o.appendMember(`"user":` + user.Raw) })
 	}
-	d.members = editMembers(body, edits, extra)
 	return d
 }
 
 // documentBestOf edits best_of as the gateway does for engines without it: n becomes best_of, and the n choices of
 // highest mean log-probability are kept.
-func (d *documented) documentBestOf(r *request, body gjson.Result, edits map[string]string) (extra []string) {
+func (d *documented) documentBestOf(r *request, body gjson.Result) {
 	bestOf, n := body.Get("best_of").Int(), max(1, body.Get("n").Int())
-	if bestOf == 0 {
-		return nil
-	}
-	edits["best_of"] = ""
+	d.edits["best_of"] = ""
 	if bestOf == n {
 		d.remarks = append(d.remarks, "best_of equals n and is left out")
-		return nil
+		return
 	}
 	d.remarks = append(d.remarks, "best_of is emulated")
-	edits["n"] = ""
-	extra = append(extra, `"n": `+strconv.FormatInt(bestOf, 10))
+	d.edits["n"] = strconv.FormatInt(bestOf, 10)
 	hasLogprobs := body.Get("logprobs").Type == gjson.Number
 	if !hasLogprobs {
-		extra = append(extra, `"logprobs": 0`)
+		d.edits["logprobs"] = "0"
 	}
 	d.transform = append(d.transform, func(o *observation) {
 		o.parts[0] = chooseBest(o.parts[0], bestOf, n, r.prompt.count, hasLogprobs, body.Get("echo").Bool())
 	})
-	return extra
 }
 
 // documentGuided edits structured output as the gateway does for vLLM before 0.11.
-func (d *documented) documentGuided(body gjson.Result, edits map[string]string) (extra []string) {
+func (d *documented) documentGuided(body gjson.Result) {
+	before := len(d.edits)
 	body.Get("structured_outputs").ForEach(func(name, value gjson.Result) bool {
-		edits["structured_outputs"] = ""
-		extra = append(extra, encode("guided_"+name.Str)+": "+value.Raw)
+		d.edits["structured_outputs"], d.edits["guided_"+name.Str] = "", value.Raw
 		return true
 	})
 	if schema := body.Get("response_format.json_schema.schema"); schema.Exists() {
-		edits["response_format"] = ""
-		extra = append(extra, `"guided_json": `+schema.Raw)
+		d.edits["response_format"], d.edits["guided_json"] = "", schema.Raw
 	}
-	if len(extra) > 0 {
+	if len(d.edits) > before {
 		d.remarks = append(d.remarks, "structured output is sent in the fields of vLLM before 0.11")
 	}
-	return extra
 }
 
-// documentUsage edits stream_options: the gateway needs the usage of every stream, and leaves the event with it out if the
-// client did not ask for it.
-func (d *documented) documentUsage(r *request, body gjson.Result, edits map[string]string) (extra []string) {
-	if !r.stream || body.Get("stream_options.include_usage").Bool() {
-		return nil
-	}
-	edits["stream_options"] = ""
-	d.remarks = append(d.remarks, "include_usage is added, and the event with the usage left out")
-	d.transform = append(d.transform, (*observation).dropUsageEvent)
-	return []string{`"stream_options": {"include_usage": true}`}
-}
-
-// editMembers returns the members after model and prompt with edits and extra members.
-func editMembers(body gjson.Result, edits map[string]string, extra []string) string {
+// members returns the members of the edited request after model and prompt.
+func (d *documented) members(body gjson.Result) string {
 	var members []string
 	body.ForEach(func(name, value gjson.Result) bool {
-		if _, removed := edits[name.Str]; !removed && name.Str != "model" && name.Str != "prompt" {
+		if _, edited := d.edits[name.Str]; !edited && name.Str != "model" && name.Str != "prompt" {
 			members = append(members, encode(name.Str)+": "+value.Raw)
 		}
 		return true
 	})
-	return strings.Join(append(members, extra...), ", ")
+	for name, value := range d.edits {
+		if value != "" {
+			members = append(members, encode(name)+": "+value)
+		}
+	}
+	return strings.Join(members, ", ")
 }
 
 // chooseBest keeps the n best of the bestOf choices of each prompt.

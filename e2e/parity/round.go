@@ -16,17 +16,18 @@ type responses map[string][]*observation
 type comparison struct {
 	request    *request
 	documented documented
-	edited     bool // the documented request differs from the request
 
 	direct   responses // to the request as it is
 	expected responses // to the documented request, transformed
 	through  *observation
 }
 
+// edited reports whether the response may be other than that to the request as it is.
+func (c *comparison) edited() bool { return len(c.documented.remarks) > 0 }
+
 // compare sends a request to the backends and through the gateway, and again while the responses differ.
 func (r *runner) compare(ctx context.Context, q *request) (*Result, error) {
-	d := document(q, r.haveGuidedFields())
-	c := &comparison{request: q, documented: d, edited: len(d.remarks) > 0, direct: responses{}, expected: responses{}}
+	c := &comparison{request: q, documented: document(q, r.haveGuidedFields()), direct: responses{}, expected: responses{}}
 	for range maxRounds {
 		result, err := r.round(ctx, c)
 		if errors.Is(err, errBudget) {
@@ -74,10 +75,10 @@ func (r *runner) round(ctx context.Context, c *comparison) (result *Result, err 
 			return nil, err
 		}
 	}
-	if result := c.match(); result != nil || !c.edited {
+	if result := c.match(); result != nil || !c.edited() {
 		return result, nil
 	}
-	if err := r.sendDirect(ctx, c.expected, q, c.documented.members, c.documented.transform); err != nil {
+	if err := r.sendDirect(ctx, c.expected, q, c.documented.members(q.asJSON), c.documented.transform); err != nil {
 		return nil, err
 	}
 	return c.match(), nil
@@ -127,7 +128,7 @@ func (c *comparison) match() *Result {
 // failure returns the verdict on responses that never matched.
 func (c *comparison) failure() *Result {
 	reference := c.direct
-	if c.edited {
+	if c.edited() {
 		reference = c.expected
 	}
 	direct := reference.all()
