@@ -190,10 +190,9 @@ func (s *site) adasState() string {
 	keys, err := s.keys.ListOf(s.t.Context(), a.ID, 0)
 	must(s.t, err)
 	var prompts string
-	text := `SELECT coalesce(group_concat(p.name || p.version || c.data), '')
-		FROM prompts p JOIN prompt_chunks c ON c.content_id = p.content_id WHERE p.account_id = $1`
+	text := `SELECT coalesce(group_concat(name || version || object), '') FROM prompts WHERE account_id = $1`
 	if s.db.Postgres() != nil {
-		text = strings.Replace(text, "group_concat(p.name || p.version || c.data)", "string_agg(p.name || p.version || encode(c.data, 'hex'), '')", 1)
+		text = strings.Replace(text, "group_concat(name || version || object)", "string_agg(name || version || object, '')", 1)
 	}
 	must(s.t, s.db.Read().QueryRowContext(s.t.Context(), text, a.ID).Scan(&prompts))
 	return fmt.Sprintf("%+v %+v %s", a, keys, prompts)
@@ -214,11 +213,10 @@ func (s *site) databaseContent() string {
 		"SELECT id FROM audit",
 		"SELECT id FROM feedback",
 		"SELECT request_id FROM requests",
-		"SELECT id || version || updated_at FROM prompts",
-		"SELECT content_id || n || hex(data) FROM prompt_chunks",
+		"SELECT id || version || updated_at || object || hex(words) FROM prompts",
 	} {
 		if s.db.Postgres() != nil {
-			query = strings.NewReplacer("hex(token_hash)", "encode(token_hash, 'hex')", "hex(data)", "encode(data, 'hex')").Replace(query)
+			query = strings.NewReplacer("hex(token_hash)", "encode(token_hash, 'hex')", "hex(words)", "encode(words, 'hex')").Replace(query)
 		}
 		rows, err := s.db.Read().Query(query + " ORDER BY 1")
 		must(s.t, err)

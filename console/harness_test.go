@@ -20,6 +20,8 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"basegate/batch"
+	"basegate/batch/storage"
 	"basegate/breaker"
 	"basegate/budget"
 	"basegate/budget/cluster"
@@ -87,7 +89,11 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		keys: store.Keys, accounts: store.Accounts, sessions: store.Sessions, auditLog: store.AuditLog,
 		ledger: newLedger(db),
 	}
-	s.prompts = prompts.New(db, zap.NewNop(), prompts.Settings{MaxBytesPerAccount: 100 << 20})
+	files, err := storage.OpenDisk(s.path + ".files")
+	must(t, err)
+	t.Cleanup(func() { must(t, files.Close()) })
+	objects := batch.New(db, files, nil, batch.Settings{}, zap.NewNop()) // not started, so deleted objects stay
+	s.prompts = prompts.New(db, objects, prompts.Settings{MaxBytesPerAccount: 100 << 20})
 	must(t, s.keys.Start(t.Context()))
 	t.Cleanup(s.keys.Close)
 	must(t, s.ledger.Start(t.Context()))
@@ -98,14 +104,15 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		ID: "llama-8b", Checkpoint: "org/llama-8b", MaxLogprobs: 20,
 		Backends: []config.Backend{{Name: "gpu1", URL: backend, GPU: "H100"}},
 	}}, fleetSettings, http.DefaultTransport, nil, zap.NewNop())
-	s.history = history.New(db, zap.NewNop(), func() history.Gauges { return history.Gauges{} })
+	sums := usage.New(db, zap.NewNop())
+	s.history = history.New(db, sums, func() history.Gauges { return history.Gauges{} })
 	settings := console.Settings{
 		PublicURL:     &url.URL{Scheme: "http", Host: "basegate.example.org"},
 		ClientAddress: func(*http.Request) string { return "192.0.2.1" }, AccessRequests: true,
 	}
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
-		Ledger: s.ledger, Usage: usage.New(db, zap.NewNop()), Fleet: s.fleet, History: s.history, DB: db, Prompts: s.prompts,
+		Ledger: s.ledger, Usage: sums, Fleet: s.fleet, History: s.history, DB: db, Prompts: s.prompts,
 		Feedback: func(notify.Feedback) {}, Log: zap.NewNop(),
 		Completer: unauthorizedCompleter{}, Batches: noBatches{},
 	}

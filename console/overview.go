@@ -94,8 +94,11 @@ type overviewPeriod struct {
 
 var overviewPeriods = []overviewPeriod{
 	{"hour", "Last hour", time.Hour, history.Step, 5 * time.Minute},
-	{"day", "Last day", history.Keep, 2 * time.Minute, time.Hour},
+	{ID: lastDay, Name: "Last day"},
 }
+
+// lastDay is the period of the ledger's sums. The others are those of this gateway.
+const lastDay = "day"
 
 // maxEventsShown limits the timeline.
 const maxEventsShown = 100
@@ -158,15 +161,17 @@ func (c *Console) overviewPage(r *request) error {
 			page.Period = p
 		}
 	}
-	report := c.history.Read(page.Period.length, page.Period.interval)
+	report, rows, err := c.overviewReport(r, page.Period)
+	if err != nil {
+		return err
+	}
 	selected := page.selectSeries(report)
 	page.Latest = newLatestFigures(c.history.Read(2*time.Minute, time.Minute), c.history.Totals(2*time.Minute), page.Selected)
 	page.Charts = newChartData(report, selected)
 	page.Rows = overviewRows(report)
 	page.Codes = report.Codes[:min(len(report.Codes), maxShares)]
-	page.Times = overviewTimes(c.history.Read(page.Period.length, page.Period.row), page.Selected)
-	var err error
-	if page.Events, err = c.timeline(r.ctx(), r, page.Now.Add(-page.Period.length)); err != nil {
+	page.Times = overviewTimes(rows, page.Selected)
+	if page.Events, err = c.timeline(r.ctx(), r, report.Begin); err != nil {
 		return err
 	}
 	if page.Gateways, err = c.gatewayRows(r.ctx()); err != nil {
@@ -176,6 +181,15 @@ func (c *Console) overviewPage(r *request) error {
 		return err
 	}
 	return c.renderStatus(r, http.StatusOK, "admin-overview", "Overview", page)
+}
+
+// overviewReport returns the figures of a period for the charts, and in the intervals of the table's rows.
+func (c *Console) overviewReport(r *request, p overviewPeriod) (charts, rows history.Report, err error) {
+	if p.ID == lastDay {
+		charts, err = c.history.Day(r.ctx(), r.account.ID)
+		return charts, charts, err //nolint:wrapcheck // it says what failed
+	}
+	return c.history.Read(p.length, p.interval), c.history.Read(p.length, p.row), nil
 }
 
 // gatewayRows returns the gateways on the database; none if there is only this one.
@@ -377,9 +391,9 @@ var eventTexts = map[history.EventKind]struct{ text, level string }{
 
 // timeline returns the latest events with the names of accounts and keys.
 func (c *Console) timeline(ctx context.Context, r *request, since time.Time) ([]timelineEvent, error) {
-	events := c.history.Events(since, maxEventsShown)
-	if len(events) == 0 {
-		return nil, nil
+	events, err := c.history.Events(ctx, since, maxEventsShown)
+	if err != nil || len(events) == 0 {
+		return nil, err //nolint:wrapcheck // it says what failed
 	}
 	known, err := c.readNames(ctx, r.account)
 	if err != nil {

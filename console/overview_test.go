@@ -73,8 +73,8 @@ func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
 	if got := data.Get(`charts.#(id=="tokens").series.#.name`).String(); got != `["llama-8b / gpu1"]` {
 		t.Errorf("lines of a backend: got %s, want its own", got)
 	}
-	if got := data.Get("points").Int(); got != 720 {
-		t.Errorf("got %d points of the last day, want 720", got)
+	if got := data.Get("points").Int(); got != 24 {
+		t.Errorf("got %d points of the last day, want 24", got)
 	}
 }
 

@@ -1,8 +1,10 @@
 package console_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -270,8 +272,8 @@ func TestInvalidPromptIsRefusedWithAReason(t *testing.T) {
 	has(t, got.body, "Delete some")
 }
 
-// Of the texts that pass through the workbench, the database stores only saved prompts, and only until they are
-// deleted.
+// Of the texts that pass through the workbench, the database and the storage have only saved prompts, and the database has
+// their words only until they are deleted.
 func TestDatabaseContainsOnlySavedPrompts(t *testing.T) {
 	databasetest.SkipPostgres(t, "the files of its server belong to all databases")
 	s := newSiteWithBackend(t)
@@ -281,8 +283,8 @@ func TestDatabaseContainsOnlySavedPrompts(t *testing.T) {
 	if got.status != http.StatusOK {
 		t.Fatalf("tokenize: got %d %s, want 200", got.status, got.body)
 	}
-	id := b.savePrompt("n", `{"text":"`+strings.Repeat(saved, 1000)+`"}`)
-	if text := s.databaseFiles(); !strings.Contains(text, saved) || strings.Contains(text, tokenized) {
+	id := b.savePrompt("n", `{"tree":{"nodes":[{"text":"`+strings.Repeat(saved, 1000)+`"}]}}`)
+	if text := s.databaseFiles(); !strings.Contains(text, saved) || strings.Contains(text+s.objects(), tokenized) {
 		t.Errorf("got saved text in the files: %v, tokenized text: %v, want only the saved text",
 			strings.Contains(text, saved), strings.Contains(text, tokenized))
 	}
@@ -293,15 +295,29 @@ func TestDatabaseContainsOnlySavedPrompts(t *testing.T) {
 	}
 }
 
-// databaseFiles returns the content of the database file and its write-ahead log.
-func (s *site) databaseFiles() string {
+// objects returns the content of the storage of saved prompts.
+func (s *site) objects() string {
 	s.t.Helper()
-	names, err := filepath.Glob(s.path + "*")
+	names, err := filepath.Glob(s.path + ".files/*")
 	must(s.t, err)
 	var all strings.Builder
 	for _, name := range names {
 		text, err := os.ReadFile(name)
 		must(s.t, err)
+		all.Write(text)
+	}
+	return all.String()
+}
+
+// databaseFiles returns the content of the database file and its write-ahead log.
+func (s *site) databaseFiles() string {
+	s.t.Helper()
+	var all strings.Builder
+	for _, suffix := range []string{"", "-wal"} {
+		text, err := os.ReadFile(s.path + suffix)
+		if !errors.Is(err, fs.ErrNotExist) {
+			must(s.t, err)
+		}
 		all.Write(text)
 	}
 	return all.String()

@@ -1,14 +1,10 @@
 package database_test
 
 import (
-	"bytes"
 	"database/sql"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
-
-	"basegate/database"
 )
 
 // createDatabaseOfConsole creates a database as it was before keys had limits of the operator, sessions a generation and
@@ -88,7 +84,7 @@ func TestMigrationKeepsSessions(t *testing.T) {
 	}
 }
 
-func TestMigrationSplitsSavedPrompts(t *testing.T) {
+func TestMigrationKeepsSavedPrompts(t *testing.T) {
 	path, raw := createDatabaseOfConsole(t)
 	type prompt struct{ document, words string }
 	prompts := map[string]prompt{
@@ -105,33 +101,15 @@ func TestMigrationSplitsSavedPrompts(t *testing.T) {
 	db := open(t, path)
 	for id, p := range prompts {
 		var documentBytes, size, version int
-		var content string
-		must(t, db.Read().QueryRow(`SELECT content_id, document_bytes, bytes, version FROM prompts WHERE id = $1`, id).
-			Scan(&content, &documentBytes, &size, &version))
-		chunks := readChunks(t, db, content)
-		want := slices.Concat([]byte(p.document), []byte(p.words))
-		if !bytes.Equal(slices.Concat(chunks...), want) || size != len(want) || documentBytes != len(p.document) || version != 3 {
-			t.Errorf("%s: got %d bytes in %d chunks, %d of the document; want %d and %d, and the same texts",
-				id, size, len(chunks), documentBytes, len(want), len(p.document))
+		var object string
+		var document, words []byte
+		must(t, db.Read().QueryRow(`SELECT object, document, words, document_bytes, bytes, version FROM prompts WHERE id = $1`, id).
+			Scan(&object, &document, &words, &documentBytes, &size, &version))
+		found := p.words[:min(len(p.words), 128<<10)]
+		if object != "" || string(document) != p.document || string(words) != found || size != len(document)+len(words) ||
+			documentBytes != len(p.document) || version != 3 {
+			t.Errorf("%s: got the object %q, %d bytes, a document of %d bytes, which is %d long, and %d of words; want %d and %d, and the same texts",
+				id, object, size, documentBytes, len(document), len(words), len(p.document), len(found))
 		}
 	}
-}
-
-// readChunks returns the chunks of a content and checks their numbers and sizes.
-func readChunks(t *testing.T, db *database.DB, content string) (chunks [][]byte) {
-	t.Helper()
-	rows, err := db.Read().Query(`SELECT n, data FROM prompt_chunks WHERE content_id = $1 ORDER BY n`, content)
-	must(t, err)
-	defer rows.Close()
-	for rows.Next() {
-		var n int
-		var data []byte
-		must(t, rows.Scan(&n, &data))
-		if n != len(chunks) || len(data) > 64<<10 {
-			t.Errorf("%s: got chunk %d with %d bytes, want chunk %d with at most 64 KiB", content, n, len(data), len(chunks))
-		}
-		chunks = append(chunks, data)
-	}
-	must(t, rows.Err())
-	return chunks
 }

@@ -149,9 +149,8 @@ func TestDatabasesOfEarlierVersionsAreUpgraded(t *testing.T) {
 			var keys, requests, prompts, problems int
 			for query, into := range map[string]*int{
 				"SELECT count(*) FROM keys": &keys, "SELECT count(*) FROM requests": &requests,
-				"SELECT count(*) FROM pragma_foreign_key_check": &problems,
-				`SELECT count(*) FROM prompts JOIN prompt_chunks USING (content_id)
-					WHERE prompts.name = 'Fairy tale' AND CAST(data AS TEXT) LIKE '%once upon a time'`: &prompts,
+				"SELECT count(*) FROM pragma_foreign_key_check":                                                           &problems,
+				`SELECT count(*) FROM prompts WHERE name = 'Fairy tale' AND CAST(words AS TEXT) LIKE '%once upon a time'`: &prompts,
 			} {
 				must(t, db.Read().QueryRow(query).Scan(into))
 			}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/batch/storage"
+	"basegate/console/prompts"
 	"basegate/gateway/config"
 )
 
@@ -47,6 +48,14 @@ func openBucket(c *config.Config) (*storage.S3, error) {
 
 // keepsFiles reports whether files and batches are served: beside a PostgreSQL database there is no folder for them.
 func keepsFiles(c *config.Config) bool { return c.Files.URL != nil || !c.Database.Postgres() }
+
+// objects returns the storage of saved prompts, which is that of the files; nil if there is none.
+func (g *Gateway) objects() prompts.Objects {
+	if !keepsFiles(g.booted) {
+		return nil
+	}
+	return g.batches
+}
 
 // filesFolder returns the folder of the files; empty if they are in a bucket, or nowhere.
 func filesFolder(c *config.Config) string {

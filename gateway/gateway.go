@@ -130,7 +130,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Settings{})
 	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.newFleet(transport)
-	g.history = history.New(g.db, log.Named("history"), g.sampleGauges)
+	g.history = history.New(g.db, g.usage, g.sampleGauges)
 	if err := g.share(); err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	if err := g.newBatches(); err != nil {
 		return nil, err
 	}
-	g.prompts = prompts.New(g.db, log.Named("prompts"), promptSettings(cfg))
+	g.prompts = prompts.New(g.db, g.objects(), promptSettings(cfg))
 	g.registry.MustRegister(g.turns())
 	g.console = g.newConsole(store)
 	g.newServers(ctx)
@@ -262,8 +262,6 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		}
 		g.onClose("batches", g.batches.Close)
 	}
-	g.prompts.Start(ctx)
-	g.onClose("prompts", g.prompts.Close)
 	if g.certificate != nil {
 		g.certificate.start(ctx)
 		g.onClose("certificate", g.certificate.close)

@@ -3,13 +3,8 @@ package history
 import (
 	"context"
 	"time"
-)
 
-// The limits of one hour.
-const (
-	MaxSeries = maxSeries
-	MaxCodes  = maxCodes
-	MaxEvents = maxEvents
+	"basegate/database"
 )
 
 // SetClock replaces the clock. Call it before Start.
@@ -18,24 +13,7 @@ func (h *History) SetClock(clock func() time.Time) { h.clock = clock }
 // Sample samples the gauges at once.
 func (h *History) Sample() { h.recordGauges() }
 
-// Save saves at once. Call it only if the History is not started.
-func (h *History) Save(ctx context.Context) { h.save(ctx) }
-
-// Hours returns the number of hours in memory.
-func (h *History) Hours() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.hours)
+// Flush waits until all events are written.
+func (h *History) Flush(ctx context.Context) error {
+	return h.db.WriteGrouped(ctx, func(database.Tx) error { return nil })
 }
-
-// Reencode decodes a stored hour and encodes it again.
-func Reencode(data []byte) ([]byte, error) {
-	o, err := decode(data)
-	if err != nil {
-		return nil, err
-	}
-	return encode(o.stored())
-}
-
-// ReadOthers reads what other gateways have saved. Call it only if the History is not started.
-func (h *History) ReadOthers(ctx context.Context) { h.readOthers(ctx) }

@@ -1,13 +1,11 @@
-// Package history keeps the gateway's own figures of the last day in memory: a point every ten seconds of requests,
+// Package history says what the gateways did in the last day, so that an operator sees it without Prometheus: requests,
 // tokens, errors, queue depth and time to first token, by model and backend, and the events of the fleet and of budgets.
-// So an operator sees what happened without Prometheus.
 //
-// Several gateways that share a PostgreSQL database each record their own requests. Each reads the hours that the others
-// have saved, and its reports are sums over all gateways, those of the others up to a minute old.
+// The last hour is what this gateway has seen, a step every ten seconds in a ring in memory, which a restart empties. The
+// last day is what the ledger's rollups know, an hour a step and of all gateways on the database. What only a gateway
+// knows, which are its queue and its backends, it adds from a second ring. Events are rows of all gateways.
 //
-// Its memory is bounded whatever the configuration is: an hour has at most maxSeries series, maxCodes error codes and
-// maxEvents events. Further models are counted together as OtherModels. The hours are also rows of the database, written
-// every minute and at Close, so that a restart keeps them and a crash loses at most a minute.
+// Its memory is bounded by the configuration: a step has a point for each configured model and backend that was used in it.
 //
 // It holds counts, names of models and backends, error codes, and the ids of accounts and keys whose budgets raised an
 // alarm; nothing of prompts or completions, and no addresses. Metrics for Prometheus are left to the packages that
@@ -19,31 +17,17 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
+	"basegate/budget/usage"
 	"basegate/database"
 	apierr "basegate/errors"
 )
 
 const (
-	// Step is the time that one point covers.
+	// Step is the time that one point of the last hour covers.
 	Step = 10 * time.Second
-	// Keep is how far back points and events are kept.
+	// Keep is how far back sums and events are kept.
 	Keep = 24 * time.Hour
-
-	stepsPerHour = int(time.Hour / Step)
-	saveInterval = time.Minute
 )
-
-// Limits of one hour.
-const (
-	maxSeries = 48
-	maxCodes  = 128 // pairs of model and error code
-	maxEvents = 200
-)
-
-// OtherModels is the name under which the models beyond the limit are counted together.
-const OtherModels = "other models"
 
 // Key names a series: a backend, a model (Backend is empty) or all requests (both are empty).
 type Key struct{ Model, Backend string }
@@ -64,113 +48,75 @@ type Request struct {
 // clientGone is the code of a request whose client has disconnected, which is nobody's failure.
 const clientGone = "client_gone"
 
-// outcome returns whether the service has failed a request, or has refused it as the client's fault: its status is 4xx.
-func (q *Request) outcome() (failed, refused bool) {
-	if q.Code == "" || q.Code == clientGone {
+// outcome returns whether a code says that the service has failed a request, or has refused it as the client's fault: its
+// status is 4xx.
+func outcome(code string) (failed, refused bool) {
+	if code == "" || code == clientGone {
 		return false, false
 	}
-	code := apierr.Code(q.Code)
-	status := code.Status()
-	refused = status >= 400 && status < 500 && !code.FromUpstream()
+	status := apierr.Code(code).Status()
+	refused = status >= 400 && status < 500 && !apierr.Code(code).FromUpstream()
 	return !refused, refused
 }
 
-// Gauges are sampled with every point.
+// Gauges are sampled with every step.
 type Gauges struct {
 	Waiting  int         // requests that wait for a slot or for the reservations of others
 	Running  int         // requests that have a slot
 	InFlight map[Key]int // attempts at each backend
 }
 
-// point is one series during one step.
-type point struct {
-	requests           uint32
-	failed, refused    uint32
-	prompt, completion uint32
-	inFlight           uint32
-	firstToken         distribution
-}
-
-// series are the points of one hour.
-type series [stepsPerHour]point
-
-// gaugePoint is what is sampled at the end of a step.
-type gaugePoint struct {
-	sampled          bool // the gateway ran
-	waiting, running uint32
-}
-
-// hour is one hour of history.
-type hour struct {
-	series  map[Key]*series
-	codes   map[codeKey]*[stepsPerHour]uint32
-	gauges  [stepsPerHour]gaugePoint
-	events  []Event
-	changed bool // since it was last saved
-}
-
-func newHour() *hour {
-	return &hour{series: map[Key]*series{}, codes: map[codeKey]*[stepsPerHour]uint32{}}
-}
-
-// History records the last day. It is safe for concurrent use.
+// History records what this gateway does, and reads what all have done. It is safe for concurrent use.
 type History struct {
 	db     *database.DB
-	log    *zap.Logger
+	ledger *usage.Store
 	sample func() Gauges
 	clock  func() time.Time
 
 	gateway string // see ShareAs
 
-	mu     sync.Mutex
-	hours  map[int64]*hour // by the Unix time of the hour's begin
-	others others
-
-	saveFailing bool // used by run only
+	mu           sync.Mutex // guards the rings
+	steps, hours ring
 
 	stop context.CancelFunc // nil before Start
 	done chan struct{}      // closed when run has returned
 }
 
-// New returns a History. It calls sample at every point, which must return at once.
-func New(db *database.DB, log *zap.Logger, sample func() Gauges) *History {
-	return &History{db: db, log: log, sample: sample, clock: time.Now, hours: map[int64]*hour{}, others: others{hours: map[int64]*hour{}}}
+// New returns a History. It calls sample at every step, which must return at once.
+func New(db *database.DB, ledger *usage.Store, sample func() Gauges) *History {
+	return &History{
+		db: db, ledger: ledger, sample: sample, clock: time.Now,
+		steps: newRing(Step, time.Hour), hours: newRing(time.Hour, Keep),
+	}
 }
 
-// Start reads what earlier runs have recorded of the last day, and samples and saves until Close. An hour that cannot be
-// read is left out: history is no reason not to serve.
+// ShareAs names the gateway among several that share a PostgreSQL database. Call it before Start.
+func (h *History) ShareAs(gateway string) { h.gateway = gateway }
+
+// Start samples the gauges until Close.
 func (h *History) Start(ctx context.Context) {
-	h.load(ctx)
-	h.readOthers(ctx)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	h.stop, h.done = stop, make(chan struct{})
 	go h.run(running)
 }
 
-// Close saves the current hour and stops.
+// Close stops what Start has started.
 func (h *History) Close() {
-	if h.stop == nil {
-		return
+	if h.stop != nil {
+		h.stop()
+		<-h.done
 	}
-	h.stop()
-	<-h.done
 }
 
 func (h *History) run(ctx context.Context) {
 	defer close(h.done)
-	sample, save := time.NewTicker(Step), time.NewTicker(saveInterval)
-	defer sample.Stop()
-	defer save.Stop()
-	h.recordGauges()
+	tick := time.NewTicker(Step)
+	defer tick.Stop()
 	for {
+		h.recordGauges()
 		select {
-		case <-sample.C:
-			h.recordGauges()
-		case <-save.C:
-			h.save(ctx)
-			h.readOthers(ctx)
+		case <-tick.C:
 		case <-ctx.Done():
-			h.save(context.WithoutCancel(ctx))
 			return
 		}
 	}
@@ -181,114 +127,15 @@ func (h *History) Record(q Request) {
 	now := h.clock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	current, step := h.at(now)
-	current.changed = true
-	current.add(Key{}, step, &q)
-	if q.Model != "" {
-		name := current.add(Key{Model: q.Model}, step, &q)
-		if q.Backend != "" && name == q.Model {
-			current.add(Key{q.Model, q.Backend}, step, &q)
-		}
-	}
-	if q.Code != "" {
-		current.addCode(codeKey{q.Model, q.Code}, step)
-	}
+	h.steps.at(now).record(&q)
+	h.hours.at(now).record(&q)
 }
 
-// at returns the hour of a time, and the index of its step. h.mu is held.
-func (h *History) at(t time.Time) (current *hour, step int) {
-	begin := t.Truncate(time.Hour).Unix()
-	current = h.hours[begin]
-	if current == nil {
-		current = newHour()
-		h.hours[begin] = current
-		prune(h.hours, t)
-	}
-	return current, int((t.Unix() - begin) / int64(Step/time.Second))
-}
-
-// prune drops the hours that are too old, and those of a clock that was ahead.
-func prune(hours map[int64]*hour, now time.Time) {
-	for begin := range hours {
-		if age := now.Sub(time.Unix(begin, 0)); age > Keep+time.Hour || age < -time.Hour {
-			delete(hours, begin)
-		}
-	}
-}
-
-// add counts a request in a series, and returns the name of the model under which it was counted. A backend beyond the
-// limit is counted with its model only.
-func (o *hour) add(k Key, step int, q *Request) (model string) {
-	s := o.series[k]
-	if s == nil {
-		if len(o.series) >= maxSeries && k.Model != OtherModels {
-			if k.Backend != "" {
-				return k.Model
-			}
-			return o.add(Key{Model: OtherModels}, step, q)
-		}
-		s = new(series)
-		o.series[k] = s
-	}
-	p := &s[step]
-	p.requests = saturatingAdd(p.requests, 1)
-	switch failed, refused := q.outcome(); {
-	case failed:
-		p.failed = saturatingAdd(p.failed, 1)
-	case refused:
-		p.refused = saturatingAdd(p.refused, 1)
-	}
-	p.prompt = saturatingAdd(p.prompt, q.Prompt)
-	p.completion = saturatingAdd(p.completion, q.Completion)
-	if q.FirstToken > 0 {
-		p.firstToken.observe(q.FirstToken)
-	}
-	return k.Model
-}
-
-// otherCodes is the code under which the pairs beyond the limit are counted together.
-const otherCodes = "other"
-
-func (o *hour) addCode(k codeKey, step int) { o.addCodes(k, step, 1) }
-
-func (o *hour) addCodes(k codeKey, step int, n uint32) {
-	counts := o.codes[k]
-	if counts == nil {
-		if len(o.codes) >= maxCodes {
-			k = codeKey{OtherModels, otherCodes}
-			counts = o.codes[k]
-		}
-		if counts == nil {
-			counts = new([stepsPerHour]uint32)
-			o.codes[k] = counts
-		}
-	}
-	counts[step] = saturatingAdd(counts[step], int64(n))
-}
-
-// recordGauges samples the gauges into the current point.
+// recordGauges samples the gauges into the current steps.
 func (h *History) recordGauges() {
 	now, g := h.clock(), h.sample()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	current, step := h.at(now)
-	current.changed = true
-	current.gauges[step] = gaugePoint{
-		sampled: true, waiting: saturatingAdd(0, int64(g.Waiting)), running: saturatingAdd(0, int64(g.Running)),
-	}
-	for k, n := range g.InFlight {
-		s := current.series[k]
-		if s == nil {
-			if n == 0 || len(current.series) >= maxSeries {
-				continue
-			}
-			s = new(series)
-			current.series[k] = s
-		}
-		s[step].inFlight = saturatingAdd(0, int64(n))
-	}
-}
-
-func saturatingAdd(a uint32, b int64) uint32 {
-	return uint32(min(int64(a)+max(b, 0), 1<<32-1)) //nolint:gosec // within the range
+	h.steps.at(now).sample(&g)
+	h.hours.at(now).sample(&g)
 }

@@ -2,8 +2,12 @@ package history
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"slices"
 	"time"
+
+	"basegate/budget/usage"
 )
 
 // Report are the figures of a period, summed up in intervals of equal length. A nil figure is one of which nothing is
@@ -46,197 +50,158 @@ type CodeSeries struct {
 	Total  int64
 }
 
-// Read returns the figures of a period that ends with the current interval. The interval is a multiple of Step; intervals
-// begin at multiples of it, so that they are the same when they are read again.
+// Read returns what this gateway has seen in a part of the last hour that ends with the current interval. The interval is a
+// multiple of Step; intervals begin at multiples of it, so that they are the same when they are read again.
 func (h *History) Read(period, interval time.Duration) Report {
-	return h.read(h.clock().Truncate(interval).Add(interval), period, interval)
+	begin := h.clock().Truncate(interval).Add(interval - period)
+	return newReport(begin, interval, h.sum(&h.steps, begin, period, interval))
 }
 
-// Totals returns the series of a period that ends with the current step, for their totals: they have one point.
+// Totals returns the series of what this gateway has seen in a part of the last hour that ends with the current step, for
+// their totals: they have one point.
 func (h *History) Totals(period time.Duration) []Series {
-	return h.read(h.clock().Truncate(Step).Add(Step), period, period).Series
+	begin := h.clock().Truncate(Step).Add(Step - period)
+	return newReport(begin, period, h.sum(&h.steps, begin, period, period)).Series
 }
 
-func (h *History) read(end time.Time, period, interval time.Duration) Report {
-	r := Report{Begin: end.Add(-period), Interval: interval, Points: int(period / interval)}
-	r.Waiting, r.Running = make([]*float64, r.Points), make([]*float64, r.Points)
-	sums := &reader{report: &r, series: map[Key][]sum{}, codes: map[codeKey][]int64{}, ran: make([]bool, r.Points)}
-	for begin := r.Begin.Truncate(time.Hour); begin.Before(end); begin = begin.Add(time.Hour) {
-		h.mu.Lock() // for one hour at a time, since requests that end wait for it
-		sums.addHours(begin, h.hours[begin.Unix()], h.others.hours[begin.Unix()])
-		h.mu.Unlock()
+// Day returns the last 24 hours, the current one included: what the ledger knows of all gateways, and this gateway's queue
+// and backends. A reader makes one such report at a time. The error is one of database.DB.Report.
+func (h *History) Day(ctx context.Context, reader string) (Report, error) {
+	const interval = time.Hour
+	begin := h.clock().Truncate(interval).Add(interval - Keep)
+	sums := h.sum(&h.hours, begin, Keep, interval)
+	for _, s := range sums {
+		clear(s.codes)
+		for k := range s.series {
+			if k.Backend == "" {
+				delete(s.series, k)
+			}
+		}
 	}
-	sums.finish()
+	filter := usage.Filter{Reader: reader, Since: begin, Latency: true}
+	groups, err := h.ledger.Groups(ctx, filter, usage.Over(usage.ByHour, usage.ByModel))
+	if err != nil {
+		return Report{}, fmt.Errorf("read the last day: %w", err)
+	}
+	codes, err := h.ledger.Codes(ctx, reader, begin)
+	if err != nil {
+		return Report{}, fmt.Errorf("read the last day: %w", err)
+	}
+	at := func(hour time.Time) *step { return sums[min(int(hour.Sub(begin)/interval), len(sums)-1)] }
+	for i := range groups[0] {
+		at(groups[0][i].Time).addUsage(&groups[0][i])
+	}
+	for _, c := range codes {
+		at(c.Hour).addCode(&c)
+	}
+	return newReport(begin, interval, sums), nil
+}
+
+// addUsage adds the requests of a model that the ledger knows.
+func (s *step) addUsage(r *usage.Row) {
+	for _, k := range []Key{{}, {Model: r.Model}} {
+		p := s.at(k)
+		p.requests += r.Requests
+		p.prompt += r.PromptTokens
+		p.completion += r.CompletionTokens
+		p.latency.Merge(r.Latency)
+	}
+}
+
+// addCode adds the requests that have ended with a code. Those that were refused before a reservation have no model, and are
+// not among the requests of addUsage.
+func (s *step) addCode(c *usage.CodeCount) {
+	s.codes[codeKey{c.Model, c.Code}] += c.Requests
+	s.at(Key{}).count(c.Code, c.Requests)
+	if c.Model == "" {
+		s.at(Key{}).requests += c.Requests
+	} else {
+		s.at(Key{Model: c.Model}).count(c.Code, c.Requests)
+	}
+}
+
+func (h *History) sum(r *ring, begin time.Time, period, interval time.Duration) []*step {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return r.sum(begin, int(period/interval), interval)
+}
+
+func newReport(begin time.Time, interval time.Duration, steps []*step) Report {
+	r := Report{Begin: begin, Interval: interval, Points: len(steps), Waiting: make([]*float64, len(steps)), Running: make([]*float64, len(steps))}
+	keys, codes := map[Key]bool{{}: true}, map[codeKey]bool{}
+	for i, s := range steps {
+		if s.sampled {
+			r.Waiting[i], r.Running[i] = known(s.waiting), known(s.running)
+		}
+		for k := range s.series {
+			keys[k] = true
+		}
+		for k := range s.codes {
+			codes[k] = true
+		}
+	}
+	for k := range keys {
+		r.Series = append(r.Series, newSeries(k, interval, steps))
+	}
+	slices.SortFunc(r.Series, func(a, b Series) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Backend, b.Backend))
+	})
+	for k := range codes {
+		r.Codes = append(r.Codes, newCodeSeries(k, steps))
+	}
+	slices.SortFunc(r.Codes, func(a, b CodeSeries) int {
+		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Model, b.Model))
+	})
 	return r
 }
 
-// reader sums up the hours of a report.
-type reader struct {
-	report *Report
-	ran    []bool // the gateway was sampled in the interval
-	series map[Key][]sum
-	codes  map[codeKey][]int64
-}
-
-// sum is one series in one interval.
-type sum struct {
-	requests, failed, refused, prompt, completion int64
-
-	inFlight   uint32
-	firstToken total
-}
-
-// intervalOf returns the index of the interval of a step, or -1 if it is outside the period.
-func (s *reader) intervalOf(begin time.Time, step int) int {
-	from := begin.Add(time.Duration(step) * Step).Sub(s.report.Begin)
-	if from < 0 || from >= time.Duration(s.report.Points)*s.report.Interval {
-		return -1
-	}
-	return int(from / s.report.Interval)
-}
-
-// addHours adds an hour of this gateway, and of the others; either may be nil.
-func (s *reader) addHours(begin time.Time, own, others *hour) {
-	if own == nil {
-		own, others = others, nil
-	}
-	if own == nil {
-		return
-	}
-	if others == nil {
-		others = &hour{}
-	}
-	for step := range stepsPerHour {
-		at := s.intervalOf(begin, step)
-		if at < 0 {
-			continue
-		}
-		g := own.gauges[step]
-		g.merge(others.gauges[step])
-		if g.sampled {
-			s.ran[at] = true
-			s.report.Waiting[at] = highest(s.report.Waiting[at], g.waiting)
-			s.report.Running[at] = highest(s.report.Running[at], g.running)
-		}
-		s.addSeries(own, others, step, at)
-		s.addCodes(own, step, at)
-		s.addCodes(others, step, at)
-	}
-}
-
-// addSeries adds a step of all series to an interval. Attempts in flight at one time add up, so they are added before the
-// highest number of the interval is taken.
-func (s *reader) addSeries(own, others *hour, step, at int) {
-	for k, points := range own.series {
-		p := points[step]
-		if more := others.series[k]; more != nil {
-			p.merge(&more[step])
-		}
-		if p.requests > 0 || p.inFlight > 0 {
-			s.at(k, at).add(&p)
-		}
-	}
-	for k, points := range others.series {
-		if p := &points[step]; own.series[k] == nil && (p.requests > 0 || p.inFlight > 0) {
-			s.at(k, at).add(p)
-		}
-	}
-}
-
-func (s *reader) addCodes(o *hour, step, at int) {
-	for k, counts := range o.codes {
-		if counts[step] > 0 {
-			if s.codes[k] == nil {
-				s.codes[k] = make([]int64, s.report.Points)
-			}
-			s.codes[k][at] += int64(counts[step])
-		}
-	}
-}
-
-func (s *reader) at(k Key, interval int) *sum {
-	if s.series[k] == nil {
-		s.series[k] = make([]sum, s.report.Points)
-	}
-	return &s.series[k][interval]
-}
-
-func (s *sum) add(p *point) {
-	s.requests += int64(p.requests)
-	s.failed += int64(p.failed)
-	s.refused += int64(p.refused)
-	s.prompt += int64(p.prompt)
-	s.completion += int64(p.completion)
-	s.inFlight = max(s.inFlight, p.inFlight)
-	s.firstToken.add(&p.firstToken)
-}
-
-func highest(a *float64, b uint32) *float64 {
-	v := float64(b)
-	if a != nil {
-		v = max(v, *a)
-	}
-	return &v
-}
-
-// finish converts the sums to the series of the report, in order.
-func (s *reader) finish() {
-	if s.series[Key{}] == nil {
-		s.series[Key{}] = make([]sum, s.report.Points)
-	}
-	for k, sums := range s.series {
-		s.report.Series = append(s.report.Series, s.convert(k, sums))
-	}
-	slices.SortFunc(s.report.Series, func(a, b Series) int {
-		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Backend, b.Backend))
-	})
-	for k, counts := range s.codes {
-		c := CodeSeries{Model: k.model, Code: k.code, Counts: make([]*float64, len(counts))}
-		for i, n := range counts {
-			c.Total += n
-			if s.ran[i] || n > 0 {
-				value := float64(n)
-				c.Counts[i] = &value
-			}
-		}
-		s.report.Codes = append(s.report.Codes, c)
-	}
-	slices.SortFunc(s.report.Codes, func(a, b CodeSeries) int {
-		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Model, b.Model))
-	})
-}
-
-func (s *reader) convert(k Key, sums []sum) Series {
-	n := len(sums)
-	r := Series{
+func newSeries(k Key, interval time.Duration, steps []*step) Series {
+	n := len(steps)
+	s := Series{
 		Key: k, Requests: make([]*float64, n), Tokens: make([]*float64, n),
 		FirstToken: make([]*float64, n), FirstToken5: make([]*float64, n),
 	}
 	if k.Backend != "" {
-		r.InFlight = make([]*float64, n)
+		s.InFlight = make([]*float64, n)
 	}
-	var firstToken total
-	seconds := s.report.Interval.Seconds()
-	for i := range sums {
-		p := &sums[i]
-		r.Total.Requests += p.requests
-		r.Total.Failed += p.failed
-		r.Total.Refused += p.refused
-		r.Total.Prompt += p.prompt
-		r.Total.Completion += p.completion
-		if !s.ran[i] && p.requests == 0 {
+	var total point
+	for i, of := range steps {
+		p := of.series[k]
+		if p == nil {
+			p = new(point)
+		}
+		total.merge(p)
+		if !of.sampled && p.requests == 0 {
 			continue
 		}
-		requests, tokens := float64(p.requests)/seconds, float64(p.prompt+p.completion)/seconds
-		r.Requests[i], r.Tokens[i] = &requests, &tokens
-		if r.InFlight != nil {
-			r.InFlight[i] = highest(nil, p.inFlight)
+		s.Requests[i] = known(float64(p.requests) / interval.Seconds())
+		s.Tokens[i] = known(float64(p.prompt+p.completion) / interval.Seconds())
+		if s.InFlight != nil {
+			s.InFlight[i] = known(p.inFlight)
 		}
-		r.FirstToken[i], r.FirstToken5[i] = p.firstToken.quantile(.5), p.firstToken.quantile(.95)
-		for bucket, count := range p.firstToken {
-			firstToken[bucket] += count
+		s.FirstToken[i], s.FirstToken5[i] = p.quantile(.5), p.quantile(.95)
+	}
+	s.Total = Totals{
+		Requests: total.requests, Failed: total.failed, Refused: total.refused, Prompt: total.prompt, Completion: total.completion,
+		FirstTokenP50: total.quantile(.5), FirstTokenP95: total.quantile(.95),
+	}
+	return s
+}
+
+func newCodeSeries(k codeKey, steps []*step) CodeSeries {
+	c := CodeSeries{Model: k.model, Code: k.code, Counts: make([]*float64, len(steps))}
+	for i, s := range steps {
+		n := s.codes[k]
+		c.Total += n
+		if s.sampled || n > 0 {
+			c.Counts[i] = known(n)
 		}
 	}
-	r.Total.FirstTokenP50, r.Total.FirstTokenP95 = firstToken.quantile(.5), firstToken.quantile(.95)
-	return r
+	return c
+}
+
+// known returns a figure that is known.
+func known[N int | int64 | float64](n N) *float64 {
+	value := float64(n)
+	return &value
 }

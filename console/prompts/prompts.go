@@ -1,10 +1,11 @@
 // Package prompts stores the prompts that users save in the console's workbench, with their branches. Apart from the
 // files of batches, they are the only texts of prompts and completions that the gateway stores.
 //
-// A save never delays another write of the database, such as a settlement, by more than one small commit: a content is
-// written in chunks of 64 KiB, one chunk in a transaction and one transaction at a time for all users, and becomes
-// visible with the last of them. A deletion removes chunks in the same way. Deleted bytes are overwritten, and their
-// pages are used for what is stored next, so the file does not grow beyond the most that was stored at a time.
+// The document of a prompt is an object of the storage of files. Its row in the database says what it is, and has the words
+// that a search finds. A save never delays another write of the database, such as a settlement, by more than one small
+// commit: the object is written before the row, of which at most maxWords bytes are words, and one save runs at a time. A
+// replaced or deleted object is marked in the transaction of the row, and deleted after it. Without a storage of files, as on
+// PostgreSQL by default, the row has the document.
 //
 // An account has a quota in bytes, a maximum of prompts and a rate. Access control is left to the caller, which passes
 // the account; the id of a prompt's link gives read access to everyone who knows it.
@@ -14,10 +15,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"time"
-
-	"go.uber.org/zap"
 
 	"basegate/budget/admission"
 	"basegate/database"
@@ -66,25 +66,31 @@ func (e *RateError) Error() string {
 
 // Settings are the part of the configuration that a reload may change.
 type Settings struct {
-	MaxBytesPerAccount int64 // the quota; a document and its searchable text count
+	MaxBytesPerAccount int64 // the quota; a document and its words count
+}
+
+// Objects is the storage of the documents. It deletes what a crash leaves of an object that no row has.
+type Objects interface {
+	// WriteObject stores an object, and calls keep with its name in the transaction with which it counts.
+	WriteObject(ctx context.Context, data []byte, keep func(context.Context, database.Tx, string) error) error
+	OpenObject(ctx context.Context, name string, size int64) (io.ReadCloser, error)
+	// DeleteObject lets an object be deleted after the transaction.
+	DeleteObject(ctx context.Context, tx database.Tx, name string) error
 }
 
 // Store stores prompts. It is safe for concurrent use, also by several processes.
 type Store struct {
 	db       *database.DB
-	log      *zap.Logger
+	objects  Objects // nil: the rows have the documents
 	settings atomic.Pointer[Settings]
 	rate     *ratelimit.Limiter // by account
-	writes   *admission.Turns   // one place: held while a write of this store is queued or runs
-
-	stop context.CancelFunc // ends the cleaner; nil before Start
-	done chan struct{}      // closed when the cleaner has exited
+	writes   *admission.Turns   // one place: held by a save or another write of this store
 }
 
-// New returns a Store. It works before Start, except that nothing deletes what interrupted saves have left.
-func New(db *database.DB, log *zap.Logger, s Settings) *Store {
+// New returns a Store. Without objects, it stores documents in their rows.
+func New(db *database.DB, objects Objects, s Settings) *Store {
 	store := &Store{
-		db: db, log: log, writes: admission.NewTurns(1, 1),
+		db: db, objects: objects, writes: admission.NewTurns(1, 1),
 		rate: ratelimit.New(ratelimit.Settings{
 			Interval: time.Second / ratePerSecond, Burst: rateBurst, MaxKeys: maxRateKeys,
 		}),
@@ -103,21 +109,6 @@ func (s *Store) Writes() *admission.Turns { return s.writes }
 // MaxBytesPerAccount returns the quota of an account.
 func (s *Store) MaxBytesPerAccount() int64 { return s.settings.Load().MaxBytesPerAccount }
 
-// Start deletes what interrupted saves have left, now and every minute until Close.
-func (s *Store) Start(ctx context.Context) {
-	cleanCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.stop, s.done = stop, make(chan struct{})
-	go s.clean(cleanCtx)
-}
-
-// Close stops the cleaner and waits for it to exit.
-func (s *Store) Close() {
-	if s.stop != nil {
-		s.stop()
-		<-s.done
-	}
-}
-
 // Prompt is a saved prompt without its document.
 type Prompt struct {
 	ID      string
@@ -125,7 +116,7 @@ type Prompt struct {
 	Model   string
 	Version int64 // 1 when it is created, and incremented by every change
 	Updated time.Time
-	Bytes   int64  // of the document and the searchable text
+	Bytes   int64  // of the document and its words
 	Share   string // id of the link by which others read it; empty if there is none
 	Account string // of the owner
 }
@@ -139,17 +130,50 @@ type Draft struct {
 
 // Get returns one prompt of an account and its document. The error may be ErrNotFound.
 func (s *Store) Get(ctx context.Context, account, id string) (Prompt, []byte, error) {
-	return selectPromptWithDocument(ctx, s.db.Read(), account, id)
+	return s.read(ctx, ofAccount, account, id)
 }
 
 // GetShared returns the prompt of a link and its document. The error is ErrNotFound if the link was revoked, or the
 // prompt deleted.
 func (s *Store) GetShared(ctx context.Context, share string) (Prompt, []byte, error) {
-	account, id, err := selectShared(ctx, s.db.Read(), share)
-	if err != nil {
-		return Prompt{}, nil, err
+	return s.read(ctx, `share_id = $1 AND share_id <> ''`, share)
+}
+
+// ofAccount is the condition for a prompt of an account.
+const ofAccount = `account_id = $1 AND id = $2`
+
+// read returns the prompt that a condition selects, and its document. An object that is gone may have been replaced since its
+// name was read, so it is looked up again.
+func (s *Store) read(ctx context.Context, condition string, args ...any) (Prompt, []byte, error) {
+	for replaced := ""; ; {
+		found, err := selectPrompt(ctx, s.db.Read(), condition, args...)
+		if err != nil || found.object == "" {
+			return found.Prompt, found.document, err
+		}
+		document, err := s.readObject(ctx, &found)
+		if err == nil || found.object == replaced {
+			return found.Prompt, document, err
+		}
+		replaced = found.object
 	}
-	return s.Get(ctx, account, id)
+}
+
+var errNoStorage = errors.New("files.url is not set, so there is no storage")
+
+func (s *Store) readObject(ctx context.Context, p *stored) ([]byte, error) {
+	if s.objects == nil {
+		return nil, fmt.Errorf("read prompt %s: %w", p.ID, errNoStorage)
+	}
+	content, err := s.objects.OpenObject(ctx, p.object, p.documentBytes)
+	if err != nil {
+		return nil, fmt.Errorf("read prompt %s: %w", p.ID, err)
+	}
+	defer content.Close()
+	document := make([]byte, p.documentBytes)
+	if _, err := io.ReadFull(content, document); err != nil {
+		return nil, fmt.Errorf("read prompt %s: %w", p.ID, err)
+	}
+	return document, nil
 }
 
 // Usage returns the bytes that the prompts of an account take.

@@ -5,16 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"basegate/batch"
+	"basegate/batch/storage"
 	"basegate/console/prompts"
 	"basegate/database"
 	"basegate/internal/databasetest"
@@ -37,12 +40,15 @@ func must(tb testing.TB, err error) {
 	}
 }
 
-// fixture is a Store on a new database with the accounts ada and eve.
+// fixture is a Store on a new database with the accounts ada and eve. Its objects are those of a Service of batches, which is
+// not started and so deletes no objects.
 type fixture struct {
 	*prompts.Store
-	t    testing.TB
-	db   *database.DB
-	path string
+	t       testing.TB
+	db      *database.DB
+	path    string
+	files   storage.Store
+	batches *batch.Service
 }
 
 func newFixture(tb testing.TB) *fixture {
@@ -51,7 +57,12 @@ func newFixture(tb testing.TB) *fixture {
 	db, err := database.Open(tb.Context(), databasetest.Settings(tb, path), zap.NewNop())
 	must(tb, err)
 	tb.Cleanup(func() { db.Close() })
-	f := &fixture{prompts.New(db, zap.NewNop(), prompts.Settings{MaxBytesPerAccount: quota}), tb, db, path}
+	f := &fixture{t: tb, db: db, path: path}
+	f.files, err = storage.OpenDisk(path + ".files")
+	must(tb, err)
+	tb.Cleanup(func() { f.files.Close() })
+	f.batches = batch.New(db, f.files, nil, batch.Settings{}, zap.NewNop())
+	f.Store = prompts.New(db, f.batches, prompts.Settings{MaxBytesPerAccount: quota})
 	for _, account := range []string{ada, eve} {
 		f.execute(`INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES ($1, $1, '', false, 'active', 1)`, account)
 	}
@@ -74,12 +85,25 @@ func (f *fixture) count(table string) (n int) {
 	return n
 }
 
-// wantLeft checks how many chunks are stored, and that no content is left over.
-func (f *fixture) wantLeft(what string, chunks int) {
+// wantKept checks how many objects count.
+func (f *fixture) wantKept(what string, objects int) {
 	f.t.Helper()
-	if got, leftovers := f.count("prompt_chunks"), f.count("prompt_leftovers"); got != chunks || leftovers != 0 {
-		f.t.Errorf("%s: got %d chunks and %d leftovers, want %d and 0", what, got, leftovers, chunks)
+	if got := f.count("objects WHERE state = 'kept'"); got != objects {
+		f.t.Errorf("%s: got %d objects that count, want %d", what, got, objects)
 	}
+}
+
+// wantSwept checks that only the objects that count are left, once a gateway has swept.
+func (f *fixture) wantSwept(what string, objects int) {
+	f.t.Helper()
+	f.wantKept(what, objects)
+	must(f.t, f.batches.Start(f.t.Context()))
+	defer f.batches.Close()
+	poll.Until(f.t, what+": the objects that do not count are deleted", func() bool {
+		left, err := os.ReadDir(f.path + ".files")
+		must(f.t, err)
+		return len(left) == objects && f.count("objects") == objects
+	})
 }
 
 // document returns a document of a size in bytes whose text repeats a word.
@@ -114,25 +138,100 @@ func (f *fixture) names(words ...string) string {
 }
 
 func TestDocumentsOfEverySizeAreReadAsSaved(t *testing.T) {
-	f := newFixture(t)
-	for _, size := range []int{
-		40, 1000, prompts.ChunkBytes/2 - 1, prompts.ChunkBytes / 2, prompts.ChunkBytes - 1, prompts.ChunkBytes,
-		prompts.ChunkBytes + 1, 2 * prompts.ChunkBytes, 4 << 20,
+	for name, where := range map[string]func(*fixture) prompts.Objects{
+		"objects": func(f *fixture) prompts.Objects { return f.batches },
+		"rows":    func(*fixture) prompts.Objects { return nil },
 	} {
-		name := fmt.Sprint("of ", size)
-		want := document("word", size)
-		p := f.create(name, want)
-		got, read, err := f.Get(t.Context(), ada, p.ID)
-		must(t, err)
-		if got != p || !bytes.Equal(read, want) {
-			t.Errorf("%d bytes: got %+v and %d bytes, want %+v and the same document", size, got, len(read), p)
-		}
-		if p.Bytes < int64(size) {
-			t.Errorf("%d bytes: the prompt counts as %d bytes, want at least the document", size, p.Bytes)
-		}
-		must(t, f.Delete(t.Context(), ada, p.ID))
-		f.wantLeft("after the deletion", 0)
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.Store = prompts.New(f.db, where(f), prompts.Settings{MaxBytesPerAccount: quota})
+			for _, size := range []int{40, 1000, 64 << 10, 4 << 20} {
+				want := document("word", size)
+				p := f.create(fmt.Sprint("of ", size), want)
+				got, read, err := f.Get(t.Context(), ada, p.ID)
+				must(t, err)
+				if got != p || !bytes.Equal(read, want) {
+					t.Errorf("%d bytes: got %+v and %d bytes, want %+v and the same document", size, got, len(read), p)
+				}
+				if p.Bytes < int64(size) {
+					t.Errorf("%d bytes: the prompt counts as %d bytes, want at least the document", size, p.Bytes)
+				}
+				if inRow := f.count("prompts WHERE document IS NOT NULL") == 1; inRow != (name == "rows") {
+					t.Errorf("%d bytes: the row has the document: %t", size, inRow)
+				}
+				must(t, f.Delete(t.Context(), ada, p.ID))
+			}
+			f.wantKept("after the deletions", 0)
+		})
 	}
+}
+
+// An operator who configures a storage later keeps what is in rows.
+func TestDocumentInARowIsMovedToTheStorageWhenItIsSaved(t *testing.T) {
+	f := newFixture(t)
+	objects := f.Store
+	f.Store = prompts.New(f.db, nil, prompts.Settings{MaxBytesPerAccount: quota})
+	p := f.create("study", document("first", 1000))
+	f.Store = objects
+	_, read, err := f.Get(t.Context(), ada, p.ID)
+	must(t, err)
+	if !bytes.Equal(read, document("first", 1000)) {
+		t.Errorf("got %d bytes, want the document of the row", len(read))
+	}
+	_, err = f.Update(t.Context(), ada, p.ID, 1, draft("study", document("second", 1000)))
+	must(t, err)
+	_, read, err = f.Get(t.Context(), ada, p.ID)
+	must(t, err)
+	if !bytes.Equal(read, document("second", 1000)) || f.count("prompts WHERE document IS NOT NULL") != 0 {
+		t.Errorf("got %d bytes, want the second document, in an object", len(read))
+	}
+	f.wantKept("after the update", 1)
+}
+
+// The document of a prompt that is replaced between the reads of its row and of its object is that of the new row.
+func TestDocumentThatIsReplacedWhileItIsReadIsReadAgain(t *testing.T) {
+	f := newFixture(t)
+	p := f.create("study", document("first", 1000))
+	reader := prompts.New(f.db, &replacing{f.batches, func(name string) {
+		_, err := f.Update(t.Context(), ada, p.ID, 1, draft("study", document("second", 2000)))
+		must(t, err)
+		must(t, f.files.Delete(t.Context(), name))
+	}}, prompts.Settings{})
+	got, read, err := reader.Get(t.Context(), ada, p.ID)
+	must(t, err)
+	if got.Version != 2 || !bytes.Equal(read, document("second", 2000)) {
+		t.Errorf("got version %d with %d bytes, want the second with its document", got.Version, len(read))
+	}
+}
+
+// replacing replaces an object when it is first opened.
+type replacing struct {
+	prompts.Objects
+	replace func(name string)
+}
+
+func (r *replacing) OpenObject(ctx context.Context, name string, size int64) (io.ReadCloser, error) {
+	if replace := r.replace; replace != nil {
+		r.replace = nil
+		replace(name)
+	}
+	return r.Objects.OpenObject(ctx, name, size)
+}
+
+func TestDocumentThatIsLostIsAnError(t *testing.T) {
+	f := newFixture(t)
+	p := f.create("study", document("first", 1000))
+	names, err := filepath.Glob(f.path + ".files/*")
+	must(t, err)
+	must(t, os.Truncate(names[0], 10))
+	if _, _, err := f.Get(t.Context(), ada, p.ID); err == nil {
+		t.Error("10 of 1000 bytes were read as the document")
+	}
+	must(t, os.Remove(names[0]))
+	if _, _, err := f.Get(t.Context(), ada, p.ID); err == nil || errors.Is(err, prompts.ErrNotFound) {
+		t.Errorf("got %v, want that the document cannot be read", err)
+	}
+	must(t, f.Delete(t.Context(), ada, p.ID))
 }
 
 func TestUpdateReplacesTheDocumentAndItsText(t *testing.T) {
@@ -150,14 +249,14 @@ func TestUpdateReplacesTheDocumentAndItsText(t *testing.T) {
 	if f.names("fourth") != "study" || f.names("first") != "" || f.names("second") != "" {
 		t.Error("a search does not find the last text only")
 	}
+	f.wantSwept("after the updates", 1)
 	must(t, f.Delete(t.Context(), ada, p.ID))
-	f.wantLeft("after the deletion", 0)
+	f.wantSwept("after the deletion", 0)
 }
 
 func TestUpdateOfAnOldVersionWritesNothing(t *testing.T) {
 	f := newFixture(t)
 	p := f.create("study", document("first", 100))
-	before := f.count("prompt_chunks")
 	for name, c := range map[string]struct {
 		account, id string
 		version     int64
@@ -172,7 +271,7 @@ func TestUpdateOfAnOldVersionWritesNothing(t *testing.T) {
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s: got error %v, want %v", name, err, c.want)
 		}
-		f.wantLeft(name, before)
+		f.wantKept(name, 1)
 	}
 	if err := f.Delete(t.Context(), eve, p.ID); !errors.Is(err, prompts.ErrNotFound) {
 		t.Errorf("delete another account's prompt: got error %v, want %v", err, prompts.ErrNotFound)
@@ -207,9 +306,9 @@ func TestConcurrentUpdatesOfOneVersion(t *testing.T) {
 	if succeeded != 1 {
 		t.Errorf("%d updates of one version succeeded, want 1", succeeded)
 	}
-	now, _, err := f.Get(t.Context(), ada, p.ID)
+	_, _, err := f.Get(t.Context(), ada, p.ID)
 	must(t, err)
-	f.wantLeft("after the updates", int((now.Bytes+prompts.ChunkBytes-1)/prompts.ChunkBytes))
+	f.wantSwept("after the updates", 1)
 }
 
 func TestQuotaLimitsWhatAnAccountStores(t *testing.T) {
@@ -217,9 +316,9 @@ func TestQuotaLimitsWhatAnAccountStores(t *testing.T) {
 	const limit = 1 << 20
 	f.Reload(prompts.Settings{MaxBytesPerAccount: limit})
 	var saves sync.WaitGroup
-	for i := range 8 { // each takes 400 KiB with its searchable text, so two fit
+	for i := range 8 { // two fit
 		saves.Go(func() {
-			_, err := f.Create(t.Context(), ada, draft(fmt.Sprint(i), document("word", 200<<10)))
+			_, err := f.Create(t.Context(), ada, draft(fmt.Sprint(i), document("word", 400<<10)))
 			if over, ok := errors.AsType[*prompts.QuotaError](err); err != nil && (!ok || over.Max != limit || over.Used+over.Size <= limit) {
 				t.Errorf("save: got error %v, want none or a QuotaError", err)
 			}
@@ -231,18 +330,18 @@ func TestQuotaLimitsWhatAnAccountStores(t *testing.T) {
 	if used > limit || used < limit/2 || f.count("prompts") != 2 {
 		t.Errorf("got %d bytes in %d prompts, want two prompts within %d bytes", used, f.count("prompts"), limit)
 	}
-	f.wantLeft("after refused saves", int(used/prompts.ChunkBytes)+2)
+	f.wantKept("after refused saves", 2)
 
 	all, _, err := f.Search(t.Context(), ada, nil, 100)
 	must(t, err)
-	larger := draft("larger", document("word", 400<<10))
+	larger := draft("larger", document("word", 800<<10))
 	if _, err := f.Update(t.Context(), ada, all[0].ID, 1, larger); err == nil {
 		t.Error("an update beyond the quota succeeded")
 	}
 	_, err = f.Create(t.Context(), eve, draft("hers", document("word", 200<<10)))
 	must(t, err) // another account has its own quota
 	f.Reload(prompts.Settings{MaxBytesPerAccount: 1000})
-	_, err = f.Update(t.Context(), ada, all[0].ID, 1, draft("smaller", document("word", 100<<10)))
+	_, err = f.Update(t.Context(), ada, all[0].ID, 1, draft("smaller", document("word", 300<<10)))
 	must(t, err) // less than before, though above the lowered quota
 	for _, p := range all {
 		must(t, f.Delete(t.Context(), ada, p.ID))
@@ -256,9 +355,16 @@ func TestQuotaLimitsWhatAnAccountStores(t *testing.T) {
 
 func TestNumberOfPromptsIsLimited(t *testing.T) {
 	f := newFixture(t)
-	for i := range prompts.MaxPrompts {
-		f.create(fmt.Sprint(i), []byte(`{}`))
-	}
+	must(t, f.db.WriteGrouped(t.Context(), func(tx database.Tx) error {
+		for i := range prompts.MaxPrompts {
+			_, err := tx.ExecContext(context.Background(), `INSERT INTO prompts (id, account_id, name, model, version, updated_at, document_bytes, bytes, document)
+				VALUES ($1, $2, $1, 'm', 1, $3, 2, 2, $4)`, fmt.Sprint(i), ada, i, []byte(`{}`))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 	if _, err := f.Create(t.Context(), ada, draft("one more", []byte(`{}`))); !errors.Is(err, prompts.ErrTooMany) {
 		t.Errorf("got error %v, want %v", err, prompts.ErrTooMany)
 	}
@@ -282,8 +388,9 @@ func TestSavesOfAnAccountAreLimitedByTheirSize(t *testing.T) {
 	must(t, f.AllowSave(eve, size)) // another account has its own rate
 }
 
-// A deleted text is neither in the database file nor in its write-ahead log once that has been written back.
-func TestDeletedTextsAreOverwritten(t *testing.T) {
+// A deleted text is neither in the storage nor, once its write-ahead log has been written back, in the database file.
+func TestDeletedTextsAreGone(t *testing.T) {
+	databasetest.SkipPostgres(t, "the files of its server belong to all databases")
 	f := newFixture(t)
 	small, large := f.create("small", document("secret-one", 500)), f.create("large", document("secret-two", 1<<20))
 	replaced := f.create("replaced", document("secret-three", 1<<20))
@@ -291,111 +398,111 @@ func TestDeletedTextsAreOverwritten(t *testing.T) {
 	must(t, err)
 	must(t, f.Delete(t.Context(), ada, small.ID))
 	must(t, f.Delete(t.Context(), ada, large.ID))
+	f.wantSwept("after the deletions", 1)
 	must(t, f.db.Close())
 	names, err := filepath.Glob(f.path + "*")
 	must(t, err)
-	for _, name := range names {
+	objects, err := filepath.Glob(f.path + ".files/*")
+	must(t, err)
+	kept := 0
+	for _, name := range append(names, objects...) {
 		content, err := os.ReadFile(name)
-		must(t, err)
+		if name != f.path+".files" {
+			must(t, err)
+		}
 		for _, word := range []string{"secret-one", "secret-two", "secret-three"} {
 			if bytes.Contains(content, []byte(word)) {
 				t.Errorf("%s contains %q", filepath.Base(name), word)
 			}
 		}
-		if strings.HasSuffix(name, ".db") && !bytes.Contains(content, []byte("kept")) {
-			t.Error("the database file does not contain the text that is saved, so this test shows nothing")
+		if bytes.Contains(content, []byte("kept")) {
+			kept++
 		}
 	}
-}
-
-// The pages of deleted and replaced prompts are used again.
-func TestFileDoesNotGrowWithDeletedPrompts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes several seconds; make test-all runs it")
-	}
-	databasetest.SkipPostgres(t, "its server reuses the space of deleted rows after a vacuum")
-	f := newFixture(t)
-	size := func() int64 {
-		f.t.Helper()
-		var pages, pageSize int64
-		must(t, f.db.Read().QueryRow("PRAGMA page_count").Scan(&pages))
-		must(t, f.db.Read().QueryRow("PRAGMA page_size").Scan(&pageSize))
-		return pages * pageSize
-	}
-	cycle := func() {
-		f.t.Helper()
-		p := f.create("n", document("word", 1<<20))
-		_, err := f.Update(t.Context(), ada, p.ID, 1, draft("n", document("other", 1<<20)))
-		must(t, err)
-		must(t, f.Delete(t.Context(), ada, p.ID))
-	}
-	cycle()
-	first := size()
-	for range 5 {
-		cycle()
-	}
-	if last := size(); last > first+first/10 {
-		t.Errorf("the file has %d bytes after six cycles, and had %d after the first", last, first)
+	if kept != 2 {
+		t.Errorf("the saved word is in %d files, want those of the database and of the object: otherwise this test shows nothing", kept)
 	}
 }
 
-// An interrupted save leaves nothing, at whatever point it is interrupted.
+// A save that is interrupted before it counts leaves nothing, and one that a client gave up is whole or nothing.
 func TestInterruptedSaveLeavesNothing(t *testing.T) {
 	f := newFixture(t)
-	for chunks := range 8 {
+	for i := range 6 {
 		ctx, cancel := context.WithCancel(t.Context())
-		var saves sync.WaitGroup
-		saves.Go(func() {
-			poll.Until(t, "some chunks are written", func() bool { return f.count("prompt_chunks") >= chunks })
-			cancel()
-		})
-		_, err := f.Create(ctx, ada, draft("n", document("word", 2<<20)))
-		saves.Wait()
-		if err == nil { // the save was faster
-			continue
-		}
-		if !errors.Is(err, context.Canceled) {
+		stopped := prompts.New(f.db, &interrupting{f.batches, i, cancel}, prompts.Settings{MaxBytesPerAccount: quota})
+		_, err := stopped.Create(ctx, ada, draft("n", document("word", 2<<20)))
+		cancel()
+		if err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatalf("interrupted save: got error %v, want %v", err, context.Canceled)
 		}
-		if f.count("prompts") == 0 {
-			f.wantLeft(fmt.Sprintf("interrupted after %d chunks", chunks), 0)
+	}
+	must(t, f.db.WriteGrouped(t.Context(), func(database.Tx) error { return nil })) // after what is queued
+	f.wantSwept("after the saves", f.count("prompts"))
+}
+
+// interrupting ends the context of a save before its object is written, or in the transaction of its row.
+type interrupting struct {
+	prompts.Objects
+	at     int
+	cancel func()
+}
+
+func (i *interrupting) WriteObject(ctx context.Context, data []byte, keep func(context.Context, database.Tx, string) error) error {
+	if i.at%2 == 0 {
+		i.cancel()
+	}
+	return i.Objects.WriteObject(ctx, data, func(ctx context.Context, tx database.Tx, name string) error {
+		i.cancel()
+		return keep(ctx, tx, name)
+	})
+}
+
+func TestSaveThatTheStorageRefusesLeavesNothing(t *testing.T) {
+	f := newFixture(t)
+	full := batch.New(f.db, fullStore{f.files}, nil, batch.Settings{}, zap.NewNop())
+	refused := prompts.New(f.db, full, prompts.Settings{MaxBytesPerAccount: quota})
+	if _, err := refused.Create(t.Context(), ada, draft("n", document("word", 1000))); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("got error %v, want %v", err, syscall.ENOSPC)
+	}
+	must(t, f.db.WriteGrouped(t.Context(), func(database.Tx) error { return nil })) // after what is queued
+	if f.count("prompts") != 0 {
+		t.Error("a prompt without a document is listed")
+	}
+	f.wantSwept("after the save", 0)
+}
+
+// fullStore writes half of what it is given.
+type fullStore struct{ storage.Store }
+
+func (s fullStore) Append(ctx context.Context, name string, offset int64, data []byte) error {
+	return errors.Join(s.Store.Append(ctx, name, offset, data[:len(data)/2]), syscall.ENOSPC)
+}
+
+func TestSearchFindsPartsOfWordsInAnyCase(t *testing.T) {
+	f := newFixture(t)
+	f.create("hay", []byte(`{"tree":{"nodes":[{"text":"`+strings.Repeat("x", 100<<10)+`needle twice twice \u0000 \ud800 Übermut"}]}}`))
+	for query, want := range map[string]string{
+		"NEEDLE": "hay", "needle hay": "hay", "xne wic": "hay", "über": "hay", "\x00": "hay", "%": "", "needle missing": "", "twicetwice": "",
+	} {
+		if got := f.names(strings.Fields(query)...); got != want {
+			t.Errorf("a search for %q finds %q, want %q", query, got, want)
 		}
 	}
 }
 
-// What a killed process has left is deleted by the next one, but not what another process may still be writing.
-func TestLeftoversOfAKilledProcessAreDeleted(t *testing.T) {
+// A row stays small, whatever the document is.
+func TestWordsOfAPromptAreLimited(t *testing.T) {
 	f := newFixture(t)
-	p := f.create("kept", document("word", 200<<10))
-	kept := f.count("prompt_chunks")
-	for i, deleteAfter := range []int64{1, 1, 1 << 60} {
-		f.execute(`INSERT INTO prompt_leftovers (content_id, delete_after) VALUES ($1, $2)`, fmt.Sprint("c", i), deleteAfter)
-		for n := range 3 {
-			f.execute(`INSERT INTO prompt_chunks (content_id, n, data) VALUES ($1, $2, $3)`, fmt.Sprint("c", i), n, []byte{0})
-		}
+	var text strings.Builder
+	for i := range 100_000 {
+		fmt.Fprint(&text, " w", i)
 	}
-	f.Start(t.Context())
-	defer f.Close()
-	poll.Until(t, "the leftovers are deleted", func() bool { return f.count("prompt_leftovers") == 1 })
-	if got := f.count("prompt_chunks"); got != kept+3 {
-		t.Errorf("got %d chunks, want %d of the prompt and 3 of the save that is not overdue", got, kept)
+	p := f.create("many", []byte(`{"tree":{"nodes":[{"text":"`+text.String()+`"}]}}`))
+	if words := p.Bytes - int64(text.Len()); words > prompts.MaxWords+100 || words < prompts.MaxWords {
+		t.Errorf("the words take %d bytes, want %d", words, prompts.MaxWords)
 	}
-	_, _, err := f.Get(t.Context(), ada, p.ID)
-	must(t, err)
-}
-
-func TestSearchFindsWordsAcrossChunks(t *testing.T) {
-	f := newFixture(t)
-	for _, at := range []int{prompts.ChunkBytes - 3, 2*prompts.ChunkBytes - 1, 3*prompts.ChunkBytes + 7} {
-		text := []byte(strings.Repeat("x", 4*prompts.ChunkBytes))
-		copy(text[at:], "needle")
-		d := slices.Concat([]byte(`{"tree":{"nodes":[{"text":"`), text, []byte(`"}]}}`))
-		p := f.create("hay", d)
-		if f.names("NEEDLE") != "hay" || f.names("needle", "hay") != "hay" || f.names("needle", "missing") != "" {
-			t.Errorf("a word at byte %d of the text: a search finds %q, %q, %q", at,
-				f.names("NEEDLE"), f.names("needle", "hay"), f.names("needle", "missing"))
-		}
-		must(t, f.Delete(t.Context(), ada, p.ID))
+	if f.names("w10000") != "many" || f.names("w99999") != "" {
+		t.Error("a search does not find the first words only")
 	}
 }
 
@@ -406,21 +513,4 @@ func TestSearchFindsWordsAcrossTokens(t *testing.T) {
 	if f.names("needle", "once") != "as lists" || f.names("pincushion", "once") != "as objects" {
 		t.Errorf("a search finds %q and %q, want each prompt by its tokens", f.names("needle", "once"), f.names("pincushion", "once"))
 	}
-}
-
-func FuzzMatchesTextInParts(f *testing.F) {
-	f.Add("the quick brown fox", "quick fox", uint8(3))
-	f.Add("ééé", "éé", uint8(1))
-	f.Fuzz(func(t *testing.T, text, query string, size uint8) {
-		text = prompts.Fold(text)
-		words := strings.Fields(query)
-		want := true
-		for _, w := range words {
-			want = want && strings.Contains(text, prompts.Fold(w))
-		}
-		parts := slices.Collect(slices.Chunk([]byte(text), int(size)+1))
-		if got := prompts.Matches(parts, words); got != want && len(parts) > 0 {
-			t.Errorf("%q in %q, in parts of %d bytes: got %v, want %v", words, text, int(size)+1, got, want)
-		}
-	})
 }

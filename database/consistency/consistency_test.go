@@ -244,7 +244,7 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	store, err := storage.OpenDisk(filepath.Join(folder, "files"))
 	must(t, err)
 	defer store.Close()
-	for name, size := range map[string]int{"whole": 10, "short": 4, "unused": 3, orphanObject: 7, "old": 2, "README.txt": 1} {
+	for name, size := range map[string]int{"whole": 10, "short": 4, "unused": 3, "document": 8, orphanObject: 7, "old": 2, "README.txt": 1} {
 		must(t, store.Append(t.Context(), name, 0, make([]byte, size)))
 	}
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
@@ -256,8 +256,22 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 			}
 		}
 		_, err := tx.ExecContext(t.Context(), `INSERT INTO objects (name, state) VALUES ('whole', 'kept'), ('short', 'kept'), ('missing', 'kept'),
-			('unused', 'kept'), ('old', 'deleted')`)
-		return err
+			('unused', 'kept'), ('old', 'deleted'), ('document', 'kept'), ('lost', 'kept')`)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(t.Context(), `INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES ('acc', 'e', '', false, 'active', 0)`)
+		if err != nil {
+			return err
+		}
+		for id, object := range map[string]string{"pr_whole": "document", "pr_lost": "lost", "pr_row": ""} {
+			_, err := tx.ExecContext(t.Context(), `INSERT INTO prompts (id, account_id, name, model, version, updated_at, object, document_bytes, bytes)
+				VALUES ($1, 'acc', 'n', 'm', 1, 1, $2, 8, 8)`, id, object)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}))
 	audit := identity.New(db, zap.NewNop(), identity.Settings{}).AuditLog
 	files := consistency.NewFiles(db, store, audit)
@@ -275,17 +289,22 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	}
 	check()
 	want(t, problems, "file file-short of account acc: 4 of its 10 bytes", "file file-missing of account acc: its 10 bytes are not",
-		"1 objects belong to no file", "1 objects of 7 bytes are in the storage without a row")
+		"saved prompt pr_lost of account acc: its 8 bytes are not", "1 objects belong to no file", "1 objects of 7 bytes are in the storage without a row")
 	must(t, files.Repair(t.Context(), func(text string) { done = append(done, text) }))
-	want(t, done, "file-short is marked as lost", "file-missing is marked as lost", "1 objects that belong to no file will be deleted",
+	want(t, done, "file-short is marked as lost", "file-missing is marked as lost", "pr_lost is lost: it is deleted", "1 objects that belong to no file will be deleted",
 		"1 objects of 7 bytes without a row are deleted")
 	check()
 	want(t, problems)
 	want(t, notes, "file-short", "file-missing")
 	entries, _, err := audit.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 10)
 	must(t, err)
-	if len(entries) != 2 || entries[0].Action != "mark file as lost" || !strings.HasPrefix(entries[0].Subject, "file-") {
-		t.Errorf("audit log: %+v, want two files that are marked as lost", entries)
+	if len(entries) != 3 || entries[0].Action != "delete lost prompt" || entries[1].Action != "mark file as lost" || !strings.HasPrefix(entries[1].Subject, "file-") {
+		t.Errorf("audit log: %+v, want a prompt that is deleted and two files that are marked as lost", entries)
+	}
+	var prompts int
+	must(t, db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM prompts`).Scan(&prompts))
+	if prompts != 2 {
+		t.Errorf("%d prompts are left, want 2", prompts)
 	}
 	if _, err := os.Stat(filepath.Join(folder, "files", "README.txt")); err != nil {
 		t.Errorf("a file that is no object: %v", err)

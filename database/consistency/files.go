@@ -11,7 +11,7 @@ import (
 	"basegate/identity"
 )
 
-// Files checks the rows of files against the storage.
+// Files checks the rows of files and of saved prompts against the storage.
 type Files struct {
 	db    *database.DB
 	store storage.Store
@@ -26,12 +26,16 @@ func NewFiles(db *database.DB, store storage.Store, audit *identity.AuditLog) *F
 // errNoList is returned for a store that cannot list its objects.
 var errNoList = errors.New("the storage of files cannot be listed")
 
-// lostFile is a file whose bytes are not in the storage.
+// lostFile is a file or a saved prompt whose bytes are not in the storage.
 type lostFile struct {
-	id, account string
-	expiresAt   int64
-	text        string
+	kind, id, account string
+	object            string
+	expiresAt         int64 // of a file
+	text              string
 }
+
+// prompt is the kind of a saved prompt.
+const prompt = "saved prompt"
 
 // comparison is the result of comparing files with their objects.
 type comparison struct {
@@ -74,8 +78,8 @@ func (f *Files) Check(ctx context.Context, report func(Problem)) error {
 	return nil
 }
 
-// Repair expires files whose bytes are lost, so that their users get the error of an expired file, and deletes objects that
-// belong to no file. It reports what it did. If nothing shows that the storage is the database's, it deletes no object
+// Repair expires files whose bytes are lost, so that their users get the error of an expired file, deletes saved prompts whose
+// bytes are lost, and deletes objects that belong to neither. It reports what it did. If nothing shows that the storage is the database's, it deletes no object
 // without a row.
 func (f *Files) Repair(ctx context.Context, report func(string)) error {
 	all, err := f.compare(ctx)
@@ -89,13 +93,13 @@ func (f *Files) Repair(ctx context.Context, report func(string)) error {
 		if l.expiresAt == markedLost {
 			continue
 		}
-		if err := f.expire(ctx, l.id); err != nil {
-			return fmt.Errorf("expire file %s: %w", l.id, err)
+		if l.kind == prompt && !all.ours {
+			report("files: " + l.text + "; it is left, since the storage has no object of this database")
+			continue
 		}
-		if err := f.audit.Record(ctx, "mark file as lost", l.id, l.text); err != nil {
-			return err //nolint:wrapcheck // it says what failed
+		if err := f.giveUp(ctx, &l, report); err != nil {
+			return err
 		}
-		report("files: " + l.id + " is marked as lost: it has expired, and the audit log names it")
 	}
 	for _, name := range all.unused {
 		err := f.db.WriteExclusive(ctx, func(tx database.Tx) error {
@@ -134,12 +138,31 @@ func (f *Files) deleteOrphans(ctx context.Context, all *comparison, report func(
 // markedLost is the expiry of a file that is marked as lost: a second after the epoch.
 const markedLost = 1
 
-// expire lets a file expire at once. Its row is deleted by a gateway.
-func (f *Files) expire(ctx context.Context, id string) error {
-	return f.db.WriteExclusive(ctx, func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE files SET expires_at = $2 WHERE id = $1`, id, markedLost)
+// giveUp lets a lost file expire at once, so that a gateway deletes its row, or deletes a lost prompt, and records it.
+func (f *Files) giveUp(ctx context.Context, l *lostFile, report func(string)) error {
+	action, done := "mark file as lost", "is marked as lost: it has expired"
+	if l.kind == prompt {
+		action, done = "delete lost prompt", "is lost: it is deleted"
+	}
+	err := f.db.WriteExclusive(ctx, func(tx database.Tx) error {
+		if l.kind != prompt {
+			_, err := tx.ExecContext(ctx, `UPDATE files SET expires_at = $2 WHERE id = $1`, l.id, markedLost)
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE objects SET state = 'deleted' WHERE name = $1`, l.object); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `DELETE FROM prompts WHERE id = $1 AND object = $2`, l.id, l.object)
 		return err
 	})
+	if err != nil {
+		return fmt.Errorf("give up %s %s: %w", l.kind, l.id, err)
+	}
+	if err := f.audit.Record(ctx, action, l.id, l.text); err != nil {
+		return err //nolint:wrapcheck // it says what failed
+	}
+	report("files: " + l.id + " " + done + ", and the audit log names it")
+	return nil
 }
 
 // compare lists the storage first, so that an object that is created meanwhile has its row.
@@ -189,33 +212,36 @@ func (f *Files) compare(ctx context.Context) (all comparison, err error) {
 	return all, nil
 }
 
-// compareFiles finds files whose objects are missing or too short, and returns the names of all objects in use.
+// compareFiles finds files and saved prompts whose objects are missing or too short, and returns the names of all objects in
+// use.
 func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *comparison) (used map[string]bool, err error) {
 	used = map[string]bool{}
-	rows, err := f.db.Read().QueryContext(ctx, `SELECT id, account_id, object, bytes, expires_at FROM files ORDER BY seq`)
+	rows, err := f.db.Read().QueryContext(ctx, `
+		SELECT 'file', id, account_id, object, bytes, expires_at FROM files
+		UNION ALL SELECT 'saved prompt', id, account_id, object, document_bytes, 0 FROM prompts
+		ORDER BY 1, 2`)
 	if err != nil {
 		return nil, fmt.Errorf("read files: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var l lostFile
-		var object string
 		var bytes int64
-		if err := rows.Scan(&l.id, &l.account, &object, &bytes, &l.expiresAt); err != nil {
+		if err := rows.Scan(&l.kind, &l.id, &l.account, &l.object, &bytes, &l.expiresAt); err != nil {
 			return nil, fmt.Errorf("read files: %w", err)
 		}
-		if object == "" {
+		if l.object == "" {
 			continue
 		}
-		used[object] = true
-		size, exists := sizes[object]
+		used[l.object] = true
+		size, exists := sizes[l.object]
 		switch {
 		case bytes == 0 || size >= bytes:
 			continue
 		case !exists:
-			l.text = fmt.Sprintf("file %s of account %s: its %d bytes are not in the storage", l.id, l.account, bytes)
+			l.text = fmt.Sprintf("%s %s of account %s: its %d bytes are not in the storage", l.kind, l.id, l.account, bytes)
 		default:
-			l.text = fmt.Sprintf("file %s of account %s: %d of its %d bytes are in the storage", l.id, l.account, size, bytes)
+			l.text = fmt.Sprintf("%s %s of account %s: %d of its %d bytes are in the storage", l.kind, l.id, l.account, size, bytes)
 		}
 		all.lost = append(all.lost, l)
 	}

@@ -1,0 +1,50 @@
+package batch
+
+import (
+	"context"
+	"io"
+
+	"basegate/database"
+	apierr "basegate/errors"
+)
+
+// The methods below keep objects of other packages, such as the documents of saved prompts, in the storage of files. What a
+// crash or a deletion leaves of them is swept like that of files.
+
+// WriteObject stores data as an object, and calls keep with its name in the transaction with which it counts. After an error
+// the object is deleted.
+func (s *Service) WriteObject(ctx context.Context, data []byte, keep func(context.Context, database.Tx, string) error) (err error) {
+	name := newObjectName()
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, name) })
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			s.discard(ctx, name)
+		}
+	}()
+	if err := s.store.Append(ctx, name, 0, data); err != nil {
+		return apierr.Storage(err)
+	}
+	return s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		if err := keepObject(ctx, tx, name); err != nil {
+			return err
+		}
+		return keep(ctx, tx, name)
+	})
+}
+
+// OpenObject returns a reader of an object. The caller must close it.
+func (s *Service) OpenObject(ctx context.Context, name string, size int64) (io.ReadCloser, error) {
+	content, err := s.store.Open(ctx, name, 0, size)
+	if err != nil {
+		return nil, apierr.Storage(err)
+	}
+	return content, nil
+}
+
+// DeleteObject marks an object in a transaction; it is deleted after that.
+func (s *Service) DeleteObject(ctx context.Context, tx database.Tx, name string) error {
+	return setObjectState(ctx, tx, name, objectDeleted)
+}

@@ -1,0 +1,130 @@
+package history
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"basegate/database"
+)
+
+// EventKind says what happened.
+type EventKind string
+
+// The kinds of events.
+const (
+	BreakerOpened EventKind = "breaker_opened"
+	BreakerClosed EventKind = "breaker_closed"
+	BootBegun     EventKind = "boot_begun"
+	BootEnded     EventKind = "boot_ended"
+	BootStopped   EventKind = "boot_stopped"
+	BootFailed    EventKind = "boot_failed"
+	BudgetNear    EventKind = "budget_80"
+	BudgetUsed    EventKind = "budget_100"
+	DiskLow       EventKind = "disk_low"
+)
+
+// Event is an entry of the timeline. Fields that do not apply are empty.
+type Event struct {
+	Time      time.Time
+	Kind      EventKind
+	Model     string
+	Backend   string
+	AccountID string // of the account whose budget it is, or whose key's
+	KeyID     string // of the key whose budget it is
+	Detail    string // in words, for operators
+
+	gateway string // that has recorded it
+}
+
+const (
+	maxDetail = 300         // bytes of an event's detail
+	sameEvent = time.Minute // how far apart equal events of several gateways are shown as one
+)
+
+// Add adds an event to the timeline. It does not wait for the database, which logs that it cannot write.
+func (h *History) Add(e Event) {
+	if len(e.Detail) > maxDetail {
+		cut := maxDetail
+		for cut > 0 && !utf8.RuneStart(e.Detail[cut]) {
+			cut--
+		}
+		e.Detail = e.Detail[:cut] + "…"
+	}
+	if e.Time.IsZero() {
+		e.Time = h.clock()
+	}
+	e.gateway = h.gateway
+	oldest := h.clock().Add(-Keep)
+	h.db.Submit(func(tx database.Tx) error { return insertEvent(context.Background(), tx, &e, oldest) })
+}
+
+// Events returns the latest events since a time, at most limit, the newest first. One that several gateways have recorded
+// within a minute is returned once.
+func (h *History) Events(ctx context.Context, since time.Time, limit int) ([]Event, error) {
+	const gateways = 10 // that may have recorded each
+	all, err := selectEvents(ctx, h.db, since, gateways*limit)
+	if err != nil {
+		return nil, err
+	}
+	all = withoutRepeats(all)
+	return all[:min(limit, len(all))], nil
+}
+
+// withoutRepeats removes the events that another gateway has recorded too. The events are ordered by time, the newest
+// first; of equal ones the earliest stays.
+func withoutRepeats(all []Event) []Event {
+	kept := make([]Event, 0, len(all))
+	latest := map[Event]Event{} // by what they say, without their time and gateway
+	for _, e := range slices.Backward(all) {
+		what := e
+		what.Time, what.gateway = time.Time{}, ""
+		before, repeated := latest[what]
+		if repeated && before.gateway != e.gateway && e.Time.Sub(before.Time) < sameEvent {
+			continue
+		}
+		latest[what] = e
+		kept = append(kept, e)
+	}
+	slices.Reverse(kept)
+	return kept
+}
+
+// insertEvent inserts an event, and deletes those that are too old.
+func insertEvent(ctx context.Context, tx database.Tx, e *Event, oldest time.Time) error {
+	const insert = `
+		INSERT INTO history_events (time, gateway, kind, model, backend, account_id, key_id, detail)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+	_, err := tx.ExecContext(ctx, insert,
+		e.Time.UnixMicro(), e.gateway, string(e.Kind), e.Model, e.Backend, e.AccountID, e.KeyID, e.Detail)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `DELETE FROM history_events WHERE time < $1`, oldest.UnixMicro())
+	}
+	return err
+}
+
+func selectEvents(ctx context.Context, db *database.DB, since time.Time, limit int) (all []Event, err error) {
+	const text = `
+		SELECT time, gateway, kind, model, backend, account_id, key_id, detail
+		FROM history_events WHERE time >= $1 ORDER BY time DESC, seq DESC LIMIT $2`
+	rows, err := db.Read().QueryContext(ctx, text, since.UnixMicro(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var e Event
+		var at int64
+		if err := rows.Scan(&at, &e.gateway, &e.Kind, &e.Model, &e.Backend, &e.AccountID, &e.KeyID, &e.Detail); err != nil {
+			return nil, fmt.Errorf("read events: %w", err)
+		}
+		e.Time = time.UnixMicro(at).UTC()
+		all = append(all, e)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	return all, nil
+}
