@@ -58,7 +58,7 @@ func (s *Service) deleteOldErrors(ctx context.Context, l lease) error {
 			if err := setErrors(ctx, tx, old[i].seq, ""); err != nil {
 				return err
 			}
-			if err := setObjectState(ctx, tx, old[i].errorsObject, objectDeleted); err != nil {
+			if err := markDeleted(ctx, tx, old[i].errorsObject); err != nil {
 				return err
 			}
 		}

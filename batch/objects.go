@@ -45,6 +45,6 @@ func (s *Service) OpenObject(ctx context.Context, name string, size int64) (io.R
 }
 
 // DeleteObject marks an object in a transaction; it is deleted after that.
-func (s *Service) DeleteObject(ctx context.Context, tx database.Tx, name string) error {
-	return setObjectState(ctx, tx, name, objectDeleted)
+func (*Service) DeleteObject(ctx context.Context, tx database.Tx, name string) error {
+	return markDeleted(ctx, tx, name)
 }

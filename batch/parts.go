@@ -68,7 +68,7 @@ func (r *recorder) addFirstPart(ctx context.Context, f *File) error {
 			if err := insertPart(ctx, tx, f.ID, part{object: f.object}); err != nil {
 				return err
 			}
-		} else if err := setObjectState(ctx, tx, f.object, objectDeleted); err != nil {
+		} else if err := markDeleted(ctx, tx, f.object); err != nil {
 			return err
 		}
 		return setFileObject(ctx, tx, f.ID, "")

@@ -30,8 +30,9 @@ func insertObject(ctx context.Context, tx database.Execer, name, state string) e
 	return err
 }
 
-func setObjectState(ctx context.Context, tx database.Execer, name, state string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1`, name, state)
+// markDeleted lets the sweeper delete an object.
+func markDeleted(ctx context.Context, tx database.Execer, name string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1`, name, objectDeleted)
 	return err
 }
 
@@ -176,7 +177,7 @@ func deleteFile(ctx context.Context, tx database.Execer, f *File) error {
 	if _, err := tx.ExecContext(ctx, `DELETE FROM files WHERE id = $1`, f.ID); err != nil {
 		return err
 	}
-	return setObjectState(ctx, tx, f.object, objectDeleted)
+	return markDeleted(ctx, tx, f.object)
 }
 
 // setFileBytes records that a file of results has grown. It returns errLeaseLost if the file has another length than its

@@ -130,9 +130,9 @@ func TestOverviewNamesTheAccountsOfBudgetAlarms(t *testing.T) {
 	s.account("root@example.org", true)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
-	s.history.Add(history.Event{Kind: history.BudgetNear, AccountID: k.AccountID, KeyID: k.ID, Detail: "80 of 100 tokens"})
-	s.history.Add(history.Event{Kind: history.BreakerOpened, Model: "llama-8b", Backend: "gpu1"})
-	s.history.Add(history.Event{Kind: history.BootFailed, Model: "llama-8b", Backend: "gpu1", Detail: "launch: <exit status 3>"})
+	s.history.Add(t.Context(), history.Event{Kind: history.BudgetNear, AccountID: k.AccountID, KeyID: k.ID, Detail: "80 of 100 tokens"})
+	s.history.Add(t.Context(), history.Event{Kind: history.BreakerOpened, Model: "llama-8b", Backend: "gpu1"})
+	s.history.Add(t.Context(), history.Event{Kind: history.BootFailed, Model: "llama-8b", Backend: "gpu1", Detail: "launch: <exit status 3>"})
 	page := s.signIn("root@example.org").get("/admin/overview").body
 	has(t, page, "Budget 80\u202f% used", "ada@example.org, key laptop", `href="/admin/keys/`+k.ID+`"`, "80 of 100 tokens",
 		"Breaker opened", "llama-8b / gpu1", "launch: &lt;exit status 3&gt;")

@@ -77,7 +77,7 @@ var fleetNotices = map[fleet.EventKind]string{
 // onFleetEvent adds an event of a backend to the timeline, and notifies operators if they have to act.
 func (g *Gateway) onFleetEvent(e fleet.Event) {
 	kind := fleetEvents[e.Kind]
-	g.history.Add(history.Event{Kind: kind, Model: e.Model, Backend: e.Backend, Detail: e.Reason})
+	g.history.Add(context.Background(), history.Event{Kind: kind, Model: e.Model, Backend: e.Backend, Detail: e.Reason})
 	if text, ok := fleetNotices[e.Kind]; ok {
 		backend := e.Model + "/" + e.Backend
 		g.notifier.Notify(notify.Notice{
@@ -96,7 +96,7 @@ func (g *Gateway) onBudgetAlarm(a budget.Alarm) {
 	if a.Cap.Scope == budget.Key {
 		e.KeyID = a.Key
 	}
-	g.history.Add(e)
+	g.history.Add(context.Background(), e)
 	g.notifier.Notify(notify.Notice{
 		Kind: string(e.Kind), Text: text, Percent: a.Percent, Detail: e.Detail,
 		Subject:  fmt.Sprintf("%s %s %s %s", e.AccountID, e.KeyID, a.Cap.Window, a.Cap.Meter),

@@ -45,7 +45,7 @@ func (g *Gateway) watchDisk(ctx context.Context) {
 			g.log.Debug("the free disk space is not known", zap.Error(err))
 		default:
 			if full = nearlyFull(disk.Available, disk.Size, was); full && !was {
-				g.onDiskLow(disk.Available, disk.Size)
+				g.onDiskLow(ctx, disk.Available, disk.Size)
 			}
 		}
 		select {
@@ -56,10 +56,10 @@ func (g *Gateway) watchDisk(ctx context.Context) {
 	}
 }
 
-func (g *Gateway) onDiskLow(free, size uint64) {
+func (g *Gateway) onDiskLow(ctx context.Context, free, size uint64) {
 	detail := fmt.Sprintf("%.1f of %.1f GiB are free on the disk of the database", float64(free)/gib, float64(size)/gib)
 	g.log.Warn("the disk of the database is nearly full", zap.Uint64("free_bytes", free), zap.Uint64("size_bytes", size))
-	g.history.Add(history.Event{Kind: history.DiskLow, Detail: detail})
+	g.history.Add(ctx, history.Event{Kind: history.DiskLow, Detail: detail})
 	g.notifier.Notify(notify.Notice{Kind: string(history.DiskLow), Text: "the disk is nearly full", Detail: detail, Subject: "disk"})
 }
 

@@ -31,7 +31,7 @@ func (s *Store) Codes(ctx context.Context, reader string, since time.Time) (all 
 		q.addParam(` GROUP BY 1, 2, 3
 			UNION ALL SELECT period, '', code, sum(requests) FROM refusal_hours WHERE period >= `, hours.number(since.UnixMicro()))
 		q.add(` GROUP BY period, code`)
-		found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
+		found, err := q.query(ctx, from)
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ const (
 )
 
 // Add adds an event to the timeline. It does not wait for the database, which logs that it cannot write.
-func (h *History) Add(e Event) {
+func (h *History) Add(ctx context.Context, e Event) {
 	if len(e.Detail) > maxDetail {
 		cut := maxDetail
 		for cut > 0 && !utf8.RuneStart(e.Detail[cut]) {
@@ -58,7 +58,8 @@ func (h *History) Add(e Event) {
 	}
 	e.gateway = h.gateway
 	oldest := h.clock().Add(-Keep)
-	h.db.Submit(func(tx database.Tx) error { return insertEvent(context.Background(), tx, &e, oldest) })
+	writeCtx := context.WithoutCancel(ctx) // the write runs later
+	h.db.Submit(func(tx database.Tx) error { return insertEvent(writeCtx, tx, &e, oldest) })
 }
 
 // Events returns the latest events since a time, at most limit, the newest first. One that several gateways have recorded

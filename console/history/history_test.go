@@ -245,7 +245,7 @@ func TestEventsAreKeptOverARestart(t *testing.T) {
 	before := newHistory(db, c, history.Gauges{Waiting: 1})
 	before.Start(t.Context())
 	before.Record(history.Request{Model: "m"})
-	before.Add(history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu1", Detail: "5 failures"})
+	before.Add(t.Context(), history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu1", Detail: "5 failures"})
 	before.Close()
 
 	after := newHistory(db, c, history.Gauges{})
@@ -289,7 +289,7 @@ func TestOldEventsAreDeleted(t *testing.T) {
 	db, c := openDB(t), newClock()
 	h := newHistory(db, c, history.Gauges{})
 	for range 30 {
-		h.Add(history.Event{Kind: history.BootBegun})
+		h.Add(t.Context(), history.Event{Kind: history.BootBegun})
 		c.now = c.now.Add(time.Hour)
 	}
 	must(t, h.Flush(t.Context()))
@@ -330,9 +330,9 @@ func TestTotalsAreThoseOfTheLastMinutesWhateverTheClockSays(t *testing.T) {
 func TestEventsAreTheNewestFirstAndShort(t *testing.T) {
 	c := newClock()
 	h := newHistory(openDB(t), c, history.Gauges{})
-	h.Add(history.Event{Kind: history.BootBegun})
+	h.Add(t.Context(), history.Event{Kind: history.BootBegun})
 	c.now = c.now.Add(2 * time.Hour)
-	h.Add(history.Event{Kind: history.BootFailed, Detail: strings.Repeat("é", 500)})
+	h.Add(t.Context(), history.Event{Kind: history.BootFailed, Detail: strings.Repeat("é", 500)})
 	all := events(t, h, c.now.Add(-3*time.Hour))
 	if len(all) != 2 || all[0].Kind != history.BootFailed || all[1].Kind != history.BootBegun {
 		t.Fatalf("got %+v, want the failed boot before its begin", all)
@@ -352,12 +352,12 @@ func TestEventsOfAllGatewaysAreShownOnce(t *testing.T) {
 	for i, name := range []string{"a", "b", "c"} {
 		shown = newHistory(db, c, history.Gauges{})
 		shown.ShareAs(name)
-		shown.Add(history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu1", Time: c.now.Add(time.Duration(i) * time.Second)})
+		shown.Add(t.Context(), history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu1", Time: c.now.Add(time.Duration(i) * time.Second)})
 	}
 	// The same gateway records that it has opened again.
-	shown.Add(history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu2", Time: c.now.Add(10 * time.Second)})
-	shown.Add(history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu2", Time: c.now.Add(20 * time.Second)})
-	shown.Add(history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu1", Time: c.now.Add(5 * time.Minute)})
+	shown.Add(t.Context(), history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu2", Time: c.now.Add(10 * time.Second)})
+	shown.Add(t.Context(), history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu2", Time: c.now.Add(20 * time.Second)})
+	shown.Add(t.Context(), history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu1", Time: c.now.Add(5 * time.Minute)})
 	var got []string
 	for _, e := range events(t, shown, c.now.Add(-time.Hour)) {
 		got = append(got, fmt.Sprint(e.Backend, " ", e.Time.Sub(c.now)))
