@@ -213,6 +213,9 @@ func (c *Console) sendAPIError(r *request, err error) {
 	r.discardBody(maxDiscard)
 	header := r.Response().Header()
 	if public, ok := errors.AsType[*apierr.Error](err); ok {
+		if public.Code == apierr.StorageUnavailable {
+			c.log.Warn("page failed", zap.String("path", r.Path()), zap.Error(err))
+		}
 		public.SetHeaders(header)
 		_ = r.send(public.Status(), echo.MIMEApplicationJSON, public.AppendJSON(nil, header.Get("X-Request-Id")))
 		return

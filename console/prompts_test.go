@@ -21,7 +21,7 @@ func TestNoTransactionOfASaveIsLarge(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	b := s.signIn("ada@example.org")
-	document := `{"tree":{"nodes":[{"text":"` + strings.Repeat("word ", 700_000) + `"}]}}`
+	document := differentWords(500_000)
 	id := b.savePrompt("large", document)
 	wantSmallTransactions(t, "save", s.path)
 	body := `{"name":"large","model":"llama-8b","version":1,"document":` + document + `}`
@@ -31,6 +31,15 @@ func TestNoTransactionOfASaveIsLarge(t *testing.T) {
 	wantSmallTransactions(t, "delete", s.path)
 }
 
+// differentWords returns a document whose words are all different, so that its row has as many as any.
+func differentWords(n int) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, "w%d ", i)
+	}
+	return `{"tree":{"nodes":[{"text":"` + text.String() + `"}]}}`
+}
+
 // Saves of several users at the same time do not share a transaction either.
 func TestConcurrentSavesAreSeparateTransactions(t *testing.T) {
 	databasetest.SkipPostgres(t, "its write-ahead log is the server's")
@@ -38,7 +47,7 @@ func TestConcurrentSavesAreSeparateTransactions(t *testing.T) {
 		t.Skip("takes several seconds; make test-all runs it")
 	}
 	s := newSite(t)
-	document := `{"tree":{"nodes":[{"text":"` + strings.Repeat("word ", 100_000) + `"}]}}`
+	document := differentWords(70_000)
 	var saves sync.WaitGroup
 	for i := range 8 {
 		email := fmt.Sprintf("%d@example.org", i)
@@ -55,8 +64,8 @@ func TestConcurrentSavesAreSeparateTransactions(t *testing.T) {
 	wantSmallTransactions(t, "concurrent saves", s.path)
 }
 
-// wantSmallTransactions fails the test if a transaction in the write-ahead log of a database is larger than a chunk and
-// what is changed with it. See https://sqlite.org/fileformat2.html#the_write_ahead_log.
+// wantSmallTransactions fails the test if a transaction in the write-ahead log of a database is larger than the words of a prompt
+// and what is changed with them. See https://sqlite.org/fileformat2.html#the_write_ahead_log.
 func wantSmallTransactions(t *testing.T, what, path string) {
 	t.Helper()
 	wal, err := os.ReadFile(path + "-wal")
@@ -140,4 +149,24 @@ func TestSharedPromptIsReadByColleaguesUntilItsLinkIsRevoked(t *testing.T) {
 	wantStatus(t, "a new link", eve.get("/console/api/shared/"+second), http.StatusOK)
 	wantStatus(t, "delete", ada.sendJSON(http.MethodDelete, "/console/api/prompts/"+id, ""), http.StatusNoContent)
 	wantStatus(t, "the link of a deleted prompt", eve.get("/console/api/shared/"+second), http.StatusNotFound)
+}
+
+// A save that the storage does not take is refused, so that the browser keeps its draft.
+func TestPromptsWithoutTheirStorageAreUnavailable(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	b := s.signIn("ada@example.org")
+	id := b.savePrompt("kept", `{"text":"kept"}`)
+	must(t, os.RemoveAll(s.path+".files"))
+	for what, got := range map[string]response{
+		"read": b.get("/console/api/prompts/" + id),
+		"save": b.sendJSON(http.MethodPost, "/console/api/prompts", `{"name":"n","model":"m","document":{"text":"lost"}}`),
+	} {
+		wantStatus(t, what, got, http.StatusServiceUnavailable)
+		has(t, got.body, "storage_unavailable")
+	}
+	list := b.get("/console/api/prompts").body
+	if names := gjson.Get(list, "prompts.#.name").String(); names != `["kept"]` {
+		t.Errorf("got the prompts %s, want no other than the first one", names)
+	}
 }

@@ -19,7 +19,7 @@ const (
 	// searchWait is how long a search waits for other long reads.
 	searchWait = 2 * time.Second
 	// maxWords limits the words of a prompt, in bytes, since a row with them delays other writes.
-	maxWords = 128 << 10
+	maxWords = 64 << 10
 )
 
 // Search returns the prompts of an account whose name and texts contain all words, without regard to case, the last

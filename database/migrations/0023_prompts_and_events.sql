@@ -8,7 +8,7 @@ ALTER TABLE prompts ADD COLUMN document BLOB;                   -- JSON, in the 
 UPDATE prompts SET document = CAST(coalesce((
     SELECT group_concat(data, '') FROM (SELECT data FROM prompt_chunks c WHERE c.content_id = prompts.content_id ORDER BY n)
 ), '') AS BLOB);
-UPDATE prompts SET words = substr(document, document_bytes + 1, 131072), document = substr(document, 1, document_bytes);
+UPDATE prompts SET words = substr(document, document_bytes + 1, 65536), document = substr(document, 1, document_bytes);
 UPDATE prompts SET bytes = document_bytes + length(words);
 
 ALTER TABLE prompts DROP COLUMN content_id;

@@ -9,7 +9,7 @@ ALTER TABLE prompts
 UPDATE prompts SET document = coalesce((
     SELECT string_agg(data, ''::bytea ORDER BY n) FROM prompt_chunks c WHERE c.content_id = prompts.content_id
 ), '');
-UPDATE prompts SET words = substr(document, document_bytes::int + 1, 131072), document = substr(document, 1, document_bytes::int);
+UPDATE prompts SET words = substr(document, document_bytes::int + 1, 65536), document = substr(document, 1, document_bytes::int);
 UPDATE prompts SET bytes = document_bytes + length(words);
 
 ALTER TABLE prompts DROP COLUMN content_id;
