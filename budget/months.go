@@ -33,19 +33,26 @@ func (l *Ledger) loadMonth(ctx context.Context) error {
 	if err := l.db.WriteGrouped(ctx, func(database.Tx) error { return nil }); err != nil {
 		return fmt.Errorf("load counters: %w", err)
 	}
-	var used []usage.KeyDay
+	type use struct {
+		key, account       string
+		day                int
+		prompt, completion int64
+	}
+	var used []use
 	start := date{month: month}
-	err := usage.KeyDays(ctx, l.db, start.start(), start.windowEnd(Month), func(d usage.KeyDay) { used = append(used, d) })
+	err := usage.KeyDays(ctx, l.db, start.start(), start.windowEnd(Month), func(r *usage.Row) {
+		used = append(used, use{r.KeyID, r.AccountID, dateOf(r.Time).day, r.PromptTokens, r.CompletionTokens})
+	})
 	if err != nil {
 		return fmt.Errorf("%w: load counters: %w", database.ErrUnavailable, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropMonths()
-	for _, d := range used {
-		key, account := l.owners(&Payer{Key: d.Key, Account: d.Account})
+	for _, u := range used {
+		key, account := l.owners(&Payer{Key: u.key, Account: u.account})
 		for _, o := range []*owner{key, account} {
-			o.month(month).charge(dateOf(d.Day).day, d.PromptTokens, d.CompletionTokens)
+			o.month(month).charge(u.day, u.prompt, u.completion)
 		}
 	}
 	l.months = append(l.months, month)

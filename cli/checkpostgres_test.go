@@ -67,7 +67,7 @@ func TestDatabaseCheckMendsThePostgresLedger(t *testing.T) {
 		t.Errorf("a database without differences: %s", stderr)
 	}
 	server.Exec(t, name, `UPDATE basegate.owner SET month_in = 5;
-		INSERT INTO basegate.usage_days SELECT 1, 20000, 1, 0, 0, 1, 1, ''`)
+		INSERT INTO basegate.usage_days SELECT 1, 20000, 1, 0, 0, 1, 1`)
 	stdout, stderr := run(1, "database", "check")
 	if !strings.Contains(stdout, "month_in is 5, its rows have 0") || !strings.Contains(stderr, "basegate database check --repair") {
 		t.Errorf("got %q and %q, want the counter and the repair", stdout, stderr)

@@ -323,14 +323,14 @@ func (c *Console) keyActivity(ctx context.Context, k identity.Key, reader string
 	c.draw(found, k.AccountID, []identity.Key{k})
 	a.Spark = found.Keys[k.ID]
 	filter := usage.Filter{Reader: reader, Account: k.AccountID, Key: k.ID, Limit: 1}
-	last, _, err := c.usages.Recent(ctx, filter) // of those that were not refused, as the time of the last use
+	last, err := c.usages.History(ctx, filter, usage.Recorded, usage.Cursor{}) // of those that were not refused, as the time of the last use
 	switch {
 	case errors.Is(err, database.ErrReportsBusy), errors.Is(err, database.ErrReportTooLong):
 		return a, nil
 	case err != nil:
 		return a, err
-	case len(last) > 0:
-		a.Model, a.Last = last[0].Model, last[0].RequestID
+	case len(last.Rows) > 0:
+		a.Model, a.Last = last.Rows[0].Model, last.Rows[0].RequestID
 	}
 	return a, nil
 }

@@ -38,11 +38,11 @@ func (c *Console) usageCSV(r *request) error {
 		if err != nil {
 			return err
 		}
-		recent, _, err := c.usages.Recent(r.ctx(), filter)
+		recent, err := c.usages.History(r.ctx(), filter, usage.Recorded, usage.Cursor{})
 		if err != nil {
 			return err
 		}
-		rows, name = withoutErrors(recent), "requests"
+		rows, name = withoutErrors(recent.Rows), "requests"
 	}
 	known, err := c.readNames(r.ctx(), r.account)
 	if err != nil {

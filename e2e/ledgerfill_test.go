@@ -5,7 +5,6 @@ package e2e_test
 import (
 	"context"
 	"database/sql"
-	varint "encoding/binary"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -150,6 +149,10 @@ func (f *ledgerFill) fillRollups(begin time.Time) {
 				GROUP BY k.id, t.id`, day, day*dayMicros, (day+1)*dayMicros)
 		}
 		f.execute(`
+			INSERT INTO usage_tag_days`+tagColumns+`
+			SELECT 0, period, tag, sum(requests), sum(errors), sum(streams), sum(prompt_tokens), sum(completion_tokens)
+			FROM usage_tag_days WHERE period >= $1 AND period < $2 GROUP BY period, tag`, first, end)
+		f.execute(`
 			INSERT INTO usage_tag_months`+tagColumns+`
 			SELECT key, CAST($1 AS BIGINT), tag, sum(requests), sum(errors), sum(streams), sum(prompt_tokens), sum(completion_tokens)
 			FROM usage_tag_days WHERE period >= $2 AND period < $3 GROUP BY key, tag`,
@@ -184,14 +187,14 @@ func (all seriesRollups) of(series, period int64) *seriesRollup {
 // seriesRollup is a rollup of a series in the course of its making.
 type seriesRollup struct {
 	requests, errors, streams, prompt, completion int64
-	latencies                                     [3][310]int64 // by bucket; of the queue, the first token and the whole
+	latencies                                     [1024]int64 // by symbol: 512 are of the first token, and 512 of the whole
 }
 
 // fillSeries makes the rollups of series in a day, by hours and of the whole.
 func (f *ledgerFill) fillSeries(day int64) {
 	f.t.Helper()
 	rows, err := f.db.QueryContext(f.t.Context(), `
-		SELECT s.id, r.time, r.code <> '', r.stream, r.prompt_tokens, r.completion_tokens, r.queue_us, r.first_token_us, r.total_us
+		SELECT s.id, r.time, r.code <> '', r.stream, r.prompt_tokens, r.completion_tokens, r.first_token_us, r.total_us
 		FROM requests r CROSS JOIN usage_series s
 		WHERE r.time >= $1 AND r.time < $2 AND (s.account_id, s.key_id, s.model, s.endpoint, s.workload)
 			= (r.account_id, r.key_id, r.model, r.endpoint, r.workload)`, day*dayMicros, (day+1)*dayMicros)
@@ -202,18 +205,23 @@ func (f *ledgerFill) fillSeries(day int64) {
 		var (
 			series, at, prompt, completion int64
 			failed, stream                 bool
-			latencies                      [3]int64
+			latencies                      [2]int64
 		)
-		must(f.t, rows.Scan(&series, &at, &failed, &stream, &prompt, &completion, &latencies[0], &latencies[1], &latencies[2]))
+		must(f.t, rows.Scan(&series, &at, &failed, &stream, &prompt, &completion, &latencies[0], &latencies[1]))
 		hours.of(series, at/hourMicros).add(failed, stream, prompt, completion, latencies)
 		days.of(series, day).add(failed, stream, prompt, completion, latencies)
 	}
 	must(f.t, rows.Err())
 	f.insertSeries("usage_hours", hours)
 	f.insertSeries("usage_days", days)
+	lists := make([][]any, 0, len(days))
+	for id, r := range days {
+		lists = append(lists, []any{id.series, id.period, r.latencyList()})
+	}
+	f.insert("usage_latencies", []string{"series", "period", "counts"}, lists)
 }
 
-func (r *seriesRollup) add(failed, stream bool, prompt, completion int64, latencies [3]int64) {
+func (r *seriesRollup) add(failed, stream bool, prompt, completion int64, latencies [2]int64) {
 	r.requests++
 	r.prompt += prompt
 	r.completion += completion
@@ -225,8 +233,8 @@ func (r *seriesRollup) add(failed, stream bool, prompt, completion int64, latenc
 		return
 	}
 	for i, us := range latencies {
-		if i != 1 || us > 0 {
-			r.latencies[i][latencyBucket(us)]++
+		if i == 1 || us > 0 {
+			r.latencies[i*512+latencyBucket(us)]++
 		}
 	}
 }
@@ -240,20 +248,15 @@ func latencyBucket(us int64) int {
 	return 16 + (octave-4)*8 + int(us>>(octave-3))&7
 }
 
-// encodeLatencies returns the histograms in the encoding of package usage.
-func (r *seriesRollup) encodeLatencies() (encoded []byte) {
-	for _, h := range r.latencies {
-		buckets, last := 0, 0
-		var text []byte
-		for bucket, n := range h {
-			if n > 0 {
-				text = varint.AppendVarint(varint.AppendUvarint(text, uint64(bucket-last)), n)
-				buckets, last = buckets+1, bucket
-			}
+// latencyList returns the latencies as the table usage_latencies has them.
+func (r *seriesRollup) latencyList() string {
+	var all []string
+	for symbol, n := range r.latencies {
+		if n > 0 {
+			all = append(all, strconv.FormatInt(n*1024+int64(symbol), 10))
 		}
-		encoded = append(varint.AppendUvarint(encoded, uint64(buckets)), text...)
 	}
-	return encoded
+	return strings.Join(all, ",")
 }
 
 func (f *ledgerFill) postgres() bool {
@@ -261,14 +264,18 @@ func (f *ledgerFill) postgres() bool {
 	return ok
 }
 
-// insertSeries inserts rollups of series, on PostgreSQL by COPY.
 func (f *ledgerFill) insertSeries(table string, rollups seriesRollups) {
 	f.t.Helper()
-	columns := []string{"series", "period", "requests", "errors", "streams", "prompt_tokens", "completion_tokens", "latency"}
 	rows := make([][]any, 0, len(rollups))
 	for id, r := range rollups {
-		rows = append(rows, []any{id.series, id.period, r.requests, r.errors, r.streams, r.prompt, r.completion, r.encodeLatencies()})
+		rows = append(rows, []any{id.series, id.period, r.requests, r.errors, r.streams, r.prompt, r.completion})
 	}
+	f.insert(table, []string{"series", "period", "requests", "errors", "streams", "prompt_tokens", "completion_tokens"}, rows)
+}
+
+// insert inserts rows, on PostgreSQL by COPY.
+func (f *ledgerFill) insert(table string, columns []string, rows [][]any) {
+	f.t.Helper()
 	ctx := f.t.Context()
 	if f.postgres() {
 		conn, err := f.db.Conn(ctx)
@@ -280,7 +287,7 @@ func (f *ledgerFill) insertSeries(table string, rollups seriesRollups) {
 		}))
 		return
 	}
-	must(f.t, insertInTransaction(ctx, f.db, `INSERT INTO `+table+` (`+strings.Join(columns, ", ")+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, rows))
+	must(f.t, insertInTransaction(ctx, f.db, `INSERT INTO `+table+` (`+strings.Join(columns, ", ")+`) VALUES (?`+strings.Repeat(", ?", len(columns)-1)+`)`, rows))
 }
 
 // insertInTransaction executes a statement for each of many rows.

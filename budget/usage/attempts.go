@@ -3,7 +3,6 @@ package usage
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -56,15 +55,7 @@ func EncodeDetails(all []Attempt, chainID string) string {
 	return string(text)
 }
 
-// chainIDOf returns the chain id of what EncodeDetails has returned.
-func chainIDOf(details string) (string, error) {
-	if !strings.HasPrefix(details, "{") {
-		return "", nil
-	}
-	_, chainID, err := decodeDetails(details)
-	return chainID, err
-}
-
+// decodeDetails returns what EncodeDetails has encoded.
 func decodeDetails(text string) (all []Attempt, chainID string, err error) {
 	if text == "" {
 		return nil, "", nil
@@ -80,10 +71,7 @@ func decodeDetails(text string) (all []Attempt, chainID string, err error) {
 	}
 	all = make([]Attempt, len(stored.Attempts))
 	for i, s := range stored.Attempts {
-		all[i] = Attempt{
-			s.Backend, s.Class, s.Status,
-			time.Duration(s.StartUS) * time.Microsecond, time.Duration(s.TookUS) * time.Microsecond,
-		}
+		all[i] = Attempt{s.Backend, s.Class, s.Status, micros(s.StartUS), micros(s.TookUS)}
 	}
 	return all, stored.ChainID, nil
 }

@@ -18,23 +18,28 @@ var errRollupsBusy = errors.New("the rollups are being read")
 // insertion. On PostgreSQL it is that of the transaction that inserted the row. Transactions do not commit in the order of
 // their numbers, so the rollups there take only rows below the oldest transaction that runs.
 type dialect struct {
-	number  string    // expression for a row's number, as an integer
-	above   [2]string // condition that a row's number is above a parameter, which stands between the two parts
-	upTo    [2]string // condition that it is not
-	before  [2]string // condition that a row was inserted before a mark
-	mark    string    // query for the number of the last row, or a higher one, and for the snapshot, which is empty on SQLite
-	noIndex string    // keeps the planner from using an index on other columns
-	joined  string    // aggregate of the encoded latencies of rollups u, one after the other
-	next    string    // query for the rows that the rollups include next: $1 is the watermark, $2 a number of rows
-	left    string    // query for the number of rows that the rollups do not include yet: $1 is the watermark
-	days    string    // query for the days of the rows that the rollups include
-	kept    string    // query for the time since which rows are kept; 0 is all
-	details string    // query for the boot and the attempts of a request, which most do not have
+	number string // expression for a row's number, as an integer
+	above  string // condition that a row's number is above a value, which takes the place of %s
+	upTo   string // condition that it is not
+	before string // condition that a row was inserted before a mark
 
-	// attempts is the expression for the attempts of a row of requests, in the encoding of EncodeDetails.
-	attempts string
+	next string // query for the last number, and the count, of the rows that the rollups include next: about $2 after $1
+	left string // query for the number of rows that the rollups do not include yet: $1 is the watermark
+	mark string // query for the number of the last row, or a higher one, and for the snapshot, which is empty on SQLite
+	kept string // query for the time since which rows are kept; 0 is all
 
-	// shared tells that several gateways change the rollups, so numbers of series that one has cached may be gone.
+	noIndex string // keeps the planner from using an index on other columns
+	month   string // expression for the month of a row, as a level numbers it
+
+	// Latencies are stored as lists of numbers with commas between them.
+	join   string // aggregate of the lists u.counts
+	list   string // aggregate of the integers that take the place of %s
+	values string // function for a table with the integers of the list u.counts in its column value
+
+	// boot and attempts are expressions for details of a row, which most do not have; see EncodeDetails.
+	boot, attempts string
+
+	// shared tells that several gateways change the rollups.
 	shared bool
 
 	// freeze keeps the rollups from being changed until the end of a report, which has a snapshot on SQLite only. lock
@@ -43,46 +48,58 @@ type dialect struct {
 }
 
 var sqlite = &dialect{
-	number:  `seq`,
-	above:   [2]string{`seq > `, ``},
-	upTo:    [2]string{`seq <= `, ``},
-	before:  [2]string{`seq <= `, ``},
-	mark:    `SELECT coalesce(max(seq), 0), '' FROM requests`,
-	noIndex: ` NOT INDEXED`,
-	joined:  `CAST(group_concat(u.latency, '') AS BLOB)`, // it joins bytes, whatever they are
-	next:    `SELECT seq, ` + endedColumns + ` FROM requests WHERE seq > $1 ORDER BY seq LIMIT $2`,
-	left:    `SELECT coalesce(max(seq), 0) - $1 FROM requests`,
-	days:    `SELECT DISTINCT time / 86400000000 FROM requests WHERE seq <= (SELECT seq FROM usage_watermark)`,
-	kept:    `SELECT 0`,
-	details: `SELECT boot_us, attempts FROM request_details WHERE request_id = $1`,
+	number: `seq`,
+	above:  `seq > %s`,
+	upTo:   `seq <= %s`,
+	before: `seq <= %s`,
 
+	next: `SELECT coalesce(max(seq), 0), count(*) FROM (SELECT seq FROM requests WHERE seq > $1 ORDER BY seq LIMIT $2)`,
+	left: `SELECT coalesce(max(seq), 0) - $1 FROM requests`,
+	mark: `SELECT coalesce(max(seq), 0), '' FROM requests`,
+	kept: `SELECT 0`,
+
+	noIndex: ` NOT INDEXED`,
+	month:   `strftime('%Y', time / 1000000, 'unixepoch') * 12 + strftime('%m', time / 1000000, 'unixepoch') - 1`,
+
+	join:   `group_concat(u.counts)`,
+	list:   `group_concat(%s)`,
+	values: `json_each('[' || u.counts || ']')`,
+
+	boot:     `coalesce((SELECT boot_us FROM request_details d WHERE d.request_id = requests.request_id), 0)`,
 	attempts: `coalesce((SELECT attempts FROM request_details d WHERE d.request_id = requests.request_id), '')`,
 }
 
 // rollupsLock is the advisory lock of the rollups: the pair of "base" and "roll" in ASCII.
 const rollupsLock = "1650553701, 1919904876"
 
-// unseen is the condition for rows that the rollups can include next.
-const unseen = ` FROM requests WHERE xid > ($1::bigint)::text::xid8 AND xid < pg_snapshot_xmin(pg_current_snapshot())`
-
 var postgres = &dialect{
-	number:  `xid::text::bigint`,
-	above:   [2]string{`xid > (`, `::bigint)::text::xid8`},
-	upTo:    [2]string{`xid <= (`, `::bigint)::text::xid8`},
-	before:  [2]string{`pg_visible_in_snapshot(xid, (`, `::text)::pg_snapshot)`},
-	mark:    `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_snapshot()::text`,
-	joined:  `string_agg(u.latency, '')`,
-	next:    `SELECT xid::text::bigint, ` + endedColumns + unseen + ` ORDER BY requests.xid FETCH FIRST ($2::bigint) ROWS WITH TIES`, // xid alone would be the first column
-	left:    `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1 - $1`,
-	days:    `SELECT DISTINCT time / 86400000000 FROM requests WHERE xid <= (SELECT seq::text::xid8 FROM usage_watermark)`,
-	kept:    `SELECT kept_since FROM usage_watermark`,
-	details: `SELECT boot_us, attempts FROM requests WHERE request_id = $1`,
+	number: `xid::text::bigint`,
+	above:  `xid > (%s::bigint)::text::xid8`,
+	upTo:   `xid <= (%s::bigint)::text::xid8`,
+	before: `pg_visible_in_snapshot(xid, (%s::text)::pg_snapshot)`,
 
+	// The rows of one transaction are not parted.
+	next: `SELECT coalesce(max(xid::text::bigint), 0), count(*) FROM (
+		SELECT xid FROM requests WHERE xid > ($1::bigint)::text::xid8 AND xid < pg_snapshot_xmin(pg_current_snapshot())
+		ORDER BY xid FETCH FIRST ($2::bigint) ROWS WITH TIES) r`,
+	left: `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1 - $1`,
+	mark: `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_snapshot()::text`,
+	kept: `SELECT kept_since FROM usage_watermark`,
+
+	month: `(extract(year FROM to_timestamp(time / 1000000) AT TIME ZONE 'UTC') * 12
+		+ extract(month FROM to_timestamp(time / 1000000) AT TIME ZONE 'UTC') - 1)::bigint`,
+
+	join:   `string_agg(u.counts, ',')`,
+	list:   `string_agg((%s)::text, ',')`,
+	values: `unnest(string_to_array(u.counts, ',')::bigint[]) AS value`,
+
+	boot:     `boot_us`,
 	attempts: `attempts`,
 
 	shared: true,
 	freeze: `SELECT pg_advisory_xact_lock_shared(` + rollupsLock + `)`,
-	lock:   `SELECT pg_try_advisory_xact_lock(` + rollupsLock + `)`,
+	// A plan for any number of new rows would read whole tables of rollups for few of them.
+	lock: `SELECT pg_try_advisory_xact_lock(` + rollupsLock + `) FROM set_config('plan_cache_mode', 'force_custom_plan', true)`,
 }
 
 func dialectOf(db *database.DB) *dialect {
@@ -90,12 +107,6 @@ func dialectOf(db *database.DB) *dialect {
 		return postgres
 	}
 	return sqlite
-}
-
-// addCondition adds a condition of a dialect.
-func (s *statement) addCondition(parts [2]string, value any) {
-	s.addParam(` AND `+parts[0], value)
-	s.add(parts[1])
 }
 
 // mark is a moment: the rows that were inserted before it do not change. The zero value is after all rows.
@@ -142,8 +153,8 @@ func (s *Store) reads() source { return source{s.db.Read(), s.dialect} }
 
 // state is what is read first of a report on the rollups and the rows that they do not include.
 type state struct {
-	watermark
-	at mark
+	watermark int64 // number of the last row that the rollups include
+	at        mark
 }
 
 // freezeRollups keeps the rollups as they are until the end of the report, and returns their state. The report may then read
@@ -159,12 +170,19 @@ func (s source) freezeRollups(ctx context.Context) (now state, err error) {
 		}
 	}
 	if now.watermark, err = selectWatermark(ctx, s); err != nil {
-		return state{}, fmt.Errorf("read watermark: %w", err)
+		return state{}, err
 	}
 	if now.at, err = selectMark(ctx, s); err != nil {
 		return state{}, fmt.Errorf("read newest row: %w", err)
 	}
 	return now, nil
+}
+
+func selectWatermark(ctx context.Context, from database.Reader) (number int64, err error) {
+	if err := from.QueryRowContext(ctx, `SELECT seq FROM usage_watermark`).Scan(&number); err != nil {
+		return 0, fmt.Errorf("read watermark: %w", err)
+	}
+	return number, nil
 }
 
 // lockRollups begins a change of the rollups. It does not wait for reports, because other writes would wait for it.
@@ -180,10 +198,4 @@ func (d *dialect) lockRollups(ctx context.Context, tx database.Tx) error {
 		return errRollupsBusy
 	}
 	return nil
-}
-
-// selectLeft returns how many numbers, which is about how many rows, the rollups do not include yet.
-func selectLeft(ctx context.Context, from source, after int64) (left int64, err error) {
-	err = from.QueryRowContext(ctx, from.left, after).Scan(&left)
-	return max(left, 0), err
 }

@@ -1,6 +1,10 @@
 package usage
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"strings"
+)
 
 // SetMaxNamedTags changes maxNamedTags until the returned function is called.
 func SetMaxNamedTags(n int64) (restore func()) {
@@ -9,19 +13,44 @@ func SetMaxNamedTags(n int64) (restore func()) {
 	return func() { maxNamedTags = before }
 }
 
-// Encode returns the latency as rollups store it.
-func (l *Latency) Encode() []byte { return l.encode() }
+// String returns the numbers of durations by bucket.
+func (l *Latency) String() string {
+	var s strings.Builder
+	for _, h := range []*Histogram{&l.FirstToken, &l.Total} {
+		for bucket, n := range h.counts {
+			if n != 0 {
+				fmt.Fprintf(&s, "%d:%d ", bucket, n)
+			}
+		}
+		s.WriteString("; ")
+	}
+	return s.String()
+}
 
-// MergeEncoded adds encoded latencies.
-func (l *Latency) MergeEncoded(text []byte) error { return l.mergeEncoded(text) }
+// AddList counts the durations of a list.
+func (l *Latency) AddList(list string) error { return l.addList([]byte(list)) }
 
 // Record counts the durations of n requests, in microseconds.
-func (l *Latency) Record(queue, firstToken, total, n int64) { l.record(queue, firstToken, total, n) }
+func (l *Latency) Record(firstToken, total, n int64) {
+	if firstToken > 0 {
+		l.FirstToken.add(bucketOf(firstToken), n)
+	}
+	l.Total.add(bucketOf(total), n)
+}
+
+// bucketOf is bucketExpression in Go.
+func bucketOf(us int64) int {
+	bucket := 0
+	for bucket < maxBucket && bucketStart(bucket+1) <= us {
+		bucket++
+	}
+	return bucket
+}
 
 // AddBatch adds up to rows new rows to the rollups.
 func (s *Store) AddBatch(ctx context.Context, rows int) error {
 	s.rollups.rows = rows
-	_, _, err := s.addBatch(ctx, s.reads())
+	_, _, err := s.addBatch(ctx)
 	return err
 }
 

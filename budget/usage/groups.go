@@ -6,123 +6,73 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"basegate/database"
 )
 
-// dimension is a column by which rows are grouped, in each of the tables in which it is found.
+// dimension is a column by which rows are grouped. It has the same name in requests and in usage_series.
 type dimension struct {
-	row    string // expression on requests
-	series string // on usage_series or, for times, a table of rollups u
-	scan   func(*Row) any
+	column string             // of a string; empty for times and user tags
+	field  func(*Row) *string // nil for times
+	time   *interval          // nil for strings
 }
 
-// field returns what a string of the dimension is in a row; nil if it is no string.
-func (d dimension) field(r *Row) *string {
-	field, _ := d.scan(r).(*string)
-	return field
+// interval is a part of time by which rows are grouped. Months are grouped by days, which are added up.
+type interval struct {
+	width int64
+	start func(at time.Time) time.Time // of the interval that contains a time
 }
 
 var (
-	keyDimension      = dimension{"key_id", "key_id", func(r *Row) any { return &r.KeyID }}
-	accountDimension  = dimension{"account_id", "account_id", func(r *Row) any { return &r.AccountID }}
-	modelDimension    = dimension{"model", "model", func(r *Row) any { return &r.Model }}
-	workDimension     = dimension{"workload", "workload", func(r *Row) any { return &r.Workload }}
-	userDimension     = dimension{"user_tag", "", func(r *Row) any { return &r.User }}
-	endpointDimension = dimension{"endpoint", "endpoint", func(r *Row) any { return &r.Endpoint }}
-	monthDimension    = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", func(r *Row) any { return (*monthScanner)(&r.Time) }}
-	dayDimension      = dimension{fmt.Sprintf("time / %d", dayMicros), "u.period / ", func(r *Row) any { return (*dayScanner)(&r.Time) }}
-	hourDimension     = dimension{fmt.Sprintf("time / %d", hourMicros), "u.period", func(r *Row) any { return (*hourScanner)(&r.Time) }}
+	keyDimension      = dimension{column: "key_id", field: func(r *Row) *string { return &r.KeyID }}
+	accountDimension  = dimension{column: "account_id", field: func(r *Row) *string { return &r.AccountID }}
+	modelDimension    = dimension{column: "model", field: func(r *Row) *string { return &r.Model }}
+	workDimension     = dimension{column: "workload", field: func(r *Row) *string { return &r.Workload }}
+	endpointDimension = dimension{column: "endpoint", field: func(r *Row) *string { return &r.Endpoint }}
+	userDimension     = dimension{column: "user_tag", field: func(r *Row) *string { return &r.User }}
+	hourDimension     = dimension{time: &interval{hourMicros, func(at time.Time) time.Time { return at }}}
+	dayDimension      = dimension{time: &interval{dayMicros, func(at time.Time) time.Time { return at }}}
+	monthDimension    = dimension{time: &interval{dayMicros, func(at time.Time) time.Time { return at.AddDate(0, 0, 1-at.Day()) }}}
 )
 
-// hourScanner scans a number of hours since the epoch.
-type hourScanner time.Time
-
-// Scan implements sql.Scanner.
-func (h *hourScanner) Scan(value any) error {
-	hour, ok := value.(int64)
-	if !ok {
-		return fmt.Errorf("an hour is a %T", value)
-	}
-	*h = hourScanner(time.UnixMicro(hour * hourMicros).UTC())
-	return nil
-}
-
-// dayScanner scans a number of days since the epoch.
-type dayScanner time.Time
-
-// Scan implements sql.Scanner.
-func (d *dayScanner) Scan(value any) error {
-	day, ok := value.(int64)
-	if !ok {
-		return fmt.Errorf("a day is a %T", value)
-	}
-	*d = dayScanner(time.UnixMicro(day * dayMicros).UTC())
-	return nil
-}
-
-// monthScanner scans a number of days since the epoch as the start of their month, so that the days of a month are added
-// up.
-type monthScanner time.Time
-
-// Scan implements sql.Scanner.
-func (m *monthScanner) Scan(value any) error {
-	if err := (*dayScanner)(m).Scan(value); err != nil {
-		return err
-	}
-	year, month, _ := time.Time(*m).Date()
-	*m = monthScanner(time.Date(year, month, 1, 0, 0, 0, 0, time.UTC))
-	return nil
-}
-
-// grouping has the dimensions of a Grouping and the order of its groups.
-type grouping struct {
-	dimensions []dimension
-	compare    func(a, b *Row) int
-}
-
 // bySeries has all that the requests of a series have in common.
-var bySeries = grouping{dimensions: []dimension{keyDimension, accountDimension, modelDimension, workDimension, endpointDimension}}
+var bySeries = []dimension{keyDimension, accountDimension, modelDimension, workDimension, endpointDimension}
 
-var groupings = map[Grouping]grouping{
-	ByKey:      {[]dimension{keyDimension, accountDimension}, mostTokensFirst},
-	ByAccount:  {[]dimension{accountDimension}, mostTokensFirst},
-	ByModel:    {[]dimension{modelDimension}, mostTokensFirst},
-	ByWorkload: {[]dimension{workDimension}, mostTokensFirst},
-	ByUser:     {[]dimension{userDimension}, mostTokensFirst},
-	ByDay:      {[]dimension{dayDimension}, newestFirst},
-	ByHour:     {[]dimension{hourDimension}, newestFirst},
-	ByMonth:    {[]dimension{monthDimension}, newestFirst},
-	ByEndpoint: {[]dimension{endpointDimension}, mostTokensFirst},
+var groupings = map[Grouping][]dimension{
+	ByKey:      {keyDimension, accountDimension},
+	ByAccount:  {accountDimension},
+	ByModel:    {modelDimension},
+	ByWorkload: {workDimension},
+	ByUser:     {userDimension},
+	ByDay:      {dayDimension},
+	ByHour:     {hourDimension},
+	ByMonth:    {monthDimension},
+	ByEndpoint: {endpointDimension},
 }
 
-// findGrouping returns the dimensions of a Grouping, which may be one that Over returns.
-func findGrouping(by Grouping) (g grouping, interval Grouping, err error) {
-	if g, ok := groupings[by]; ok {
-		return g, by, nil
+// dimensionsOf returns the dimensions of a Grouping, which may be one that Over returns.
+func dimensionsOf(by Grouping) ([]dimension, error) {
+	if all, ok := groupings[by]; ok {
+		return all, nil
 	}
 	over, other, _ := strings.Cut(string(by), "-")
-	interval = Grouping(over)
-	first, ok := groupings[interval]
-	second, known := groupings[Grouping(other)]
-	switch {
-	case !ok || !known, interval != ByHour && interval != ByDay && interval != ByMonth,
-		Grouping(other) == ByUser, second.dimensions[0].series == dayDimension.series, Grouping(other) == ByHour:
-		return grouping{}, "", fmt.Errorf("unknown grouping %q", by)
+	first, second := groupings[Grouping(over)], groupings[Grouping(other)]
+	if first == nil || second == nil || first[0].time == nil || second[0].time != nil || Grouping(other) == ByUser {
+		return nil, fmt.Errorf("unknown grouping %q", by)
 	}
-	return grouping{slices.Concat(first.dimensions, second.dimensions), newestFirst}, interval, nil
+	return slices.Concat(first, second), nil
 }
 
-// mostTokensFirst orders groups by their tokens, and then by their names.
-func mostTokensFirst(a, b *Row) int {
-	return cmp.Or(cmp.Compare(b.PromptTokens+b.CompletionTokens, a.PromptTokens+a.CompletionTokens), byName(a, b))
-}
-
-func newestFirst(a, b *Row) int { return cmp.Or(b.Time.Compare(a.Time), byName(a, b)) }
-
-func byName(a, b *Row) int {
+// inOrder compares the newest first, or those without a time by their tokens, and then by their names.
+func inOrder(a, b *Row) int {
+	byTokens := 0
+	if a.Time.IsZero() {
+		byTokens = cmp.Compare(b.PromptTokens+b.CompletionTokens, a.PromptTokens+a.CompletionTokens)
+	}
 	return cmp.Or(
+		b.Time.Compare(a.Time), byTokens,
 		cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.AccountID, b.AccountID), cmp.Compare(a.Model, b.Model),
 		cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.User, b.User),
 	)
@@ -144,35 +94,37 @@ func (r *Row) groupKey() groupKey {
 
 // groupSum collects the groups of one grouping from the segments of a range.
 type groupSum struct {
-	grouping
-	filter *Filter
-	rows   map[groupKey]*Row
-	users  bool // grouped by user tag
-	hourly bool // grouped by hour
-	series bool // grouped by series
+	dimensions []dimension
+	filter     *Filter
+	rows       map[groupKey]*Row
+	visit      func(*Row) // is called with parts of the groups, each with its sums: add
 }
 
-func newGroupSum(by Grouping, f *Filter) (*groupSum, error) {
-	g, interval, err := findGrouping(by)
-	if err != nil {
-		return nil, err
-	}
-	return &groupSum{grouping: g, filter: f, rows: map[groupKey]*Row{}, users: by == ByUser, hourly: interval == ByHour}, nil
+func newGroupSum(dimensions []dimension, f *Filter) *groupSum {
+	g := &groupSum{dimensions: dimensions, filter: f, rows: map[groupKey]*Row{}}
+	g.visit = g.add
+	return g
 }
 
-// levels returns the rollups that have what the filter selects, none if only the rows have it.
+func (g *groupSum) byUser() bool { return g.dimensions[0].column == userDimension.column }
+
+// levels returns the rollups that have what the filter selects, none if only the rows have it. Latencies have only those of
+// days.
 func (g *groupSum) levels() []*level {
+	hourly := g.dimensions[0].time == hourDimension.time
 	switch {
 	case g.filter.Failed || g.filter.Search != "":
 		return nil
-	case g.hourly:
-		return []*level{hours}
-	case !g.users:
-		return []*level{days, hours}
-	case g.filter.Model == "" && !g.filter.Latency:
+	case g.byUser() && g.filter.Model == "" && !g.filter.Latency:
 		return []*level{tagMonths, tagDays}
+	case g.byUser(), hourly && g.filter.Latency:
+		return nil
+	case hourly:
+		return []*level{hours}
+	case g.filter.Latency:
+		return []*level{days}
 	}
-	return nil
+	return []*level{days, hours}
 }
 
 // read adds all requests that the filter selects.
@@ -185,10 +137,10 @@ func (g *groupSum) read(ctx context.Context, from source, now state) error {
 	for _, s := range split(since, until, levels...) {
 		var err error
 		switch {
-		case now.seq == 0: // the rollups include nothing
+		case now.watermark == 0: // the rollups include nothing
 		case s.level == nil:
-			err = g.readRows(ctx, from, rowRange{from: s.from, to: s.to, upTo: now.seq})
-		case g.users:
+			err = g.readRows(ctx, from, rowRange{from: s.from, to: s.to, upTo: now.watermark})
+		case g.byUser():
 			err = g.readTags(ctx, from, s)
 		default:
 			err = g.readSeries(ctx, from, s)
@@ -197,15 +149,15 @@ func (g *groupSum) read(ctx context.Context, from source, now state) error {
 			return err
 		}
 	}
-	if now.seq >= now.at.last {
+	if now.watermark >= now.at.last {
 		return nil
 	}
-	return g.readRows(ctx, from, rowRange{from: since, to: until, above: now.seq, at: now.at})
+	return g.readRows(ctx, from, rowRange{from: since, to: until, above: now.watermark, at: now.at})
 }
 
-// coarser reports whether the groups are sums of series, whatever the times are.
-func (g *groupSum) coarser() bool {
-	return !g.users && !slices.ContainsFunc(g.dimensions, func(d dimension) bool { return d.field(&Row{}) == nil })
+// bySeriesOnly reports whether the groups are sums of series, whatever the times are.
+func (g *groupSum) bySeriesOnly() bool {
+	return !g.byUser() && !slices.ContainsFunc(g.dimensions, func(d dimension) bool { return d.time != nil })
 }
 
 // fold adds groups by series.
@@ -216,65 +168,59 @@ func (g *groupSum) fold(series *groupSum) {
 		for _, d := range g.dimensions {
 			*d.field(&r) = *d.field(from)
 		}
-		if sum := g.add(&r); g.filter.Latency {
-			sum.Latency.Merge(from.Latency)
+		g.add(&r)
+		if g.filter.Latency {
+			g.group(&r).Latency.Merge(from.Latency)
 		}
 	}
 }
 
-// sums are the columns that every table of rollups has. summed are those of a subquery with them.
-const (
-	sums = `sum(u.requests) AS requests, sum(u.errors) AS errors, sum(u.streams) AS streams,
-		sum(u.prompt_tokens) AS prompt_tokens, sum(u.completion_tokens) AS completion_tokens`
-	summed = `, u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens`
-)
-
-// readSeries adds rollups of series. Grouping by numbers is faster, so a group has the lowest number of its series, by which
-// its names are read afterwards. Without CROSS JOIN, SQLite would scan the whole table of rollups.
+// readSeries adds rollups of series.
 func (g *groupSum) readSeries(ctx context.Context, from source, s segment) error {
+	if err := g.scan(ctx, from, g.seriesQuery(s.level, s, counts, summed)); err != nil || !g.filter.Latency {
+		return err
+	}
+	// A row for each symbol would take several times as long.
+	return g.scanLists(ctx, from, g.seriesQuery(latencies, s, `counts`, from.join+` AS counts`))
+}
+
+// seriesQuery returns the query for columns of a table of rollups of series, which are aggregated for each group. Grouping by
+// numbers is faster, so a group has the lowest number of its series, by which its names are read afterwards. Without CROSS
+// JOIN, SQLite would scan the whole table of rollups.
+func (g *groupSum) seriesQuery(l *level, s segment, columns, aggregates string) *statement {
 	var names []string
 	period, by := `0`, `s.lowest`
-	columns := g.columns(func(d dimension) string {
-		if d.field(&Row{}) != nil {
-			names = append(names, `s.`+d.series)
-			return `n.` + d.series
+	selected := g.columns(func(d dimension) string {
+		if d.time == nil {
+			names = append(names, `s.`+d.column)
+			return `n.` + d.column
 		}
-		if period = d.series; period == dayDimension.series {
-			period += strconv.FormatInt(s.level.perDay, 10)
-		}
+		period = fmt.Sprintf(`u.period / %d`, d.time.width/l.width)
 		by += `, ` + period
 		return `u.period`
 	})
 	partition := ``
-	switch {
-	case g.series:
-		partition = `PARTITION BY s.id`
-	case len(names) > 0:
+	if len(names) > 0 {
 		partition = `PARTITION BY ` + strings.Join(names, `, `)
 	}
-	latencies, joined := ``, ``
-	if g.filter.Latency { // a row for each rollup would take several times as long
-		latencies, joined = `, u.rollups, u.latencies`, `, count(*) AS rollups, `+from.joined+` AS latencies`
-	}
-	var q statement
-	q.add(`SELECT ` + columns + summed + latencies + `
-		FROM (SELECT s.lowest, ` + period + ` AS period, ` + sums + joined + `
+	q := new(statement)
+	q.add(`SELECT ` + selected + `, ` + columns + `
+		FROM (SELECT s.lowest, ` + period + ` AS period, ` + aggregates + `
 			FROM (SELECT s.id, min(s.id) OVER (` + partition + `) AS lowest FROM usage_series s WHERE true`)
 	q.addFilter(g.filter, "s.")
-	q.addParam(`) s CROSS JOIN `+s.level.table+` u WHERE u.series = s.id AND u.period >= `, s.from)
+	q.addParam(`) s CROSS JOIN `+l.table+` u WHERE u.series = s.id AND u.period >= `, s.from)
 	q.addParam(` AND u.period < `, s.to)
 	q.add(` GROUP BY ` + by + `) u JOIN usage_series n ON n.id = u.lowest`)
-	return g.scan(ctx, from, &q, g.filter.Latency)
+	return q
 }
 
 // readTags adds rollups of user tags, whose names are read afterwards too.
 func (g *groupSum) readTags(ctx context.Context, from source, s segment) error {
-	var q statement
-	q.add(`SELECT coalesce(t.tag, `)
-	q.addParam(``, OtherTags)
-	q.add(`)` + summed + ` FROM (SELECT u.tag, ` + sums + ` FROM `)
+	q := new(statement)
+	q.addParam(`SELECT coalesce(t.tag, `, OtherTags)
+	q.add(`), ` + counts + ` FROM (SELECT u.tag, ` + summed + ` FROM `)
 	if g.filter.Account == "" && g.filter.Key == "" {
-		q.add(s.level.sums + ` u WHERE true`)
+		q.addParam(s.level.table+` u WHERE u.key = `, allKeys)
 	} else {
 		q.add(`usage_keys k CROSS JOIN ` + s.level.table + ` u WHERE u.key = k.id`)
 		q.addFilter(g.filter, "k.")
@@ -282,7 +228,7 @@ func (g *groupSum) readTags(ctx context.Context, from source, s segment) error {
 	q.addParam(` AND u.period >= `, s.from)
 	q.addParam(` AND u.period < `, s.to)
 	q.add(` GROUP BY u.tag) u LEFT JOIN usage_tags t ON t.id = u.tag`)
-	return g.scan(ctx, from, &q, false)
+	return g.scan(ctx, from, q)
 }
 
 // rowRange selects rows by time, number and mark.
@@ -298,16 +244,7 @@ const fewRows = 50_000
 
 // readRows adds rows of requests.
 func (g *groupSum) readRows(ctx context.Context, from source, r rowRange) error {
-	var q statement
-	columns := g.columns(func(d dimension) string { return d.row })
-	q.add(`SELECT ` + columns)
-	if g.filter.Latency {
-		q.add(`, 1, CASE WHEN ` + failedCondition + ` THEN 1 ELSE 0 END, CASE WHEN stream THEN 1 ELSE 0 END,
-			prompt_tokens, completion_tokens, queue_us, first_token_us, total_us`)
-	} else {
-		q.add(`, count(*), count(*) FILTER (WHERE ` + failedCondition + `), count(*) FILTER (WHERE stream),
-			sum(prompt_tokens), sum(completion_tokens)`)
-	}
+	var q statement // from where they are read
 	q.add(` FROM requests`)
 	if r.above > 0 && r.at.last-r.above <= fewRows {
 		q.add(from.noIndex)
@@ -323,11 +260,17 @@ func (g *groupSum) readRows(ctx context.Context, from source, r rowRange) error 
 	within := *g.filter
 	within.Since, within.Until = time.UnixMicro(r.from), time.UnixMicro(r.to)
 	q.addRowFilter(&within)
-	if !g.filter.Latency {
-		q.add(` GROUP BY ` + columns)
-		return g.scan(ctx, from, &q, false)
+	columns := g.columns(func(d dimension) string {
+		if d.time != nil {
+			return fmt.Sprintf(`time / %d`, d.time.width)
+		}
+		return d.column
+	})
+	selected := q.with(`SELECT ` + columns + `, ` + counted(`1`) + q.text.String() + ` GROUP BY ` + positions(len(g.dimensions)))
+	if err := g.scan(ctx, from, selected); err != nil || !g.filter.Latency {
+		return err
 	}
-	return g.scanLatencies(ctx, from, &q)
+	return g.scanSymbols(ctx, from, q.with(selectSymbols(columns, len(g.dimensions), `1`, q.text.String())))
 }
 
 // columns returns the list of the dimensions' columns.
@@ -339,85 +282,86 @@ func (g *groupSum) columns(of func(dimension) string) string {
 	return strings.Join(all, ", ")
 }
 
-// targets returns where the dimensions and sums of a row are scanned to.
-func (g *groupSum) targets(r *Row) []any {
-	var all []any
+// each calls do for every row of a query, after its dimensions are scanned to r, and the other columns to targets.
+func (g *groupSum) each(ctx context.Context, from source, q *statement, r *Row, do func() error, targets ...any) error {
+	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
+	if err != nil {
+		return err
+	}
+	var (
+		all     []any
+		number  int64 // of the interval
+		divided *interval
+	)
 	for _, d := range g.dimensions {
-		all = append(all, d.scan(r))
+		if d.time != nil {
+			divided = d.time
+			all = append(all, &number)
+		} else {
+			all = append(all, d.field(r))
+		}
 	}
-	return append(all, &r.Requests, &r.Errors, &r.Streams, &r.PromptTokens, &r.CompletionTokens)
-}
-
-// scan adds the groups that a query returns, with the encoded latencies of their rollups if there are any.
-func (g *groupSum) scan(ctx context.Context, from source, q *statement, latency bool) error {
-	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
-	if err != nil {
-		return err
-	}
-	var (
-		r       Row
-		rollups int64
-		encoded sql.RawBytes
-		buckets latencyBuckets
-	)
-	targets := g.targets(&r)
-	if latency {
-		targets = append(targets, &rollups, &encoded)
-	}
+	all = append(all, targets...)
 	return each(found, func() error {
-		if err := found.Scan(targets...); err != nil {
+		if err := found.Scan(all...); err != nil {
 			return err
 		}
-		sum := g.add(&r)
-		if !latency {
-			return nil
+		if divided != nil {
+			r.Time = divided.start(time.UnixMicro(number * divided.width).UTC())
 		}
-		return buckets.merge(sum.Latency, encoded, rollups)
+		return do()
 	})
 }
 
-// scanLatencies adds the rows that a query returns.
-func (g *groupSum) scanLatencies(ctx context.Context, from source, q *statement) error {
-	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
-	if err != nil {
-		return err
-	}
-	var (
-		r                  Row
-		queue, first, last int64
-	)
-	targets := append(g.targets(&r), &queue, &first, &last)
-	return each(found, func() error {
-		if err := found.Scan(targets...); err != nil {
-			return err
-		}
-		sum := g.add(&r)
-		if r.Errors == 0 {
-			sum.Latency.record(queue, first, last, 1)
-		}
-		return nil
-	})
+// scan adds the sums that a query returns.
+func (g *groupSum) scan(ctx context.Context, from source, q *statement) error {
+	var r Row
+	add := func() error { g.visit(&r); return nil }
+	return g.each(ctx, from, q, &r, add, &r.Requests, &r.Errors, &r.Streams, &r.PromptTokens, &r.CompletionTokens)
 }
 
-// add adds the sums of a row to its group.
-func (g *groupSum) add(r *Row) *Row {
+// scanLists adds the lists of latencies that a query returns.
+func (g *groupSum) scanLists(ctx context.Context, from source, q *statement) error {
+	var (
+		r    Row
+		list sql.RawBytes
+	)
+	return g.each(ctx, from, q, &r, func() error { return g.group(&r).Latency.addList(list) }, &list)
+}
+
+// scanSymbols adds the numbers of symbols that a query returns.
+func (g *groupSum) scanSymbols(ctx context.Context, from source, q *statement) error {
+	var (
+		r      Row
+		symbol int
+		n      int64
+	)
+	add := func() error { g.group(&r).Latency.add(symbol, n); return nil }
+	return g.each(ctx, from, q, &r, add, &symbol, &n)
+}
+
+// group returns the group of a row.
+func (g *groupSum) group(r *Row) *Row {
 	key := r.groupKey()
-	sum := g.rows[key]
-	if sum == nil {
+	if g.rows[key] == nil {
 		group := *r
 		group.Requests, group.Errors, group.Streams, group.PromptTokens, group.CompletionTokens = 0, 0, 0, 0, 0
 		if g.filter.Latency {
 			group.Latency = new(Latency)
 		}
-		sum = &group
-		g.rows[key] = sum
+		g.rows[key] = &group
 	}
+	return g.rows[key]
+}
+
+// add adds the sums of a row to its group.
+func (g *groupSum) add(r *Row) {
+	sum := g.group(r)
 	sum.Requests += r.Requests
 	sum.Errors += r.Errors
 	sum.Streams += r.Streams
 	sum.PromptTokens += r.PromptTokens
 	sum.CompletionTokens += r.CompletionTokens
-	return sum
 }
 
 // sorted returns the groups in order, up to Filter.Limit.
@@ -428,7 +372,7 @@ func (g *groupSum) sorted() []Row {
 			all = append(all, r)
 		}
 	}
-	slices.SortFunc(all, g.compare)
+	slices.SortFunc(all, inOrder)
 	if g.filter.Limit > 0 && len(all) > g.filter.Limit {
 		all = all[:g.filter.Limit]
 	}
@@ -450,9 +394,11 @@ func (s *Store) Groups(ctx context.Context, f Filter, by ...Grouping) ([][]Row, 
 		}
 		sums := make([]*groupSum, len(by))
 		for i, one := range by {
-			if sums[i], err = newGroupSum(one, &f); err != nil {
+			dimensions, err := dimensionsOf(one)
+			if err != nil {
 				return err
 			}
+			sums[i] = newGroupSum(dimensions, &f)
 		}
 		if err := readGroups(ctx, from, now, sums); err != nil {
 			return err
@@ -470,26 +416,44 @@ func (s *Store) Groups(ctx context.Context, f Filter, by ...Grouping) ([][]Row, 
 
 // readGroups adds all requests that the filter selects to several groupings. Those that are sums of series are read once.
 func readGroups(ctx context.Context, from source, now state, all []*groupSum) error {
-	var coarser []*groupSum
-	for _, g := range all {
-		if g.coarser() {
-			coarser = append(coarser, g)
-		}
-	}
-	if len(coarser) > 1 {
-		series := &groupSum{grouping: bySeries, filter: all[0].filter, rows: map[groupKey]*Row{}, series: true}
+	isSum := (*groupSum).bySeriesOnly
+	if i := slices.IndexFunc(all, isSum); i >= 0 && slices.ContainsFunc(all[i+1:], isSum) {
+		series := newGroupSum(bySeries, all[0].filter)
 		if err := series.read(ctx, from, now); err != nil {
 			return err
 		}
-		for _, g := range coarser {
-			g.fold(series)
+		for _, g := range all {
+			if g.bySeriesOnly() {
+				g.fold(series)
+			}
 		}
-		all = slices.DeleteFunc(slices.Clone(all), func(g *groupSum) bool { return slices.Contains(coarser, g) })
+		all = slices.DeleteFunc(slices.Clone(all), isSum)
 	}
 	for _, g := range all {
 		if err := g.read(ctx, from, now); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// KeyDays calls each with parts of the usage of every key and day in a range of whole days, which add up to the usage of
+// all requests that have ended. It reads without the limits of a report: the rollups have few rows for each key and day.
+func KeyDays(ctx context.Context, db *database.DB, since, until time.Time, each func(*Row)) error {
+	g := newGroupSum([]dimension{dayDimension, keyDimension, accountDimension}, &Filter{Since: since, Until: until})
+	g.visit = each
+	tx, err := db.Read().BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("read usage by key and day: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	from := source{tx, dialectOf(db)}
+	now, err := from.freezeRollups(ctx)
+	if err == nil {
+		err = g.read(ctx, from, now)
+	}
+	if err != nil {
+		return fmt.Errorf("read usage by key and day: %w", err)
 	}
 	return nil
 }

@@ -1,71 +1,14 @@
 package usage
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 )
 
-// Refused is the State of a request that was refused before it had a row on the ledger. Only History and Request return
-// it.
-const Refused State = "refused"
-
-// Ending selects requests by how they have ended.
-type Ending string
-
-// The endings.
-const (
-	AnyEnding   Ending = ""
-	Succeeded   Ending = "succeeded"
-	HasFailed   Ending = "failed"  // with an error code or interrupted, and with a row on the ledger
-	WereRefused Ending = "refused" // without a row on the ledger
-)
-
-// Cursor is a place in the order of History, between two requests. The zero value is the place before the newest one.
-type Cursor struct {
-	time    int64
-	refused bool   // after all rows of the ledger with this time
-	id      string // of the request before it, in its table; empty: after all of its table with this time
-}
-
-var errCursor = errors.New("this is no place in the list of requests")
-
-// ParseCursor parses what Cursor.String returns.
-func ParseCursor(text string) (c Cursor, err error) {
-	if text == "" {
-		return Cursor{}, nil
-	}
-	parts := strings.Split(text, "-")
-	if len(parts) != 3 || parts[1] != "l" && parts[1] != "r" {
-		return Cursor{}, errCursor
-	}
-	at, err := strconv.ParseInt(parts[0], 36, 64)
-	if err != nil || at < 0 || at >= maxTime || parts[2] == "" && parts[1] == "l" || !utf8.ValidString(parts[2]) || strings.Contains(parts[2], "\x00") {
-		return Cursor{}, errCursor
-	}
-	return Cursor{at, parts[1] == "r", parts[2]}, nil
-}
-
-// String returns the cursor for a URL; empty for the zero value.
-func (c Cursor) String() string {
-	if c.IsZero() {
-		return ""
-	}
-	table := "l"
-	if c.refused {
-		table = "r"
-	}
-	return strconv.FormatInt(c.time, 36) + "-" + table + "-" + c.id
-}
-
-// IsZero reports whether the cursor is the place before the newest request.
-func (c Cursor) IsZero() bool { return c == Cursor{} }
+// maxSearched limits the rows among which History looks for those that the filter selects.
+var maxSearched = 20_000
 
 // Requests are a page of History.
 type Requests struct {
@@ -75,8 +18,9 @@ type Requests struct {
 }
 
 // History returns the requests after a cursor that a filter selects, from the newest: those on the ledger and those that
-// were refused. A page has up to Filter.Limit of them, and Filter.Failed does not apply. Like Recent it looks at no more
-// than 20,000 requests for a page; if the page is not full then, the next one continues where the search has stopped.
+// were refused. A page has up to Filter.Limit of them, and Filter.Failed applies to Recorded only. If the filter selects by key,
+// model or text, for which there is no index, History looks at no more than 20,000 requests for a page, of the account that it
+// may select; if the page is not full then, the next one continues where the search has stopped. An id is found among all.
 func (s *Store) History(ctx context.Context, f Filter, ending Ending, after Cursor) (page Requests, err error) {
 	err = s.report(ctx, f.Reader, reportWait, func(ctx context.Context, from source) error {
 		page, err = readHistory(ctx, from, f, ending, after)
@@ -89,14 +33,11 @@ func (s *Store) History(ctx context.Context, f Filter, ending Ending, after Curs
 }
 
 func readHistory(ctx context.Context, from source, f Filter, ending Ending, after Cursor) (page Requests, err error) {
-	f.Failed = ending == HasFailed
-	if !after.IsZero() {
-		if end := time.UnixMicro(after.time + 1).UTC(); f.Until.IsZero() || end.Before(f.Until) {
-			f.Until = end
-		}
-	}
-	var rows, refused []placed
-	stopped := int64(0) // where the search in the ledger has stopped; 0 if it has not
+	f.Failed = ending == HasFailed || ending == Recorded && f.Failed
+	var (
+		rows    []listed
+		stopped int64 // where the search in the ledger has stopped; 0 if it has not
+	)
 	if ending != WereRefused {
 		if rows, stopped, err = searchLedger(ctx, from, f, ending, after); err != nil {
 			return Requests{}, err
@@ -104,119 +45,116 @@ func readHistory(ctx context.Context, from source, f Filter, ending Ending, afte
 	}
 	if ending == AnyEnding || ending == WereRefused {
 		within := f
-		within.Failed = false
-		if stopped > 0 && time.UnixMicro(stopped).After(within.Since) {
-			within.Since = time.UnixMicro(stopped)
+		if since := time.UnixMicro(stopped); stopped > 0 && since.After(within.Since) {
+			within.Since = since
 		}
-		if refused, err = selectRefusals(ctx, from, &within, after, f.Limit+1); err != nil {
+		refusals := listing{table: refusalsTable, filter: within, after: after, limit: f.Limit + 1}
+		refused, err := refusals.read(ctx, from)
+		if err != nil {
 			return Requests{}, err
 		}
+		rows = append(rows, refused...)
+		slices.SortStableFunc(rows, func(a, b listed) int { return a.at.compare(b.at) })
 	}
-	all := slices.Concat(rows, refused)
-	slices.SortStableFunc(all, func(a, b placed) int { return a.at.compare(b.at) })
-	if len(all) > f.Limit {
-		all = all[:f.Limit]
-		page.Next = all[f.Limit-1].at
+	if len(rows) > f.Limit {
+		rows = rows[:f.Limit]
+		page.Next = rows[f.Limit-1].at
 	} else if stopped > 0 {
 		page.Next, page.Searched = Cursor{time: stopped, refused: true}, time.UnixMicro(stopped).UTC()
 	}
-	for _, p := range all {
-		page.Rows = append(page.Rows, p.row)
+	for i := range rows {
+		page.Rows = append(page.Rows, rows[i].Row)
 	}
 	return page, nil
 }
 
-// placed is a request with its place in the order of History.
-type placed struct {
-	row Row
-	at  Cursor
-}
-
-// compare orders places from the newest. Those of one table and time are equal: the database has ordered them, and may
-// compare text in another way than Go.
-func (c Cursor) compare(d Cursor) int {
-	if byTime := cmp.Compare(d.time, c.time); byTime != 0 || c.refused == d.refused {
-		return byTime
-	}
-	if d.refused {
-		return -1
-	}
-	return 1
-}
-
-// position returns the place in one of the two tables, among the requests that are not newer than the cursor; nil is before
-// all of them.
-func (c Cursor) position(refusals bool) *position {
-	switch {
-	case c.IsZero():
-		return nil
-	case c.refused == refusals:
-		return &position{c.time, c.id}
-	case refusals: // those of the same time come after the rows of the ledger
-		return nil
-	default:
-		return &position{c.time, ""}
-	}
-}
-
-// searchLedger returns up to Filter.Limit+1 rows of the ledger. If it has stopped before the oldest, because it has looked
-// at maxSearched rows, it also returns the time of the last of them.
-func searchLedger(ctx context.Context, from source, f Filter, ending Ending, after Cursor) (all []placed, stopped int64, err error) {
-	searching := f
-	if err := searching.limitSearch(ctx, from); err != nil {
-		return nil, 0, err
-	}
-	found, err := selectPlaced(ctx, from, ledgerTable, &searching, endingCondition(ending), mark{}, after.position(false), f.Limit+1)
+// searchLedger returns up to Filter.Limit+1 rows of the ledger after a place. If it has stopped before the oldest, because it
+// has looked at maxSearched rows, it also returns the time of the last of them.
+func searchLedger(ctx context.Context, from source, f Filter, ending Ending, after Cursor) (all []listed, stopped int64, err error) {
+	searching, err := f.endAt(after).limitSearch(ctx, from)
 	if err != nil {
 		return nil, 0, err
 	}
-	if searching.Since.After(f.Since) && len(found) <= f.Limit {
+	rows := listing{table: ledgerTable, filter: searching, ending: ending, after: after, limit: f.Limit + 1}
+	if all, err = rows.read(ctx, from); err != nil {
+		return nil, 0, err
+	}
+	if searching.Since.After(f.Since) && len(all) <= f.Limit {
 		stopped = searching.Since.UnixMicro()
 	}
-	if stopped > 0 && f.Search != "" { // an id is found among all
-		older := f
-		older.Until = searching.Since
-		byID, err := selectByID(ctx, from, older, f.Search)
-		if err != nil {
-			return nil, 0, err
-		}
-		if len(byID) > 0 {
-			stopped = 0
-		}
-		for _, r := range byID {
-			found = append(found, placed{r, Cursor{time: r.Time.UnixMicro()}})
-		}
+	if stopped == 0 || f.Search == "" {
+		return all, stopped, nil
 	}
-	return found, stopped, nil
+	older := f // an id is found among all
+	older.Until, older.Search = searching.Since, ""
+	one := listing{table: ledgerTable, filter: older, ending: ending, id: f.Search, limit: 1}
+	byID, err := one.read(ctx, from)
+	if len(byID) > 0 {
+		stopped = 0
+	}
+	return append(all, byID...), stopped, err
 }
 
-func selectRefusals(ctx context.Context, from source, f *Filter, after Cursor, limit int) ([]placed, error) {
-	return selectPlaced(ctx, from, refusalsTable, f, "", mark{}, after.position(true), limit)
-}
-
-// Detail is what is known of one request.
-type Detail struct {
-	Row
-	Boot     time.Duration // waiting for the model's boot
-	Attempts []Attempt     // empty if there was at most one, which succeeded
-}
-
-// Request returns a request of an account by its id, or of any account if that is empty; found is false if there is none.
-func (s *Store) Request(ctx context.Context, account, id string) (d Detail, found bool, err error) {
-	from := s.reads()
-	f := Filter{Account: account}
-	rows, err := selectByID(ctx, from, f, id)
-	if err == nil && len(rows) == 0 {
-		d, found, err = selectRefusal(ctx, from, account, id)
+// limitSearch returns a copy of the filter whose bounds leave at most maxSearched rows to look at.
+func (f Filter) limitSearch(ctx context.Context, from source) (Filter, error) {
+	if f.Key == "" && f.Model == "" && f.Search == "" {
+		return f, nil
 	}
-	if err == nil && len(rows) > 0 {
-		d.Row, found = rows[0], true
-		err = d.readDetails(ctx, from)
-	}
+	watermark, err := selectWatermark(ctx, from)
 	if err != nil {
-		return Detail{}, false, fmt.Errorf("read request: %w", err)
+		return f, err
 	}
-	return d, found, nil
+	among := Filter{Account: f.Account, Key: f.Key, Model: f.Model}
+	switch tail, err := hasTail(ctx, from, &among, watermark); {
+	case err != nil:
+		return f, err
+	case !tail && (f.Key != "" || f.Model != ""): // begin where the rollups say that there are some
+		day, found, err := selectLastDay(ctx, from, &among)
+		if err != nil {
+			return f, err
+		}
+		if !found {
+			day = -1
+		}
+		if end := time.UnixMicro(days.start(day + 1)).UTC(); f.Until.IsZero() || end.Before(f.Until) {
+			f.Until = end
+		}
+	}
+	at, found, err := selectNthTime(ctx, from, f, maxSearched)
+	if oldest := time.UnixMicro(at).UTC(); found && oldest.After(f.Since) {
+		f.Since = oldest
+	}
+	return f, err
+}
+
+// selectNthTime returns the time of the nth newest request that Account, Failed and the range of times select; found is
+// false if there are fewer.
+func selectNthTime(ctx context.Context, from source, f Filter, n int) (at int64, found bool, err error) {
+	f.Key, f.Model, f.Search = "", "", ""
+	var s statement
+	s.add(`SELECT time FROM requests WHERE true`)
+	s.addRowFilter(&f)
+	s.addParam(` ORDER BY time DESC LIMIT 1 OFFSET `, n-1)
+	return s.queryInt(ctx, from)
+}
+
+// selectLastDay returns the newest day for which there are rollups.
+func selectLastDay(ctx context.Context, from source, f *Filter) (day int64, found bool, err error) {
+	var s statement
+	s.add(`SELECT max(u.period) FROM usage_series s JOIN usage_days u ON u.series = s.id WHERE true`)
+	s.addFilter(f, "s.")
+	return s.queryInt(ctx, from)
+}
+
+// hasTail reports whether the filter selects rows after the watermark.
+func hasTail(ctx context.Context, from source, f *Filter, watermark int64) (found bool, err error) {
+	var s statement
+	s.add(`SELECT 1 FROM requests` + from.noIndex + ` WHERE true`)
+	s.addCondition(from.above, watermark)
+	s.addRowFilter(f)
+	s.add(` LIMIT 1`)
+	_, found, err = s.queryInt(ctx, from)
+	return found, err
 }
 
 // RefusalCount is how many requests were refused with a code.
@@ -227,8 +165,22 @@ type RefusalCount struct {
 
 // Refusals returns how many requests were refused in the hours of a range, by code, the most frequent first. Of the
 // filter it uses Since, Until and Account.
-func (s *Store) Refusals(ctx context.Context, f Filter) ([]RefusalCount, error) {
-	all, err := selectRefusalCounts(ctx, s.reads(), &f)
+func (s *Store) Refusals(ctx context.Context, f Filter) (all []RefusalCount, err error) {
+	since, until := f.bounds()
+	var q statement
+	q.addParam(`SELECT code, sum(requests) FROM refusal_hours WHERE period >= `, hours.number(since))
+	q.addParam(` AND period < `, hours.number(until+hourMicros-1))
+	q.addFilter(&Filter{Account: f.Account}, "")
+	q.add(` GROUP BY code ORDER BY sum(requests) DESC, code`)
+	found, err := q.query(ctx, s.reads()) //nolint:sqlclosecheck // each closes it
+	if err == nil {
+		err = each(found, func() error {
+			var c RefusalCount
+			err := found.Scan(&c.Code, &c.Requests)
+			all = append(all, c)
+			return err
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read refusals: %w", err)
 	}

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -19,34 +20,41 @@ var (
 
 // level is a table of rollups, by the length of its periods.
 type level struct {
-	table  string
-	sums   string                   // table of the sums over all keys, of user tags only
-	number func(at int64) int64     // of the period that contains a time
-	start  func(period int64) int64 // of a period
-	perDay int64                    // periods in a day; 0 if a day is not a whole number of them
+	table string
+	width int64 // of a period; 0 for months
 }
 
 var (
-	hours = &level{table: "usage_hours", number: numberBy(hourMicros), start: startBy(hourMicros), perDay: 24}
-	days  = &level{table: "usage_days", number: numberBy(dayMicros), start: startBy(dayMicros), perDay: 1}
-
-	tagDays   = &level{table: "usage_tag_days", sums: "usage_tag_day_sums", number: numberBy(dayMicros), start: startBy(dayMicros), perDay: 1}
-	tagMonths = &level{table: "usage_tag_months", sums: "usage_tag_month_sums", number: monthNumber, start: monthStart}
+	hours     = &level{"usage_hours", hourMicros}
+	days      = &level{"usage_days", dayMicros}
+	latencies = &level{"usage_latencies", dayMicros}
+	tagDays   = &level{"usage_tag_days", dayMicros}
+	tagMonths = &level{"usage_tag_months", 0}
 )
 
-func numberBy(width int64) func(int64) int64 { return func(at int64) int64 { return at / width } }
-func startBy(width int64) func(int64) int64 {
-	return func(period int64) int64 { return period * width }
-}
-
-// monthNumber counts months from January of the year 0.
-func monthNumber(at int64) int64 {
+// number returns the period that contains a time. Months count from January of the year 0.
+func (l *level) number(at int64) int64 {
+	if l.width > 0 {
+		return at / l.width
+	}
 	year, month, _ := time.UnixMicro(at).UTC().Date()
 	return int64(year)*12 + int64(month) - 1
 }
 
-func monthStart(period int64) int64 {
+// start returns the start of a period.
+func (l *level) start(period int64) int64 {
+	if l.width > 0 {
+		return period * l.width
+	}
 	return time.Date(0, time.Month(period+1), 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+}
+
+// column returns the expression for the period of a row of requests.
+func (l *level) column(d *dialect) string {
+	if l.width > 0 {
+		return `time / ` + strconv.FormatInt(l.width, 10)
+	}
+	return d.month
 }
 
 // segment is a part of a range of times: whole periods of a level, or times for which the rows have to be read.

@@ -7,13 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
-
-	"basegate/database"
 )
-
-// failedCondition is true for the rows of requests that count as errors. The index requests_failed has exactly these.
-const failedCondition = `(code <> '' OR state = 'interrupted')`
 
 // statement is a query under construction. Its text consists of constants; all values are parameters.
 type statement struct {
@@ -27,6 +21,19 @@ func (s *statement) add(text string) { s.text.WriteString(text) }
 func (s *statement) addParam(text string, value any) {
 	s.args = append(s.args, value)
 	s.text.WriteString(text + "$" + strconv.Itoa(len(s.args)))
+}
+
+// addCondition adds a condition of a dialect, in which a parameter takes the place of %s.
+func (s *statement) addCondition(condition string, value any) {
+	s.args = append(s.args, value)
+	s.add(` AND ` + fmt.Sprintf(condition, "$"+strconv.Itoa(len(s.args))))
+}
+
+// with returns a statement with another text and the same parameters.
+func (s *statement) with(text string) *statement {
+	other := &statement{args: s.args}
+	other.add(text)
+	return other
 }
 
 // addFilter adds the conditions on account, key and model, whose columns have the given prefix.
@@ -92,128 +99,4 @@ func each(rows *sql.Rows, do func() error) error {
 		}
 	}
 	return rows.Err()
-}
-
-// watermark is the state of the rollups.
-type watermark struct {
-	seq         int64 // the last row that they include
-	corrections int64 // how many rows were changed after their insertion
-}
-
-func selectWatermark(ctx context.Context, from source) (w watermark, err error) {
-	const text = `SELECT seq, corrections FROM usage_watermark`
-	err = from.QueryRowContext(ctx, text).Scan(&w.seq, &w.corrections)
-	return w, err
-}
-
-// advanceWatermark moves the watermark, and reports whether it was where the caller has read it.
-func advanceWatermark(ctx context.Context, tx database.Execer, from watermark, to int64) (moved bool, err error) {
-	const text = `UPDATE usage_watermark SET seq = $1 WHERE seq = $2 AND corrections = $3`
-	result, err := tx.ExecContext(ctx, text, to, from.seq, from.corrections)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n == 1, err
-}
-
-func countCorrection(ctx context.Context, tx database.Execer) error {
-	_, err := tx.ExecContext(ctx, `UPDATE usage_watermark SET corrections = corrections + 1`)
-	return err
-}
-
-// requestColumns are the columns that scanRequest scans.
-const requestColumns = `request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
-	status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us`
-
-// scanner is a row of a result.
-type scanner interface {
-	Scan(targets ...any) error
-}
-
-func scanRequest(rows scanner) (r Row, err error) {
-	var at, queue, first, total int64
-	err = rows.Scan(&r.RequestID, &at, &r.KeyID, &r.AccountID, &r.Model, &r.Backend, &r.Endpoint, &r.Workload, &r.User,
-		&r.Stream, &r.Status, &r.Code, &r.State, &r.PromptTokens, &r.CompletionTokens, &queue, &first, &total)
-	r.Requests, r.Time = 1, time.UnixMicro(at).UTC()
-	if r.Code != "" || r.State == Interrupted { // a refused request has a code
-		r.Errors = 1
-	}
-	if r.Stream {
-		r.Streams = 1
-	}
-	r.Queue = time.Duration(queue) * time.Microsecond
-	r.FirstToken = time.Duration(first) * time.Microsecond
-	r.Total = time.Duration(total) * time.Microsecond
-	return r, err
-}
-
-// position is that of a row in the order of requests, which is from the newest.
-type position struct {
-	time int64
-	id   string
-}
-
-// selectRequests returns up to limit rows after a position, among those before a mark, and the position of the last one.
-func selectRequests(ctx context.Context, from source, f *Filter, at mark, after *position, limit int) (
-	page []Row, end position, err error,
-) {
-	within := *f
-	if after != nil { // SQLite seeks by the bound of the time, not by the comparison of two columns
-		within.Until = time.UnixMicro(after.time + 1)
-	}
-	found, err := selectPlaced(ctx, from, ledgerTable, &within, "", at, after, limit)
-	for _, r := range found {
-		page, end = append(page, r.row), position{time: r.at.time, id: r.at.id}
-	}
-	return page, end, err
-}
-
-// selectNthTime returns the time of the nth newest request that Account, Failed and the range of times select; found is
-// false if there are fewer.
-func selectNthTime(ctx context.Context, from source, f Filter, n int) (at int64, found bool, err error) {
-	f.Key, f.Model, f.Search = "", "", ""
-	var s statement
-	s.add(`SELECT time FROM requests WHERE true`)
-	s.addRowFilter(&f)
-	s.addParam(` ORDER BY time DESC LIMIT 1 OFFSET `, n-1)
-	return s.queryInt(ctx, from)
-}
-
-// selectLastDay returns the newest day for which there are rollups.
-func selectLastDay(ctx context.Context, from source, f *Filter) (day int64, found bool, err error) {
-	var s statement
-	s.add(`SELECT max(u.period) FROM usage_series s JOIN usage_days u ON u.series = s.id WHERE true`)
-	s.addFilter(f, "s.")
-	return s.queryInt(ctx, from)
-}
-
-// hasTail reports whether the filter selects rows after the watermark.
-func hasTail(ctx context.Context, from source, f *Filter, w watermark) (bool, error) {
-	var s statement
-	s.add(`SELECT 1 FROM requests` + from.noIndex + ` WHERE true`)
-	s.addCondition(from.above, w.seq)
-	s.addRowFilter(f)
-	s.add(` LIMIT 1`)
-	_, found, err := s.queryInt(ctx, from)
-	return found, err
-}
-
-// selectByID returns the rows whose id is the given one: one or none.
-func selectByID(ctx context.Context, from source, f Filter, id string) ([]Row, error) {
-	f.Search = ""
-	var s statement
-	s.addParam(`SELECT `+requestColumns+` FROM requests WHERE request_id = `, id)
-	s.addRowFilter(&f)
-	found, err := s.query(ctx, from)
-	if err != nil {
-		return nil, err
-	}
-	var all []Row
-	err = each(found, func() error {
-		r, err := scanRequest(found)
-		all = append(all, r)
-		return err
-	})
-	return all, err
 }

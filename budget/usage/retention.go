@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,9 +27,7 @@ type Retention struct {
 	db   *database.DB
 	log  *zap.Logger
 	keep time.Duration
-
-	stop context.CancelFunc // nil before Start
-	done chan struct{}
+	worker
 }
 
 // NewRetention returns a Retention that keeps rows for at least a time, and less than a month longer.
@@ -37,36 +35,13 @@ func NewRetention(db *database.DB, log *zap.Logger, keep time.Duration) *Retenti
 	return &Retention{db: db, log: log, keep: keep}
 }
 
-// Start deletes months when they are old enough, until Close.
+// Start deletes months when they are old enough, until Close. A month that is being deleted then is deleted later.
 func (r *Retention) Start(ctx context.Context) {
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	r.stop, r.done = stop, make(chan struct{})
-	go r.run(running)
-}
-
-// Close stops and waits. A month that is being deleted is deleted later.
-func (r *Retention) Close() {
-	if r.stop == nil {
-		return
-	}
-	r.stop()
-	<-r.done
-}
-
-func (r *Retention) run(ctx context.Context) {
-	defer close(r.done)
-	ticker := time.NewTicker(retentionInterval)
-	defer ticker.Stop()
-	for {
+	r.start(ctx, retentionInterval, func(ctx context.Context) {
 		if err := r.Apply(ctx); err != nil && ctx.Err() == nil {
 			r.log.Warn("requests that are too old cannot be deleted; another attempt follows in an hour", zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	})
 }
 
 // Apply deletes the months that ended before the time for which rows are kept. Of several gateways that do it at the same
@@ -87,49 +62,39 @@ func (r *Retention) Apply(ctx context.Context) error {
 	}
 	for _, m := range old {
 		if err := r.drop(ctx, conn, m); err != nil {
-			return fmt.Errorf("delete the requests of %s: %w", m.begin.Format("2006-01"), err)
+			return fmt.Errorf("delete the requests of %s: %w", m, err)
 		}
-		r.log.Info("the requests of a month are deleted; their sums are kept", zap.String("month", m.begin.Format("2006-01")))
+		r.log.Info("the requests of a month are deleted; their sums are kept", zap.Stringer("month", m))
 	}
 	return nil
 }
 
 // month is a table with the requests of a month.
 type month struct {
-	table      string
-	begin, end time.Time
-	attached   bool // it is a partition
-	pending    bool // an interrupted DETACH has to be finished
+	table  string
+	begin  time.Time
+	detach string // how to detach the partition: CONCURRENTLY, or FINALIZE if that was interrupted; empty if it is none any more
 }
 
-var monthTable = regexp.MustCompile(`^requests_(\d{4}_\d{2})$`)
+func (m month) String() string { return m.begin.Format("2006-01") }
 
 // oldMonths returns the months that are not kept, the oldest first, also those that are no partitions any more.
 func (r *Retention) oldMonths(ctx context.Context, conn *pgx.Conn) (old []month, err error) {
 	rows, err := conn.Query(ctx, `
-		SELECT c.relname::text, i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false), clock_timestamp()
+		SELECT c.relname::text, CASE WHEN i.inhdetachpending THEN 'FINALIZE' WHEN i.inhrelid IS NULL THEN '' ELSE 'CONCURRENTLY' END
 		FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = 'requests'::regclass
 		WHERE c.relkind = 'r' AND c.relname ~ '^requests_[0-9]{4}_[0-9]{2}$'
+			AND c.relname < to_char((clock_timestamp() - $1::interval) AT TIME ZONE 'UTC', '"requests_"YYYY_MM')
 			AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'requests'::regclass)
-		ORDER BY c.relname`)
-	if err != nil {
-		return nil, fmt.Errorf("list months: %w", err)
-	}
-	var (
-		m   month
-		now time.Time
-	)
-	_, err = pgx.ForEachRow(rows, []any{&m.table, &m.attached, &m.pending, &now}, func() error {
-		begin, err := time.Parse("2006_01", monthTable.FindStringSubmatch(m.table)[1])
-		if err != nil {
-			return err
-		}
-		m.begin, m.end = begin, begin.AddDate(0, 1, 0)
-		if !m.end.After(now.Add(-r.keep)) {
+		ORDER BY c.relname`, r.keep)
+	if err == nil {
+		var m month
+		_, err = pgx.ForEachRow(rows, []any{&m.table, &m.detach}, func() (err error) {
+			m.begin, err = time.Parse("requests_2006_01", m.table)
 			old = append(old, m)
-		}
-		return nil
-	})
+			return err
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list months: %w", err)
 	}
@@ -141,17 +106,14 @@ var errNotSummedUp = errors.New("not all of them are summed up yet")
 // drop deletes a month. If it is interrupted after any step, the next attempt continues.
 func (r *Retention) drop(ctx context.Context, conn *pgx.Conn, m month) error {
 	table := pgx.Identifier{m.table}.Sanitize()
-	if m.attached && !m.pending {
-		if err := r.forgo(ctx, table, m.end); err != nil {
+	if m.detach == "CONCURRENTLY" {
+		if err := r.recordCutoff(ctx, table, m.begin.AddDate(0, 1, 0)); err != nil {
 			return err
 		}
 	}
 	statements := []string{"DROP TABLE " + table}
-	switch {
-	case m.pending:
-		statements = append([]string{"ALTER TABLE requests DETACH PARTITION " + table + " FINALIZE"}, statements...)
-	case m.attached:
-		statements = append([]string{"ALTER TABLE requests DETACH PARTITION " + table + " CONCURRENTLY"}, statements...)
+	if m.detach != "" {
+		statements = slices.Insert(statements, 0, "ALTER TABLE requests DETACH PARTITION "+table+" "+m.detach)
 	}
 	for _, text := range statements {
 		if _, err := conn.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -164,8 +126,8 @@ func (r *Retention) drop(ctx context.Context, conn *pgx.Conn, m month) error {
 	return nil
 }
 
-// forgo records that the rows before a time are not kept, unless some of a table are not in the rollups.
-func (r *Retention) forgo(ctx context.Context, table string, before time.Time) error {
+// recordCutoff records that the rows before a time are not kept, unless some of a table are not in the rollups.
+func (r *Retention) recordCutoff(ctx context.Context, table string, before time.Time) error {
 	return r.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		ctx := context.WithoutCancel(ctx)
 		var missing bool

@@ -17,7 +17,6 @@ package usage
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,30 +31,52 @@ type Store struct {
 	log     *zap.Logger
 
 	rollups rollups
-	stop    context.CancelFunc // nil before Start
-	done    chan struct{}      // closed when the rollup goroutine has exited
-	closed  atomic.Bool
+	worker
 }
 
 // New returns a Store. It reads complete figures before Start too, but slowly if many rows are not in the rollups yet.
 func New(db *database.DB, log *zap.Logger) *Store {
-	return &Store{db: db, dialect: dialectOf(db), log: log, rollups: newRollups(dialectOf(db))}
+	s := &Store{db: db, dialect: dialectOf(db), log: log}
+	s.rollups.rows, _ = s.dialect.batchRows()
+	return s
 }
 
-// Start starts to add new rows to the rollups, until Close. Only one Store of a database may be started.
+// Start starts to add new rows to the rollups, until Close. Only one Store of a database may be started. Rows that it has not
+// added are added after the next Start.
 func (s *Store) Start(ctx context.Context) {
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.stop, s.done = stop, make(chan struct{})
-	go s.run(running)
+	s.start(ctx, rollupInterval, func(ctx context.Context) { s.logOutage(ctx, s.addAll(ctx)) })
 }
 
-// Close stops the rollup goroutine and waits for it to exit. Rows that it has not added are added after the next Start.
-func (s *Store) Close() {
-	if s.stop == nil || s.closed.Swap(true) {
-		return
+// worker calls a function again and again in a goroutine.
+type worker struct {
+	stop context.CancelFunc // nil before the start
+	done chan struct{}      // closed when the goroutine has exited
+}
+
+func (w *worker) start(ctx context.Context, interval time.Duration, work func(context.Context)) {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	w.stop, w.done = stop, make(chan struct{})
+	go func() {
+		defer close(w.done)
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			work(running)
+			select {
+			case <-running.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+	}()
+}
+
+// Close stops the goroutine and waits for it to exit.
+func (w *worker) Close() {
+	if w.stop != nil {
+		w.stop()
+		<-w.done
 	}
-	s.stop()
-	<-s.done
 }
 
 // State is the state of a request that has ended.

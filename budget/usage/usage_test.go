@@ -131,7 +131,7 @@ func group(by usage.Grouping, r *usage.Row) string {
 	return "?"
 }
 
-// sums are the sums of a group, the number of durations in its histogram, and its encoded latencies.
+// sums are the sums of a group, the number of durations in its histogram, and its latencies.
 type sums struct {
 	Requests, Errors, Streams, Prompt, Completion, Totals int64
 	Latencies                                             string
@@ -162,9 +162,9 @@ func expected(rows []usage.Row, f usage.Filter, by usage.Grouping) map[string]su
 			}
 			if r.Errors == 0 {
 				s.Totals++
-				l.Record(r.Queue.Microseconds(), r.FirstToken.Microseconds(), r.Total.Microseconds(), 1)
+				l.Record(r.FirstToken.Microseconds(), r.Total.Microseconds(), 1)
 			}
-			s.Latencies = fmt.Sprintf("%x", l.Encode())
+			s.Latencies = l.String()
 		}
 		all[group(by, r)] = s
 	}
@@ -179,7 +179,7 @@ func sumsOf(rows []usage.Row, by usage.Grouping) map[string]sums {
 			Requests: r.Requests, Errors: r.Errors, Streams: r.Streams, Prompt: r.PromptTokens, Completion: r.CompletionTokens,
 		}
 		if r.Latency != nil {
-			s.Totals, s.Latencies = r.Latency.Total.Count(), fmt.Sprintf("%x", r.Latency.Encode())
+			s.Totals, s.Latencies = r.Latency.Total.Count(), r.Latency.String()
 		}
 		all[group(by, r)] = s
 	}
@@ -315,27 +315,35 @@ func TestCorrectedRowsAreCorrectedInTheRollups(t *testing.T) {
 
 func TestTagsBeyondTheLimitAreSummedUpAsOthers(t *testing.T) {
 	defer usage.SetMaxNamedTags(3)()
-	s, db := newStore(t)
-	for i := range 10 {
-		insert(t, db, usage.Row{
-			RequestID: fmt.Sprint("r", i), Time: epoch, KeyID: "k", AccountID: "a", User: fmt.Sprint("u", i%5), State: usage.Settled,
-			PromptTokens: 1,
+	for _, batch := range []int{1, 10} {
+		t.Run(fmt.Sprintf("%d rows at once", batch), func(t *testing.T) {
+			s, db := newStore(t)
+			for i := range 10 {
+				insert(t, db, usage.Row{
+					RequestID: fmt.Sprint("r", i), Time: epoch, KeyID: "k", AccountID: "a", User: fmt.Sprint("u", i%5), State: usage.Settled,
+					PromptTokens: 1,
+				})
+				if (i+1)%batch == 0 {
+					must(t, s.AddBatch(t.Context(), batch))
+				}
+			}
+			for _, key := range []string{"", "k"} {
+				rows, err := s.List(t.Context(), usage.Filter{Key: key}, usage.ByUser)
+				must(t, err)
+				got := map[string]int64{}
+				for _, r := range rows {
+					got[r.User] = r.Requests
+				}
+				if diff := cmp.Diff(map[string]int64{"u0": 2, "u1": 2, "u2": 2, usage.OtherTags: 4}, got); diff != "" {
+					t.Errorf("key %q, requests by tag (-want +got)\n%s", key, diff)
+				}
+			}
+			requireConsistent(t, s)
+			execute(t, db, `UPDATE usage_tag_days SET requests = requests + 1 WHERE tag = 0`)
+			if found := differences(t, s); len(found) != 1 || !strings.Contains(found[0], usage.OtherTags) {
+				t.Errorf("got the differences %q, want one of the other tags", found)
+			}
 		})
-		must(t, s.AddBatch(t.Context(), 1))
-	}
-	rows, err := s.List(t.Context(), usage.Filter{}, usage.ByUser)
-	must(t, err)
-	got := map[string]int64{}
-	for _, r := range rows {
-		got[r.User] = r.Requests
-	}
-	if diff := cmp.Diff(map[string]int64{"u0": 2, "u1": 2, "u2": 2, usage.OtherTags: 4}, got); diff != "" {
-		t.Errorf("requests by tag (-want +got)\n%s", diff)
-	}
-	requireConsistent(t, s)
-	execute(t, db, `UPDATE usage_tag_days SET requests = requests + 1 WHERE tag = 0`)
-	if found := differences(t, s); len(found) != 1 || !strings.Contains(found[0], usage.OtherTags) {
-		t.Errorf("got the differences %q, want one of the other tags", found)
 	}
 }
 
@@ -352,30 +360,23 @@ func TestCheckFindsDamagedRollupsAndRebuildRepairsThem(t *testing.T) {
 		insert(t, db, randomRow(random, i))
 	}
 	must(t, s.AddBatch(t.Context(), 250))
-	for table, damage := range map[string]string{
-		"usage_hours":      `UPDATE usage_hours SET errors = errors + 1 WHERE ONE`,
-		"usage_days":       `UPDATE usage_days SET latency = NOTHING WHERE ONE`,
-		"usage_tag_days":   `DELETE FROM usage_tag_days WHERE ONE`,
-		"usage_tag_months": `UPDATE usage_tag_months SET period = period + 12 WHERE ONE`,
-
-		"usage_tag_day_sums":   `UPDATE usage_tag_day_sums SET streams = streams + 1 WHERE ONE`,
-		"usage_tag_month_sums": `DELETE FROM usage_tag_month_sums WHERE ONE`,
+	for _, c := range []struct{ table, damage, where string }{
+		{"usage_hours", `UPDATE usage_hours SET errors = errors + 1`, `true`},
+		{"usage_days", `UPDATE usage_days SET period = period + 1000`, `true`},
+		{"usage_latencies", `UPDATE usage_latencies SET counts = '1536'`, `true`},
+		{"usage_tag_days", `DELETE FROM usage_tag_days`, `key <> 0`},
+		{"usage_tag_days", `UPDATE usage_tag_days SET streams = streams + 1`, `key = 0`}, // of all keys
+		{"usage_tag_months", `UPDATE usage_tag_months SET period = period + 12`, `key <> 0`},
+		{"usage_tag_months", `DELETE FROM usage_tag_months`, `key = 0`},
 	} {
-		one := `(series, period) = (SELECT series, period FROM ` + table + ` LIMIT 1)`
-		switch {
-		case strings.HasSuffix(table, "sums"):
-			one = `(period, tag) = (SELECT period, tag FROM ` + table + ` LIMIT 1)`
-		case strings.Contains(table, "tag"):
-			one = `(key, period, tag) = (SELECT key, period, tag FROM ` + table + ` LIMIT 1)`
+		columns := `series, period`
+		if strings.Contains(c.table, "tag") {
+			columns = `key, period, tag`
 		}
-		nothing := `x'00'`
-		if db.Postgres() != nil {
-			nothing = `'\x00'`
-		}
-		execute(t, db, strings.NewReplacer("ONE", one, "NOTHING", nothing).Replace(damage))
+		execute(t, db, fmt.Sprintf(`%s WHERE (%s) = (SELECT %[2]s FROM %s WHERE %s LIMIT 1)`, c.damage, columns, c.table, c.where))
 		found := differences(t, s)
-		if len(found) == 0 || slices.ContainsFunc(found, func(d string) bool { return !strings.HasPrefix(d, table+", ") }) {
-			t.Errorf("after %s: got the differences %q, want some of %s only", damage, found, table)
+		if len(found) == 0 || slices.ContainsFunc(found, func(d string) bool { return !strings.HasPrefix(d, c.table+", ") }) {
+			t.Errorf("after %s: got the differences %q, want some of %s only", c.damage, found, c.table)
 		}
 		s = usage.New(db, zap.NewNop())
 		must(t, s.Rebuild(t.Context()))

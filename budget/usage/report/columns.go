@@ -107,6 +107,11 @@ func (c Columns) fixed() Columns {
 	return slices.DeleteFunc(slices.Clone(c), func(x column) bool { return x.jsonOnly })
 }
 
+// shown returns the columns that tables have.
+func (c Columns) shown() Columns {
+	return slices.DeleteFunc(slices.Clone(c), func(x column) bool { return x.omitFromTable })
+}
+
 // grouped returns the columns that identify a group, followed by its sums.
 func grouped(group ...column) Columns {
 	return append(group, requestsColumn, promptColumn, completionColumn, tokensColumn)

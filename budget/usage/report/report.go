@@ -6,7 +6,6 @@ package report
 
 import (
 	"cmp"
-	"io"
 	"iter"
 
 	"basegate/budget/usage"
@@ -38,23 +37,8 @@ type Usage struct {
 	Rows    iter.Seq2[usage.Row, error] // from usage.Store.Rows
 }
 
-// WriteCSV writes the report as CSV (RFC 4180) with a header line.
-func (u Usage) WriteCSV(out io.Writer) error {
-	u.Columns = u.Columns.fixed()
-	return u.write(newCSVWriter(out, u.Columns))
-}
-
-// WriteJSON writes the report as a JSON array with one object per line.
-func (u Usage) WriteJSON(out io.Writer) error { return u.write(newJSONWriter(out, u.Columns)) }
-
-// WriteTable writes the report as a table for people: without the columns that only programs need, and with a last line
-// that sums the requests and tokens.
-func (u Usage) WriteTable(out io.Writer) error {
-	u.Columns = u.Columns.fixed()
-	return u.write(newTableWriter(out, u.Columns))
-}
-
-func (u Usage) write(w rowWriter) error {
+// each calls do with the values of the columns of every row, in one slice.
+func (u Usage) each(do func(values []any) error) error {
 	values := make([]any, len(u.Columns))
 	for row, err := range u.Rows {
 		if err != nil {
@@ -63,9 +47,9 @@ func (u Usage) write(w rowWriter) error {
 		for i, c := range u.Columns {
 			values[i] = c.value(u.Names, &row)
 		}
-		if err := w.writeRow(values); err != nil {
+		if err := do(values); err != nil {
 			return err
 		}
 	}
-	return w.close()
+	return nil
 }

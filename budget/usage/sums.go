@@ -1,0 +1,138 @@
+package usage
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"basegate/database"
+)
+
+// failedCondition is true for the rows of requests that count as errors. The index requests_failed has exactly these.
+const failedCondition = `(code <> '' OR state = 'interrupted')`
+
+const (
+	// counts are the sums that each rollup has. summed are those of rollups or rows u.
+	counts = `requests, errors, streams, prompt_tokens, completion_tokens`
+	summed = `sum(u.requests) AS requests, sum(u.errors) AS errors, sum(u.streams) AS streams,
+		sum(u.prompt_tokens) AS prompt_tokens, sum(u.completion_tokens) AS completion_tokens`
+
+	// addCounts adds the sums of a row that is inserted to those of the rollup u.
+	addCounts = ` DO UPDATE SET requests = u.requests + excluded.requests, errors = u.errors + excluded.errors,
+		streams = u.streams + excluded.streams, prompt_tokens = u.prompt_tokens + excluded.prompt_tokens,
+		completion_tokens = u.completion_tokens + excluded.completion_tokens`
+
+	seriesColumns = `account_id, key_id, model, endpoint, workload`
+	sameSeries    = `(s.account_id, s.key_id, s.model, s.endpoint, s.workload)
+		= (r.account_id, r.key_id, r.model, r.endpoint, r.workload)`
+
+	weight = `CAST($3 AS BIGINT)` // of rows that are added: 1, or -1 to take them out
+)
+
+// counted returns the sums of rows of requests, multiplied by a weight.
+func counted(weight string) string {
+	return strings.ReplaceAll(`W * count(*) AS requests, W * count(*) FILTER (WHERE `+failedCondition+`) AS errors,
+		W * count(*) FILTER (WHERE stream) AS streams, W * sum(prompt_tokens) AS prompt_tokens,
+		W * sum(completion_tokens) AS completion_tokens`, `W `, weight+` `)
+}
+
+// maxNamedTags limits the user tags of a key that have rollups of their own, in each period.
+var maxNamedTags int64 = 10_000
+
+// otherTags is the number that stands for the tags without rollups of their own, and allKeys for the sum over all keys.
+const (
+	otherTags = 0
+	allKeys   = 0
+)
+
+// addRows adds the rows of requests whose numbers are above one and up to another to the rollups, or takes them out if the
+// weight is -1. The caller has locked the rollups.
+func (d *dialect) addRows(ctx context.Context, tx database.Tx, above, upTo, weight int64) error {
+	for _, text := range d.nameSeries() {
+		if _, err := tx.ExecContext(ctx, text, above, upTo); err != nil {
+			return fmt.Errorf("number series: %w", err)
+		}
+	}
+	statements := []string{d.addSeries(hours), d.addSeries(days), d.addLatencies()}
+	statements = append(statements, d.addTags(tagDays)...)
+	statements = append(statements, d.addTags(tagMonths)...)
+	for _, text := range statements {
+		if _, err := tx.ExecContext(ctx, text, above, upTo, weight); err != nil {
+			return fmt.Errorf("add rows: %w", err)
+		}
+	}
+	return nil
+}
+
+// added is the condition for the rows that are added.
+func (d *dialect) added() string { return fmt.Sprintf(d.above+` AND `+d.upTo, `$1`, `$2`) }
+
+// nameSeries returns the statements that give numbers to series and keys.
+func (d *dialect) nameSeries() []string {
+	return []string{
+		`INSERT INTO usage_series (` + seriesColumns + `)
+			SELECT DISTINCT ` + seriesColumns + ` FROM requests r
+			WHERE ` + d.added() + ` AND NOT EXISTS (SELECT 1 FROM usage_series s WHERE ` + sameSeries + `)`,
+		`INSERT INTO usage_keys (account_id, key_id)
+			SELECT DISTINCT account_id, key_id FROM requests r
+			WHERE ` + d.added() + ` AND NOT EXISTS (SELECT 1 FROM usage_keys k WHERE k.account_id = r.account_id AND k.key_id = r.key_id)`,
+	}
+}
+
+// addSeries returns the statement that adds rows to the rollups of series of one level. Without CROSS JOIN, SQLite would look
+// for the rows of each series.
+func (d *dialect) addSeries(l *level) string {
+	return `INSERT INTO ` + l.table + ` AS u (series, period, ` + counts + `)
+		SELECT s.id, ` + l.column(d) + `, ` + counted(weight) + `
+		FROM requests r CROSS JOIN usage_series s WHERE ` + d.added() + ` AND ` + sameSeries + ` GROUP BY 1, 2
+		ON CONFLICT (series, period)` + addCounts
+}
+
+// addLatencies returns the statement that adds rows to the latencies of series by day. A list is split into its integers, which
+// are added up with those of the rows.
+func (d *dialect) addLatencies() string {
+	from := `FROM requests r CROSS JOIN usage_series s WHERE ` + d.added() + ` AND ` + sameSeries
+	return `INSERT INTO usage_latencies (series, period, counts)
+		WITH added AS MATERIALIZED (` + selectSymbols(`s.id AS series, `+days.column(d)+` AS period`, 2, weight, from) + `)
+		SELECT series, period, coalesce(` + fmt.Sprintf(d.list, fmt.Sprintf(`n * %d + symbol`, symbols)) + ` FILTER (WHERE n > 0), '')
+		FROM (
+			SELECT series, period, symbol, sum(n) AS n FROM (
+				SELECT series, period, symbol, n FROM added
+				UNION ALL
+				SELECT a.series, a.period, ` + fmt.Sprintf(`value %% %[1]d, value / %[1]d`, symbols) + `
+				FROM (SELECT DISTINCT series, period FROM added) a CROSS JOIN usage_latencies u CROSS JOIN ` + d.values + `
+				WHERE u.series = a.series AND u.period = a.period
+			) b GROUP BY series, period, symbol
+		) c GROUP BY series, period
+		ON CONFLICT (series, period) DO UPDATE SET counts = excluded.counts`
+}
+
+// addTags returns the statements that add rows to the rollups of user tags of one level: the first one numbers tags. A tag
+// that has no rollup gets one if its key does not have too many.
+func (d *dialect) addTags(l *level) []string {
+	resolved := `
+		WITH summed AS (
+			SELECT k.id AS key, ` + l.column(d) + ` AS period, user_tag AS name, ` + counted(weight) + `
+			FROM requests r CROSS JOIN usage_keys k
+			WHERE ` + d.added() + ` AND k.account_id = r.account_id AND k.key_id = r.key_id GROUP BY 1, 2, 3
+		), found AS MATERIALIZED (
+			SELECT r.*, t.id AS tag, u.tag IS NOT NULL AS known
+			FROM summed r LEFT JOIN usage_tags t ON t.tag = r.name
+			LEFT JOIN ` + l.table + ` u ON u.key = r.key AND u.period = r.period AND u.tag = t.id
+		), named AS (
+			SELECT u.key, u.period, count(*) AS tags
+			FROM (SELECT DISTINCT key, period FROM found WHERE NOT known) f CROSS JOIN ` + l.table + ` u
+			WHERE u.key = f.key AND u.period = f.period AND u.tag <> ` + fmt.Sprint(otherTags) + ` GROUP BY u.key, u.period
+		), resolved AS (
+			SELECT f.*, known OR coalesce(n.tags, 0)
+				+ row_number() OVER (PARTITION BY f.key, f.period, known ORDER BY name) <= ` + fmt.Sprint(maxNamedTags) + ` AS has_own
+			FROM found f LEFT JOIN named n ON n.key = f.key AND n.period = f.period
+		)`
+	return []string{
+		`INSERT INTO usage_tags (tag)` + resolved + ` SELECT DISTINCT name FROM resolved WHERE has_own AND tag IS NULL`,
+		`INSERT INTO ` + l.table + ` AS u (key, period, tag, ` + counts + `)` + resolved + `
+			SELECT CASE WHEN every THEN ` + fmt.Sprint(allKeys) + ` ELSE key END, period, CASE WHEN has_own THEN tag ELSE ` + fmt.Sprint(otherTags) + ` END, ` + summed + `
+			FROM resolved u CROSS JOIN (SELECT false AS every UNION ALL SELECT true) e GROUP BY 1, 2, 3
+			ON CONFLICT (key, period, tag)` + addCounts,
+	}
+}
