@@ -168,8 +168,8 @@ func (d *dialect) compared(l *level) (stored, expected string) {
 	case latencies:
 		const columns = ` || ', latency ' || symbol, period, n, 0, 0, 0, 0 FROM (`
 		stored = `SELECT coalesce(` + series + `, 'series ' || u.series)` + columns + `
-				SELECT u.series, u.period, ` + fmt.Sprintf(`value %% %[1]d AS symbol, value / %[1]d AS n`, symbols) + `
-				FROM usage_latencies u CROSS JOIN ` + d.values + periods + `
+				SELECT u.series, u.period, ` + fmt.Sprintf(`value %% %[1]d AS symbol, sum(value / %[1]d) AS n`, symbols) + `
+				FROM usage_latencies u CROSS JOIN ` + d.values + periods + ` GROUP BY 1, 2, 3
 			) u LEFT JOIN usage_series s ON s.id = u.series`
 		expected = `SELECT ` + series + columns + selectSymbols(seriesColumns+`, `+l.column(d)+` AS period`, 6, `1`, from) + `) s`
 	default:

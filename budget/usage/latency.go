@@ -26,14 +26,21 @@ const (
 
 // bucketExpression returns the expression for the bucket that counts a duration in microseconds.
 func bucketExpression(column string) string {
-	var s strings.Builder
-	fmt.Fprintf(&s, `CASE WHEN %[1]s < 0 THEN 0 WHEN %[1]s < %[2]d THEN %[1]s`, column, linearBuckets)
-	for octave := range octaves {
-		fmt.Fprintf(&s, ` WHEN %s < %d THEN %d + %s / %d`,
-			column, 2*linearBuckets<<octave, linearBuckets+(octave-1)*perOctave, column, linearBuckets/perOctave<<octave)
+	return fmt.Sprintf(`CASE WHEN %[1]s < 0 THEN 0 WHEN %[1]s < %[2]d THEN %[1]s ELSE %[3]s END`,
+		column, linearBuckets, octaveExpression(column, 0, octaves))
+}
+
+// octaveExpression is bucketExpression for durations of a range of octaves, and longer ones. It searches by halves.
+func octaveExpression(column string, from, to int) string {
+	if from == octaves {
+		return strconv.Itoa(maxBucket)
 	}
-	fmt.Fprintf(&s, ` ELSE %d END`, maxBucket)
-	return s.String()
+	if from == to {
+		return fmt.Sprintf(`%d + %s / %d`, linearBuckets+(from-1)*perOctave, column, linearBuckets/perOctave<<from)
+	}
+	middle := (from + to + 1) / 2
+	return fmt.Sprintf(`CASE WHEN %s < %d THEN %s ELSE %s END`, column, linearBuckets<<middle,
+		octaveExpression(column, from, middle-1), octaveExpression(column, middle, to))
 }
 
 // bucketStart returns the shortest duration of a bucket, in microseconds.

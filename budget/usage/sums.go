@@ -53,9 +53,7 @@ func (d *dialect) addRows(ctx context.Context, tx database.Tx, above, upTo, weig
 			return fmt.Errorf("number series: %w", err)
 		}
 	}
-	statements := []string{d.addSeries(hours), d.addSeries(days), d.addLatencies()}
-	statements = append(statements, d.addTags(tagDays)...)
-	statements = append(statements, d.addTags(tagMonths)...)
+	statements := []string{d.addSeries(hours), d.addSeries(days), d.addLatencies(), d.nameTags(), d.addTags(tagDays), d.addTags(tagMonths)}
 	for _, text := range statements {
 		if _, err := tx.ExecContext(ctx, text, above, upTo, weight); err != nil {
 			return fmt.Errorf("add rows: %w", err)
@@ -88,11 +86,15 @@ func (d *dialect) addSeries(l *level) string {
 		ON CONFLICT (series, period)` + addCounts
 }
 
-// addLatencies returns the statement that adds rows to the latencies of series by day. A list is split into its integers, which
-// are added up with those of the rows.
+// longList is the length above which the integers of a list of latencies are added up. In shorter ones a symbol may occur
+// several times, because splitting a list takes longer than all else.
+const longList = 1000
+
+// addLatencies returns the statement that adds rows to the latencies of series by day.
 func (d *dialect) addLatencies() string {
 	from := `FROM requests r CROSS JOIN usage_series s WHERE ` + d.added() + ` AND ` + sameSeries
-	return `INSERT INTO usage_latencies (series, period, counts)
+	replaced := fmt.Sprintf(`(%s < 0 OR length(u.counts) NOT BETWEEN 1 AND %d)`, weight, longList)
+	return `INSERT INTO usage_latencies AS u (series, period, counts)
 		WITH added AS MATERIALIZED (` + selectSymbols(`s.id AS series, `+days.column(d)+` AS period`, 2, weight, from) + `)
 		SELECT series, period, coalesce(` + fmt.Sprintf(d.list, fmt.Sprintf(`n * %d + symbol`, symbols)) + ` FILTER (WHERE n > 0), '')
 		FROM (
@@ -101,38 +103,49 @@ func (d *dialect) addLatencies() string {
 				UNION ALL
 				SELECT a.series, a.period, ` + fmt.Sprintf(`value %% %[1]d, value / %[1]d`, symbols) + `
 				FROM (SELECT DISTINCT series, period FROM added) a CROSS JOIN usage_latencies u CROSS JOIN ` + d.values + `
-				WHERE u.series = a.series AND u.period = a.period
+				WHERE u.series = a.series AND u.period = a.period AND ` + replaced + `
 			) b GROUP BY series, period, symbol
 		) c GROUP BY series, period
-		ON CONFLICT (series, period) DO UPDATE SET counts = excluded.counts`
+		ON CONFLICT (series, period) DO UPDATE
+			SET counts = CASE WHEN ` + replaced + ` THEN excluded.counts ELSE u.counts || ',' || excluded.counts END`
 }
 
-// addTags returns the statements that add rows to the rollups of user tags of one level: the first one numbers tags. A tag
-// that has no rollup gets one if its key does not have too many.
-func (d *dialect) addTags(l *level) []string {
-	resolved := `
-		WITH summed AS (
+// nameTags returns the statement that gives numbers to tags. Those that get a rollup by month get one by day too.
+func (d *dialect) nameTags() string {
+	return `INSERT INTO usage_tags (tag)` +
+		d.resolveTags(tagDays, ` AND NOT EXISTS (SELECT 1 FROM usage_tags t WHERE t.tag = r.user_tag)`) +
+		` SELECT DISTINCT name FROM resolved WHERE has_own`
+}
+
+// addTags returns the statement that adds rows to the rollups of user tags of one level.
+func (d *dialect) addTags(l *level) string {
+	return `INSERT INTO ` + l.table + ` AS u (key, period, tag, ` + counts + `)` + d.resolveTags(l, ``) + `
+		SELECT CASE WHEN every THEN ` + fmt.Sprint(allKeys) + ` ELSE key END, period, CASE WHEN has_own THEN tag ELSE ` + fmt.Sprint(otherTags) + ` END, ` + summed + `
+		FROM resolved u CROSS JOIN (SELECT false AS every UNION ALL SELECT true) e GROUP BY 1, 2, 3
+		ON CONFLICT (key, period, tag)` + addCounts
+}
+
+// resolveTags returns a WITH clause for the sums of rows by user tag, and whether each has a rollup of its own in a level or
+// gets one: if its key does not have too many.
+func (d *dialect) resolveTags(l *level, condition string) string {
+	return `
+		WITH added AS (
 			SELECT k.id AS key, ` + l.column(d) + ` AS period, user_tag AS name, ` + counted(weight) + `
 			FROM requests r CROSS JOIN usage_keys k
-			WHERE ` + d.added() + ` AND k.account_id = r.account_id AND k.key_id = r.key_id GROUP BY 1, 2, 3
+			WHERE ` + d.added() + ` AND k.account_id = r.account_id AND k.key_id = r.key_id` + condition + ` GROUP BY 1, 2, 3
 		), found AS MATERIALIZED (
-			SELECT r.*, t.id AS tag, u.tag IS NOT NULL AS known
-			FROM summed r LEFT JOIN usage_tags t ON t.tag = r.name
-			LEFT JOIN ` + l.table + ` u ON u.key = r.key AND u.period = r.period AND u.tag = t.id
+			SELECT a.*, t.id AS tag, u.tag IS NOT NULL AS known
+			FROM added a LEFT JOIN usage_tags t ON t.tag = a.name
+			LEFT JOIN ` + l.table + ` u ON u.key = a.key AND u.period = a.period AND u.tag = t.id
 		), named AS (
 			SELECT u.key, u.period, count(*) AS tags
 			FROM (SELECT DISTINCT key, period FROM found WHERE NOT known) f CROSS JOIN ` + l.table + ` u
 			WHERE u.key = f.key AND u.period = f.period AND u.tag <> ` + fmt.Sprint(otherTags) + ` GROUP BY u.key, u.period
+		), ranked AS (
+			SELECT key, period, name, row_number() OVER (PARTITION BY key, period ORDER BY name) AS rank FROM found WHERE NOT known
 		), resolved AS (
-			SELECT f.*, known OR coalesce(n.tags, 0)
-				+ row_number() OVER (PARTITION BY f.key, f.period, known ORDER BY name) <= ` + fmt.Sprint(maxNamedTags) + ` AS has_own
+			SELECT f.*, known OR coalesce(n.tags, 0) + r.rank <= ` + fmt.Sprint(maxNamedTags) + ` AS has_own
 			FROM found f LEFT JOIN named n ON n.key = f.key AND n.period = f.period
+			LEFT JOIN ranked r ON r.key = f.key AND r.period = f.period AND r.name = f.name
 		)`
-	return []string{
-		`INSERT INTO usage_tags (tag)` + resolved + ` SELECT DISTINCT name FROM resolved WHERE has_own AND tag IS NULL`,
-		`INSERT INTO ` + l.table + ` AS u (key, period, tag, ` + counts + `)` + resolved + `
-			SELECT CASE WHEN every THEN ` + fmt.Sprint(allKeys) + ` ELSE key END, period, CASE WHEN has_own THEN tag ELSE ` + fmt.Sprint(otherTags) + ` END, ` + summed + `
-			FROM resolved u CROSS JOIN (SELECT false AS every UNION ALL SELECT true) e GROUP BY 1, 2, 3
-			ON CONFLICT (key, period, tag)` + addCounts,
-	}
 }
