@@ -114,19 +114,20 @@ func (d *dialect) addLatencies() string {
 func (d *dialect) nameTags() string {
 	return `INSERT INTO usage_tags (tag)` +
 		d.resolveTags(tagDays, ` AND NOT EXISTS (SELECT 1 FROM usage_tags t WHERE t.tag = r.user_tag)`) +
-		` SELECT DISTINCT name FROM resolved WHERE has_own`
+		` SELECT DISTINCT name FROM resolved WHERE has_own AND name IS NOT NULL`
 }
 
 // addTags returns the statement that adds rows to the rollups of user tags of one level.
 func (d *dialect) addTags(l *level) string {
 	return `INSERT INTO ` + l.table + ` AS u (key, period, tag, ` + counts + `)` + d.resolveTags(l, ``) + `
 		SELECT CASE WHEN every THEN ` + fmt.Sprint(allKeys) + ` ELSE key END, period, CASE WHEN has_own THEN tag ELSE ` + fmt.Sprint(otherTags) + ` END, ` + summed + `
-		FROM resolved u CROSS JOIN (SELECT false AS every UNION ALL SELECT true) e GROUP BY 1, 2, 3
+		FROM resolved u CROSS JOIN (SELECT false AS every UNION ALL SELECT true) e WHERE name IS NOT NULL GROUP BY 1, 2, 3
 		ON CONFLICT (key, period, tag)` + addCounts
 }
 
 // resolveTags returns a WITH clause for the sums of rows by user tag, and whether each has a rollup of its own in a level or
-// gets one: if its key does not have too many.
+// gets one: if its key does not have too many. The numbers of those that keys have are rows without a name: PostgreSQL cannot
+// estimate how many rows are added, and would join them by comparing each with each.
 func (d *dialect) resolveTags(l *level, condition string) string {
 	return `
 		WITH added AS (
@@ -138,14 +139,12 @@ func (d *dialect) resolveTags(l *level, condition string) string {
 			FROM added a LEFT JOIN usage_tags t ON t.tag = a.name
 			LEFT JOIN ` + l.table + ` u ON u.key = a.key AND u.period = a.period AND u.tag = t.id
 		), named AS (
-			SELECT u.key, u.period, count(*) AS tags
+			SELECT u.key, u.period, CAST(NULL AS TEXT), 0, 0, 0, 0, 0, CAST(NULL AS BIGINT), true, count(*)
 			FROM (SELECT DISTINCT key, period FROM found WHERE NOT known) f CROSS JOIN ` + l.table + ` u
 			WHERE u.key = f.key AND u.period = f.period AND u.tag <> ` + fmt.Sprint(otherTags) + ` GROUP BY u.key, u.period
-		), ranked AS (
-			SELECT key, period, name, row_number() OVER (PARTITION BY key, period ORDER BY name) AS rank FROM found WHERE NOT known
 		), resolved AS (
-			SELECT f.*, known OR coalesce(n.tags, 0) + r.rank <= ` + fmt.Sprint(maxNamedTags) + ` AS has_own
-			FROM found f LEFT JOIN named n ON n.key = f.key AND n.period = f.period
-			LEFT JOIN ranked r ON r.key = f.key AND r.period = f.period AND r.name = f.name
+			SELECT f.*, known OR sum(tags) OVER (PARTITION BY key, period)
+				+ row_number() OVER (PARTITION BY key, period, known ORDER BY name) <= ` + fmt.Sprint(maxNamedTags) + ` AS has_own
+			FROM (SELECT found.*, 0 AS tags FROM found UNION ALL SELECT * FROM named) f
 		)`
 }
