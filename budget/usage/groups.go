@@ -284,7 +284,7 @@ func (g *groupSum) columns(of func(dimension) string) string {
 
 // each calls do for every row of a query, after its dimensions are scanned to r, and the other columns to targets.
 func (g *groupSum) each(ctx context.Context, from source, q *statement, r *Row, do func() error, targets ...any) error {
-	found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
+	found, err := q.query(ctx, from)
 	if err != nil {
 		return err
 	}

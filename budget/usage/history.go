@@ -172,7 +172,7 @@ func (s *Store) Refusals(ctx context.Context, f Filter) (all []RefusalCount, err
 	q.addParam(` AND period < `, hours.number(until+hourMicros-1))
 	q.addFilter(&Filter{Account: f.Account}, "")
 	q.add(` GROUP BY code ORDER BY sum(requests) DESC, code`)
-	found, err := q.query(ctx, s.reads()) //nolint:sqlclosecheck // each closes it
+	found, err := q.query(ctx, s.reads())
 	if err == nil {
 		err = each(found, func() error {
 			var c RefusalCount

@@ -150,7 +150,7 @@ func (l *listing) read(ctx context.Context, from source) (all []listed, err erro
 		s.add(`)`)
 	}
 	s.addParam(` ORDER BY time DESC, request_id DESC LIMIT `, l.limit)
-	found, err := s.query(ctx, from) //nolint:sqlclosecheck // each closes it
+	found, err := s.query(ctx, from)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ func BenchmarkRebuild(b *testing.B) {
 	const rows = 100_000
 	s, db := newStore(b)
 	const text = `
-		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
+		WITH RECURSIVE n (i) AS (SELECT CAST(1 AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i < $1)
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
 		SELECT 'req_' || i, CAST($2 AS BIGINT) + i * 7776000, 'key_' || (i * 16807 / 4 % 60), 'acc_' || (i * 16807 / 4 % 20),
