@@ -25,3 +25,10 @@ func insertDetails(ctx context.Context, tx database.Execer, r *row) error {
 	_, err := tx.ExecContext(ctx, text, r.request.ID, r.outcome.Boot.Microseconds(), usage.EncodeDetails(r.outcome.Attempts, r.request.ChainID))
 	return err
 }
+
+// insertReceipt inserts the receipt of a request after its row, in the same transaction. Only a storage failure can fail it.
+func insertReceipt(ctx context.Context, tx database.Execer, r *row) error {
+	const text = `INSERT INTO pending_receipts (request_id, key_id, receipt) VALUES ($1, $2, $3)`
+	_, err := tx.ExecContext(ctx, text, r.request.ID, r.request.KeyID, r.outcome.Receipt)
+	return err
+}

@@ -52,16 +52,8 @@ type Outcome struct {
 	Boot     time.Duration   // waiting for the model's boot
 	Attempts []usage.Attempt // if there was more than one, or one that failed; must not be changed afterwards
 
-	// Record inserts a further row in the transaction of the settlement; nil: none. As in EnqueueStatement, only a storage
-	// failure may fail it. It is not called again if the settlement has to be retried.
-	Record func(ctx context.Context, tx database.Execer) error
-
-	// Queued is called by Settle, on SQLite, when the write is queued and before it is waited for; nil: nothing is
-	// called. If it waits until another request has written, a transaction may have included this write meanwhile.
-	Queued func()
-
-	// Receipt is inserted into the table pending_receipts in the transaction of the settlement, by ledgers on PostgreSQL; nil:
-	// none.
+	// Receipt is inserted into the table pending_receipts in the transaction of the settlement; nil: none. It is not inserted
+	// again if the settlement has to be retried.
 	Receipt []byte
 
 	// Fallback is the outcome to charge and record if this one cannot be written at once, because the client then gets
@@ -227,9 +219,6 @@ func (r *reservation) asDuplicate(inserted bool, err error) error {
 func (r *reservation) Settle(ctx context.Context, o Outcome) error {
 	r.end(usage.Settled, o)
 	start := time.Now()
-	if o.Queued != nil {
-		o.Queued()
-	}
 	if err := r.settleWrite.Wait(ctx); err != nil {
 		if ctx.Err() == nil {
 			r.fallbackOnce.Do(r.applyFallback)

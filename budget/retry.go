@@ -30,7 +30,7 @@ func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
 		return
 	}
 	s.attempted = true
-	if wait && s.reservation.openWrite == nil && !s.row.hasDetails() && s.row.outcome.Record == nil { // then its row is all that is written
+	if wait && s.reservation.openWrite == nil && !s.row.hasDetails() && s.row.outcome.Receipt == nil { // then its row is all that is written
 		s.write = l.insert(s)
 		return
 	}
@@ -52,10 +52,10 @@ func (s *pendingSettlement) insert(ctx context.Context, tx database.Execer) erro
 	if err != nil {
 		return err
 	}
-	if err := insertDetails(ctx, tx, &s.row); err != nil || s.row.outcome.Record == nil {
+	if err := insertDetails(ctx, tx, &s.row); err != nil || s.row.outcome.Receipt == nil {
 		return err
 	}
-	return s.row.outcome.Record(ctx, tx)
+	return insertReceipt(ctx, tx, &s.row)
 }
 
 // rewrite writes the settlement after an attempt that has failed, but may have reached the disk.

@@ -198,7 +198,7 @@ func newReceiptLogCheck() *cobra.Command {
 				if len(args) == 0 {
 					return checkReceiptLog(ctx, cmd, s, db)
 				}
-				latest, vkey, err := receipt.Latest(ctx, s, db)
+				latest, vkey, err := receipt.Latest(ctx, db)
 				if err != nil {
 					return err //nolint:wrapcheck // it says what failed
 				}

@@ -44,11 +44,6 @@ func (g *Gateway) openReceipts(ctx context.Context, transport http.RoundTripper)
 		return nil
 	}
 	settings := ReceiptSettings(g.config)
-	if g.booted.Database.Postgres() {
-		if settings.Holder, err = g.gatewayName(); err != nil {
-			return err
-		}
-	}
 	settings.Transport = transport
 	if g.receipts, err = receipt.Open(ctx, settings, g.db, g.log.Named("receipts")); err != nil {
 		return err //nolint:wrapcheck // it says what failed

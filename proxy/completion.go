@@ -13,7 +13,7 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 		return err
 	}
 	if withReceipt {
-		defer s.beginReceipt(x)()
+		s.beginReceipt(x)
 	}
 	if err := s.checkBudget(x); err != nil {
 		return err

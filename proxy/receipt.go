@@ -3,13 +3,13 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/tidwall/gjson"
 
-	"basegate/budget"
 	"basegate/budget/receipt"
 	apierr "basegate/errors"
 	"basegate/proxy/stream"
@@ -18,11 +18,11 @@ import (
 
 // receiptState is the receipt of a request that asked for one.
 type receiptState struct {
-	draft   *receipt.Draft
-	sealed  *receipt.Sealed // nil before the answer is whole
-	embed   bool            // onchain_data is the last member of a plain answer, or the last event of a stream
-	reasons []string        // finish reasons of a plain answer
-	first   []byte          // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
+	builder *receipt.Builder
+	entry   *receipt.Entry // nil before the answer is whole
+	embed   bool           // onchain_data is the last member of a plain answer, or the last event of a stream
+	reasons []string       // finish reasons of a plain answer
+	first   []byte         // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
 }
 
 // receiptRules adds to the rules of an endpoint that can give receipts, or estimates a completion, how a request asks
@@ -52,16 +52,11 @@ func (x *exchange) alwaysHasReceipt() bool {
 	return x.caller.dialect != nil && x.caller.dialect.Receipt
 }
 
-// beginReceipt begins the receipt of a request that has asked for one. The caller calls end when the response has ended.
-func (s *Server) beginReceipt(x *exchange) (end func()) {
+// beginReceipt begins the receipt of a request that has asked for one.
+func (s *Server) beginReceipt(x *exchange) {
 	// In a stream of the dialect too, the client has to ask for the event.
 	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt
-	newDraft := s.receipts.NewDraft
-	if x.request.Stream {
-		newDraft = s.receipts.NewStreamDraft
-	}
-	x.receipt = &receiptState{draft: newDraft(), embed: embed}
-	return x.receipt.draft.Close
+	x.receipt = &receiptState{builder: s.receipts.NewBuilder(), embed: embed}
 }
 
 // sealPlain makes the entry of a plain answer, which is the pieces, if a receipt was asked for.
@@ -70,7 +65,7 @@ func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
 		return nil
 	}
 	for _, piece := range pieces {
-		x.receipt.draft.Write(piece)
+		x.receipt.builder.Write(piece)
 	}
 	reasons := x.receipt.reasons
 	if p.bestOf == validate.EmulateBestOf { // of the choices that were chosen
@@ -88,26 +83,26 @@ func (x *exchange) seal(usage stream.Usage, reasons []string) error {
 	if x.isChat() {
 		kind = receipt.ChatCompletion
 	}
-	e := x.receiptEntry(kind)
-	delete(e.Parameters, "max_completion_tokens") // another name of max_tokens
-	e.Parameters["max_tokens"] = strconv.FormatInt(x.maxTokens(), 10)
-	e.Stream, e.FinishReasons = x.request.Stream, reasons
-	e.Usage = receipt.Usage{PromptTokens: usage.Prompt, CompletionTokens: usage.Completion, TotalTokens: usage.Prompt + usage.Completion}
-	return x.sealEntry(e)
+	r := x.receiptRecord(kind)
+	delete(r.Parameters, "max_completion_tokens") // another name of max_tokens
+	r.Parameters["max_tokens"] = strconv.FormatInt(x.maxTokens(), 10)
+	r.Stream, r.FinishReasons = x.request.Stream, reasons
+	r.Usage = receipt.Usage{PromptTokens: usage.Prompt, CompletionTokens: usage.Completion, TotalTokens: usage.Prompt + usage.Completion}
+	return x.sealRecord(r)
 }
 
-// receiptEntry returns what the gateway knows of any answer of a backend.
-func (x *exchange) receiptEntry(kind string) receipt.Entry {
+// receiptRecord returns what the gateway knows of any answer of a backend.
+func (x *exchange) receiptRecord(kind string) receipt.Record {
 	parameters, also := x.request.Parameters()
 	b := x.attempts.backend
-	return receipt.Entry{
+	return receipt.Record{
 		Kind: kind, RequestID: x.id, Model: x.model.ID(), Checkpoint: x.model.Checkpoint(),
 		VLLMVersion: b.Version(), GPU: b.GPU, Parameters: parameters, Also: also,
 	}
 }
 
-func (x *exchange) sealEntry(e receipt.Entry) (err error) {
-	x.receipt.sealed, err = x.receipt.draft.Seal(e, x.caller.identity.KeyID, x.body.bytes)
+func (x *exchange) sealRecord(r receipt.Record) (err error) {
+	x.receipt.entry, err = x.receipt.builder.Seal(r, x.caller.identity.KeyID, x.body.bytes)
 	if err != nil {
 		return apierr.Unexpected(err)
 	}
@@ -124,13 +119,13 @@ func (x *exchange) writeReceipt(kind string, answer []byte) error {
 	if x.receipt == nil {
 		return nil
 	}
-	x.receipt.draft.Write(answer)
-	if err := x.sealEntry(x.receiptEntry(kind)); err != nil {
+	x.receipt.builder.Write(answer)
+	if err := x.sealRecord(x.receiptRecord(kind)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), receiptTimeout)
 	defer cancel()
-	err := x.receipt.sealed.Write(ctx)
+	err := x.receipt.entry.Write(ctx)
 	switch {
 	case err != nil && x.cancelled():
 		return x.cancelErr()
@@ -142,16 +137,7 @@ func (x *exchange) writeReceipt(kind string, answer []byte) error {
 }
 
 func (x *exchange) setReceiptHeader() {
-	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.sealed.LeafHash().String())
-}
-
-// record lets a settlement insert the entry.
-func (t *receiptState) record(o *budget.Outcome) {
-	if t.sealed.Shared() {
-		o.Receipt = t.sealed.Pending()
-	} else {
-		o.Record, o.Queued = t.sealed.Insert, t.sealed.AwaitGroup
-	}
+	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.entry.LeafHash().String())
 }
 
 // withReceipt adds the receipt to a plain answer: the header, and onchain_data if it is to be in the body.
@@ -171,7 +157,7 @@ func (x *exchange) withReceipt(pieces [][]byte) ([][]byte, error) {
 }
 
 func (x *exchange) onchainData() ([]byte, error) {
-	data, err := json.Marshal(x.receipt.sealed.OnchainData())
+	data, err := json.Marshal(x.receipt.entry.OnchainData())
 	if err != nil {
 		return nil, apierr.Unexpected(err)
 	}
@@ -191,7 +177,7 @@ func appendMember(pieces [][]byte, member []byte) [][]byte {
 
 // addEvents adds events that the client receives to the answer of the receipt.
 func (t *receiptState) addEvents(events []byte) {
-	t.draft.WriteEvents(events)
+	t.builder.WriteEvents(events)
 	if t.first != nil || !t.embed {
 		return
 	}
@@ -215,12 +201,9 @@ func (x *exchange) streamReceipt() ([]byte, error) {
 		}
 		out = receipt.OnchainEvent(x.receipt.first, onchain)
 	}
-	whole, err := x.receipt.sealed.Receipt(x.r.Context())
+	whole, err := x.receipt.entry.Receipt(x.r.Context()).Encode()
 	if err != nil {
 		return nil, apierr.Unexpected(err)
 	}
-	if out, err = whole.Append(append(out, ": receipt "...)); err != nil {
-		return nil, apierr.Unexpected(err)
-	}
-	return append(out, '\n'), nil
+	return fmt.Appendf(out, ": receipt %s\n", whole), nil
 }

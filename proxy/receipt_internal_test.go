@@ -34,7 +34,7 @@ func BenchmarkReceiptEvents(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				state := &receiptState{draft: log.NewDraft()}
+				state := &receiptState{builder: log.NewBuilder()}
 				for range 200 / atOnce {
 					state.addEvents(portion)
 				}

@@ -30,7 +30,7 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 		}
 		outcome.Fallback = &fallback
 		if x.receipt != nil {
-			x.receipt.record(&outcome)
+			outcome.Receipt = x.receipt.entry.Pending()
 		}
 	}
 	x.charge.usage, x.charge.settled = usage, true
@@ -43,7 +43,7 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 	ctx := context.WithoutCancel(x.r.Context())
 	err := x.reservation.Settle(ctx, outcome)
 	if err == nil && code == "" && x.receipt != nil {
-		err = x.receipt.sealed.Confirm(ctx)
+		err = x.receipt.entry.Confirm(ctx)
 	}
 	switch {
 	case err == nil:

@@ -187,7 +187,6 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 		if err := x.seal(usage, p.stream.state.FinishReasons()); err != nil {
 			return err
 		}
-		defer x.receipt.sealed.Join(x.r.Context())()
 	}
 	if err := x.settle(usage, x.delivery.status, ""); err != nil {
 		return err

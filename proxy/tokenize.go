@@ -85,7 +85,7 @@ func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 		if err := s.checkBudget(x); err != nil {
 			return err
 		}
-		defer s.beginReceipt(x)()
+		s.beginReceipt(x)
 	}
 	if err := x.awaitModel(); err != nil {
 		return err

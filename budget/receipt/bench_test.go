@@ -23,8 +23,8 @@ func benchAnswers() (events, plain []byte) {
 	return events, []byte(`{"choices":[{"text":"` + strings.Repeat("word ", 400) + `"}]}`)
 }
 
-// BenchmarkDraft makes the entry of an answer, without the log.
-func BenchmarkDraft(b *testing.B) {
+// BenchmarkBuilder makes the entry of an answer, without the log.
+func BenchmarkBuilder(b *testing.B) {
 	events, plain := benchAnswers()
 	f := newFixture(b)
 	if err := f.open(); err != nil {
@@ -32,19 +32,19 @@ func BenchmarkDraft(b *testing.B) {
 	}
 	for _, c := range []struct {
 		name  string
-		write func(*receipt.Draft)
+		write func(*receipt.Builder)
 	}{
-		{"plain", func(d *receipt.Draft) { d.Write(plain) }},
-		{"stream", func(d *receipt.Draft) {
-			d.WriteEvents(events)
+		{"plain", func(b *receipt.Builder) { b.Write(plain) }},
+		{"stream", func(b *receipt.Builder) {
+			b.WriteEvents(events)
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				draft := f.log.NewDraft()
-				c.write(draft)
-				if _, err := draft.Seal(entry(), "key_1", []byte(request)); err != nil {
+				builder := f.log.NewBuilder()
+				c.write(builder)
+				if _, err := builder.Seal(record(), "key_1", []byte(request)); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -57,16 +57,14 @@ func BenchmarkDraft(b *testing.B) {
 // empty write in the same transaction.
 func BenchmarkReceipt(b *testing.B) {
 	events, plain := benchAnswers()
-	write := func(d *receipt.Draft) { d.Write(plain) }
+	write := func(b *receipt.Builder) { b.Write(plain) }
 	b.Run("without", func(b *testing.B) { benchmarkReceipt(b, 64, nil, false) })
 	b.Run("plain", func(b *testing.B) { benchmarkReceipt(b, 64, write, false) })
-	write = func(d *receipt.Draft) {
-		d.WriteEvents(events)
-	}
+	write = func(b *receipt.Builder) { b.WriteEvents(events) }
 	b.Run("stream", func(b *testing.B) { benchmarkReceipt(b, 16, write, true) })
 }
 
-func benchmarkReceipt(b *testing.B, concurrency int, write func(*receipt.Draft), stream bool) {
+func benchmarkReceipt(b *testing.B, concurrency int, write func(*receipt.Builder), stream bool) {
 	b.Helper()
 	f := newFixture(b)
 	f.start()
@@ -75,32 +73,19 @@ func benchmarkReceipt(b *testing.B, concurrency int, write func(*receipt.Draft),
 		if write == nil {
 			return f.db.WriteGrouped(ctx, func(database.Tx) error { return nil })
 		}
-		newDraft := f.log.NewDraft
-		if stream {
-			newDraft = f.log.NewStreamDraft
-		}
-		draft := newDraft()
-		defer draft.Close()
-		write(draft)
-		sealed, err := draft.Seal(entry(), "key_1", []byte(request))
+		builder := f.log.NewBuilder()
+		write(builder)
+		entry, err := builder.Seal(record(), "key_1", []byte(request))
 		if err != nil {
 			return err
 		}
-		if stream {
-			defer sealed.Join(ctx)()
-		}
-		write := f.db.EnqueueStatement(func(tx database.Execer) error { return sealed.Insert(ctx, tx) })
-		sealed.AwaitGroup()
-		if err := write.Wait(ctx); err != nil {
+		if err := f.db.EnqueueStatement(func(tx database.Execer) error { return insertPending(ctx, tx, entry) }).Wait(ctx); err != nil {
 			return err
 		}
-		if err := sealed.Confirm(ctx); err != nil || !stream {
+		if err := entry.Confirm(ctx); err != nil || !stream {
 			return err
 		}
-		whole, err := sealed.Receipt(ctx)
-		if err == nil {
-			_, err = whole.Encode()
-		}
+		_, err = entry.Receipt(ctx).Encode()
 		return err
 	}
 	b.SetParallelism(concurrency / 2)

@@ -30,7 +30,6 @@ func VerifierKey(s Settings) (string, error) {
 // Checked is what Check has found.
 type Checked struct {
 	VerifierKey string
-	Checkpoint  string
 	Size        int64 // entries of the latest tree head
 	Waiting     int64 // entries that are not in a tree yet
 }
@@ -38,14 +37,18 @@ type Checked struct {
 // Check compares the log in the database with its tree head, and with the tree heads that were given out before. With
 // entries, it computes all hashes anew and compares them with the tiles. A gateway may be running.
 func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Checked, err error) {
-	stored, found, err := loadState(ctx, db)
-	switch {
-	case err != nil:
+	stored, err := loadState(ctx, db.Read())
+	if err != nil {
 		return c, err
-	case !found:
-		return c, ErrNoLog
 	}
 	verifier, err := parseKey(stored.vkey)
+	if err != nil {
+		return c, err
+	}
+	given, err := givenHeads(s, verifier)
+	if err == nil {
+		stored, err = loadState(ctx, db.Read()) // which extends what was given out meanwhile
+	}
 	if err != nil {
 		return c, err
 	}
@@ -53,11 +56,7 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 	if err != nil {
 		return c, fmt.Errorf("the database's own tree head: check tree head: %w", err)
 	}
-	given, err := givenHeads(s, verifier) // before the rows, which must extend them
-	if err != nil {
-		return c, err
-	}
-	rows, last, err := countEntries(ctx, db)
+	rows, last, err := countEntries(ctx, db.Read())
 	switch {
 	case err != nil:
 		return c, err
@@ -65,62 +64,37 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 		return c, &CutError{Have: min(rows, last), Size: max(stored.size, head.Size), Source: "the database's own tree head"}
 	}
 	t, err := checkTree(ctx, db, &head, entries)
-	if err == nil {
-		err = t.addRest(ctx, db, rows, entries)
-	}
 	if err != nil {
 		return c, err
 	}
-	c = Checked{VerifierKey: stored.vkey, Checkpoint: stored.checkpoint, Size: head.Size}
 	for i := range given {
 		if err := t.extends(&given[i].TreeHead, given[i].path); err != nil {
 			return c, err
 		}
-		if given[i].Size > c.Size {
-			c.Size, c.Checkpoint = given[i].Size, given[i].checkpoint
-		}
 	}
-	c.Waiting = rows - c.Size
-	if db.Postgres() != nil {
-		if err := db.Read().QueryRowContext(ctx, `SELECT count(*) FROM pending_receipts`).Scan(&c.Waiting); err != nil {
-			return c, fmt.Errorf("count pending entries: %w", err)
-		}
+	c = Checked{VerifierKey: stored.vkey, Size: head.Size}
+	if err := db.Read().QueryRowContext(ctx, `SELECT count(*) FROM pending_receipts`).Scan(&c.Waiting); err != nil {
+		return c, fmt.Errorf("count pending entries: %w", err)
 	}
 	return c, nil
 }
 
-// addRest adds the entries up to a place whose tiles are not saved yet.
-func (t *tree) addRest(ctx context.Context, db *database.DB, last int64, entries bool) error {
-	for t.size < last {
-		limit := min(roundLimit, last-t.size)
-		var err error
-		if entries {
-			err = eachEntry(ctx, db, t.size, limit, t.appendChecked)
-		} else {
-			err = eachLeaf(ctx, db.Read(), t.size, limit, t.appendNext)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// appendChecked adds the entry at a place, from 1, if it has the leaf hash that the log recorded.
-func (t *tree) appendChecked(seq int64, leaf tlog.Hash, entry []byte) error {
-	if seq != t.size+1 || tlog.RecordHash(entry) != leaf {
-		return fmt.Errorf("%w: entry %d", errChanged, t.size)
-	}
-	t.append(leaf)
-	return nil
-}
-
 // checkTree returns the tree of a head, whose root it checks.
-func checkTree(ctx context.Context, db *database.DB, head *TreeHead, entries bool) (t *tree, err error) {
+func checkTree(ctx context.Context, db *database.DB, head *TreeHead, entries bool) (*tree, error) {
+	size := head.Size
 	if entries {
-		t, err = recompute(ctx, db, head)
-	} else {
-		t, err = newTree(head.Size, func(id tileID) (*tile, error) { return loadTile(ctx, db, id) })
+		size = 0
+	}
+	load := tilesOf(ctx, db.Read())
+	t, err := newTree(size, load)
+	if err == nil {
+		t, err = t.addEntries(ctx, db.Read(), head.Size, func(id tlog.Tile, computed []byte) error {
+			stored, err := load(id)
+			if err == nil && !bytes.Equal(stored, computed) {
+				err = fmt.Errorf("%w: level %d, number %d", errOtherTile, id.L, id.N)
+			}
+			return err
+		})
 	}
 	if err != nil {
 		return nil, err
@@ -135,116 +109,24 @@ func checkTree(ctx context.Context, db *database.DB, head *TreeHead, entries boo
 	return t, nil
 }
 
-// recompute builds the tree of a head from the entries, and compares it with the tiles.
-func recompute(ctx context.Context, db *database.DB, head *TreeHead) (*tree, error) {
-	load := func(id tileID) (*tile, error) { return loadTile(ctx, db, id) }
-	t, err := newTree(0, load)
-	if err != nil {
-		return nil, err
-	}
-	for t.size < head.Size {
-		if err := eachEntry(ctx, db, t.size, min(roundLimit, head.Size-t.size), t.appendChecked); err != nil {
-			return nil, err
-		}
-		for id, computed := range t.changed {
-			if err := compareTile(ctx, db, id, computed); err != nil {
-				return nil, err
-			}
-		}
-		clear(t.changed)
-	}
-	return t, nil
-}
-
 var (
 	errChanged   = errors.New("the receipt log was changed: the hash of an entry is not what the log recorded")
 	errOtherTile = errors.New("the receipt log was changed: a hash tile is not that of the entries")
 	errOtherRoot = errors.New("the receipt log was changed: the entries have another root hash than the tree head")
 )
 
-// compareTile compares a tile that was computed with the one in the database, which may have more leaves.
-func compareTile(ctx context.Context, db *database.DB, id tileID, computed *tile) error {
-	found, err := loadTile(ctx, db, id)
-	if err != nil {
-		return err
-	}
-	width := len(computed.nodes[0])
-	if len(found.nodes[0]) < width || !bytes.Equal(found.stored(width), computed.stored(width)) {
-		return fmt.Errorf("%w: level %d, number %d", errOtherTile, id.level, id.number)
-	}
-	return nil
-}
-
 // Latest returns the latest checkpoint of the log in a database, and its verifier key.
-func Latest(ctx context.Context, s Settings, db *database.DB) (checkpoint, vkey string, err error) {
-	stored, found, err := loadState(ctx, db)
-	switch {
-	case err != nil:
-		return "", "", err
-	case !found:
-		return "", "", ErrNoLog
-	}
-	verifier, err := parseKey(stored.vkey)
-	if err != nil {
-		return "", "", err
-	}
-	given, err := givenHeads(s, verifier)
-	if err != nil {
-		return "", "", err
-	}
-	checkpoint, size := stored.checkpoint, stored.size
-	for i := range given {
-		if given[i].Size > size {
-			checkpoint, size = given[i].checkpoint, given[i].Size
-		}
-	}
-	return checkpoint, stored.vkey, nil
+func Latest(ctx context.Context, db *database.DB) (checkpoint, vkey string, err error) {
+	stored, err := loadState(ctx, db.Read())
+	return stored.checkpoint, stored.vkey, err
 }
 
 // TileSource returns hash tiles of a log.
 type TileSource func(ctx context.Context, t tlog.Tile) ([]byte, error)
 
-// LocalTiles returns the tiles of the log in a database. Those that a running gateway has not saved yet are computed from the
-// entries.
+// LocalTiles returns the tiles of the log in a database.
 func LocalTiles(db *database.DB) TileSource {
-	return func(ctx context.Context, t tlog.Tile) ([]byte, error) {
-		id := tileID{t.L, t.N}
-		found, err := loadTile(ctx, db, id)
-		if err == nil && len(found.nodes[0]) < t.W || errors.Is(err, errMissingTile) {
-			found, err = computeTile(ctx, db, id, int64(t.W))
-		}
-		if err != nil {
-			return nil, err
-		}
-		return found.stored(t.W), nil
-	}
-}
-
-// computeTile returns the first hashes of a tile, computed from the entries.
-func computeTile(ctx context.Context, db *database.DB, id tileID, width int64) (*tile, error) {
-	t := &tile{}
-	if id.level == 0 {
-		err := eachLeaf(ctx, db.Read(), id.number*tileWidth, width, func(_ int64, leaf tlog.Hash) error {
-			t.append(leaf)
-			return nil
-		})
-		if err == nil && int64(len(t.nodes[0])) < width {
-			err = fmt.Errorf("%w: level 0, number %d", errMissingTile, id.number)
-		}
-		return t, err
-	}
-	for i := range width {
-		child := tileID{id.level - 1, id.number*tileWidth + i}
-		full, err := loadTile(ctx, db, child)
-		if err == nil && !full.full() || errors.Is(err, errMissingTile) {
-			full, err = computeTile(ctx, db, child, tileWidth)
-		}
-		if err != nil {
-			return nil, err
-		}
-		t.append(full.nodes[tileHeight][0])
-	}
-	return t, nil
+	return func(ctx context.Context, t tlog.Tile) ([]byte, error) { return loadTile(ctx, db.Read(), t) }
 }
 
 // Remote is a log at a URL, such as https://base.example.org/receipts.
@@ -346,7 +228,7 @@ func (r *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 // stay valid, but nothing extends them. It returns the new verifier key, and the suffix of the old files. The caller must
 // hold the lock of the database.
 func NewLog(ctx context.Context, s Settings, db *database.DB, now time.Time) (vkey, suffix string, err error) {
-	rows, last, err := countEntries(ctx, db)
+	rows, last, err := countEntries(ctx, db.Read())
 	switch {
 	case err != nil:
 		return "", "", err
@@ -361,10 +243,5 @@ func NewLog(ctx context.Context, s Settings, db *database.DB, now time.Time) (vk
 	if err != nil {
 		return "", "", err
 	}
-	if db.Postgres() != nil {
-		err = beginAnew(ctx, db, key)
-	} else {
-		_, err = begin(ctx, db, key)
-	}
-	return key.vkey, suffix, err
+	return key.vkey, suffix, begin(ctx, db, key, true)
 }

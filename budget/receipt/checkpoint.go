@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"golang.org/x/mod/sumdb/note"
@@ -18,9 +17,13 @@ type TreeHead struct {
 	Root   tlog.Hash
 }
 
+// treeName is the first line of the tree heads that package tlog formats and parses: those of the Go checksum database.
+const treeName = "go.sum database tree\n"
+
 // text returns the body of the checkpoint (c2sp.org/tlog-checkpoint).
 func (h *TreeHead) text() string {
-	return fmt.Sprintf("%s\n%d\n%s\n", h.Origin, h.Size, h.Root)
+	tree := tlog.FormatTree(tlog.Tree{N: h.Size, Hash: h.Root})
+	return h.Origin + "\n" + strings.TrimPrefix(string(tree), treeName)
 }
 
 var (
@@ -92,19 +95,13 @@ func openCheckpoint(checkpoint string, verifier note.Verifier) (head TreeHead, e
 
 // parseTreeHead parses the text of a checkpoint without extension lines.
 func parseTreeHead(text string) (TreeHead, error) {
-	lines := strings.Split(text, "\n")
-	if len(lines) != 4 || lines[0] == "" || lines[3] != "" {
+	origin, rest, _ := strings.Cut(text, "\n")
+	tree, err := tlog.ParseTree([]byte(treeName + rest)) // what it accepts beside the canonical form, the comparison refuses
+	head := TreeHead{Origin: origin, Size: tree.N, Root: tree.Hash}
+	if err != nil || origin == "" || head.text() != text {
 		return TreeHead{}, errCheckpoint
 	}
-	size, err := strconv.ParseInt(lines[1], 10, 64)
-	if err != nil || size < 0 || strconv.FormatInt(size, 10) != lines[1] {
-		return TreeHead{}, errCheckpoint
-	}
-	root, err := base64.StdEncoding.Strict().DecodeString(lines[2])
-	if err != nil || len(root) != tlog.HashSize {
-		return TreeHead{}, errCheckpoint
-	}
-	return TreeHead{Origin: lines[0], Size: size, Root: tlog.Hash(root)}, nil
+	return head, nil
 }
 
 var errKey = errors.New("it is not a verifier key of the form NAME+ID+KEY, as basegate receipt key prints it")

@@ -14,19 +14,17 @@ const objectName = "receipt"
 
 // Receipt is the document that proves an entry of the log. Entry and Nonce are for the key that made the request.
 type Receipt struct {
-	Object   string `json:"object"` // objectName
-	LeafHash Hash   `json:"leaf_hash"`
-	Log      string `json:"log"` // its verifier key
-	Entry    *Entry `json:"entry,omitzero"`
-	Nonce    *Hash  `json:"nonce,omitzero"`
+	Object   string  `json:"object"` // objectName
+	LeafHash Hash    `json:"leaf_hash"`
+	Log      string  `json:"log"` // its verifier key
+	Entry    *Record `json:"entry,omitzero"`
+	Nonce    *Hash   `json:"nonce,omitzero"`
 
 	// The proof that the entry is in the log. All are absent from a receipt that was given before the log had signed a tree
 	// with the entry.
 	LeafIndex  *int64  `json:"leaf_index,omitzero"`
 	Proof      *[]Hash `json:"inclusion_proof,omitzero"`
 	Checkpoint string  `json:"checkpoint,omitzero"` // the signed tree head
-
-	canonical []byte // the form of Entry, if it is known
 }
 
 // maxReceipt limits a receipt that is parsed, in bytes.
@@ -58,8 +56,17 @@ func Parse(data []byte) (*Receipt, error) {
 	return &r, nil
 }
 
-// prove adds the proof that the entry is in a tree.
-func (r *Receipt) prove(index int64, proof tlog.RecordProof, checkpoint string) {
+// Encode returns the receipt as one line of JSON.
+func (r *Receipt) Encode() ([]byte, error) {
+	text, err := json.Marshal(r, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("encode receipt: %w", err)
+	}
+	return text, nil
+}
+
+// addProof adds the proof that the entry is in a tree.
+func (r *Receipt) addProof(index int64, proof tlog.RecordProof, checkpoint string) {
 	hashes := make([]Hash, len(proof))
 	for i, h := range proof {
 		hashes[i] = Hash(h)

@@ -1,112 +1,134 @@
 package receipt
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
-	"strings"
+	"context"
+	"fmt"
+	"hash"
+	"slices"
+	"sync"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
+
+	"basegate/database"
+	"basegate/proxy/stream"
 )
 
-// entryVersion is the Version of the entries that this package makes.
-const entryVersion = 1
+// Builder makes the entry of an answer that is not whole yet. It must get every byte of the answer, or the payload of every
+// event.
+type Builder struct {
+	log    *Log
+	nonce  Hash
+	hash   hash.Hash // of the nonce and the answer
+	events bool      // a payload has been written
+}
 
-// Kinds of an Entry.
-const (
-	Completion     = "completion"
-	ChatCompletion = "chat.completion"
-	Tokenization   = "tokenization"
-	Detokenization = "detokenization"
-)
+// NewBuilder begins the entry of an answer.
+func (l *Log) NewBuilder() *Builder {
+	nonce := newNonce()
+	return &Builder{log: l, nonce: nonce, hash: newCIDHash(nonce)}
+}
 
-// Entry is what the log records of one request and its answer. It has no text of either. Its canonical form is JSON without
-// spaces, in the order of the fields; parameters are strings, so that no reader changes their digits.
+// Write adds bytes of a plain answer.
+func (b *Builder) Write(p []byte) { b.hash.Write(p) }
+
+// blockSize is how many bytes of short payloads are hashed by one call.
+const blockSize = 4 << 10
+
+// blocks hold payloads until they are hashed.
+var blocks = sync.Pool{New: func() any { b := make([]byte, 0, blockSize); return &b }}
+
+// WriteEvents adds the payloads of events of a stream, as the client receives them.
+func (b *Builder) WriteEvents(events []byte) {
+	pooled := blocks.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	block := (*pooled)[:0]
+	for payload := range stream.Payloads(events) {
+		if len(block)+1+len(payload) > blockSize {
+			b.hash.Write(block)
+			block = block[:0]
+		}
+		if b.events {
+			block = append(block, '\n')
+		}
+		b.events = true
+		if len(block)+len(payload) > blockSize {
+			b.hash.Write(block)
+			b.hash.Write(payload)
+			block = block[:0]
+			continue
+		}
+		block = append(block, payload...)
+	}
+	b.hash.Write(block)
+	blocks.Put(pooled)
+}
+
+// Entry is the entry of a whole answer. The answer may be finished after the transaction that inserts Pending is committed
+// and Confirm has returned nil, or after Write has.
 type Entry struct {
-	Version       int               `json:"version"`
-	Kind          string            `json:"kind"`
-	Stream        bool              `json:"stream"`
-	Time          string            `json:"time"` // when the answer was whole, RFC 3339 in UTC
-	RequestID     string            `json:"request_id"`
-	KeyHash       Hash              `json:"key_id_sha256"`
-	Model         string            `json:"model"`
-	Checkpoint    string            `json:"checkpoint"`
-	VLLMVersion   string            `json:"vllm_version"` // empty if the backend does not report it
-	GPU           string            `json:"gpu"`          // the backend's label; empty if it has none
-	Parameters    map[string]string `json:"parameters"`   // numbers and booleans as sent to the backend
-	Also          []string          `json:"also"`         // further parameters of the request, whose values may be texts
-	InputCID      string            `json:"input_cid"`
-	OutputCID     string            `json:"output_cid"`
-	Usage         Usage             `json:"usage"`
-	FinishReasons []string          `json:"finish_reasons"` // of each choice; none of the tokenizer
+	log    *Log
+	key    string
+	leaf   Hash
+	nonce  Hash
+	record Record
+	text   []byte // the canonical form of record
+
+	advanced <-chan struct{} // closed by the next tree head: none before it has the entry
 }
 
-// Usage is what the request was charged, in tokens. The tokenizer is free.
-type Usage struct {
-	PromptTokens     int64 `json:"prompt_tokens"`
-	CompletionTokens int64 `json:"completion_tokens"`
-	TotalTokens      int64 `json:"total_tokens"`
-}
-
-// hashOfKeyID returns how an entry names a key.
-func hashOfKeyID(id string) Hash { return sha256.Sum256([]byte(id)) }
-
-// Backend names what has generated the answer.
-func (e *Entry) Backend() string {
-	parts := []string{"model=" + e.Model, "checkpoint=" + e.Checkpoint}
-	if e.VLLMVersion != "" {
-		parts = append(parts, "vllm="+e.VLLMVersion)
+// Seal makes the entry of the answer. The caller gives what it knows of the record; Seal adds the rest: version, time and
+// addresses. input is the body of the request as the client sent it, and key is the id of its key.
+func (b *Builder) Seal(r Record, key string, input []byte) (*Entry, error) {
+	r.Version, r.Time = recordVersion, time.Now().UTC().Format(time.RFC3339Nano)
+	r.KeyHash = hashOfKeyID(key)
+	r.InputCID, r.OutputCID = cidOf(b.nonce, input), formatCID(b.hash.Sum(nil))
+	text, err := r.encode()
+	if err != nil {
+		return nil, err
 	}
-	if e.GPU != "" {
-		parts = append(parts, "gpu="+e.GPU)
+	return &Entry{
+		log: b.log, key: key, leaf: Hash(tlog.RecordHash(text)), nonce: b.nonce, record: r, text: text, advanced: *b.log.advanced.Load(),
+	}, nil
+}
+
+// Pending returns the entry in the form in which a settlement inserts it into the table pending_receipts: leaf hash, nonce and
+// canonical form.
+func (e *Entry) Pending() []byte { return slices.Concat(e.leaf[:], e.nonce[:], e.text) }
+
+// Write inserts the pending entry in a transaction of its own and confirms it: the answer is one without a settlement.
+func (e *Entry) Write(ctx context.Context) error {
+	err := e.log.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		return insertPending(ctx, tx, e.record.RequestID, e.key, e.Pending())
+	})
+	if err != nil {
+		return fmt.Errorf("write the receipt: %w", err)
 	}
-	return strings.Join(parts, ";")
+	return e.Confirm(ctx)
 }
 
-// OnchainData is the part of a receipt that an answer carries in its body. The names are those of EternalAI's API.
-type OnchainData struct {
-	AssignmentAddresses []string `json:"assignment_addresses"` // what has generated the answer
-	PBFTCommittee       []string `json:"pbft_committee"`       // empty: no committee votes on entries
-	Proposer            string   `json:"proposer"`             // the id of the log's key
-	InferTx             Hash     `json:"infer_tx"`             // the leaf hash, as the two below
-	ProposeTx           Hash     `json:"propose_tx"`
-	SubmitTx            Hash     `json:"submit_tx"`
-	InputCID            string   `json:"input_cid"`
-	OutputCID           string   `json:"output_cid"`
-}
-
-func newOnchainData(e *Entry, leaf Hash, proposer string) OnchainData {
-	return OnchainData{
-		AssignmentAddresses: []string{e.Backend()}, PBFTCommittee: []string{}, Proposer: proposer,
-		InferTx: leaf, ProposeTx: leaf, SubmitTx: leaf, InputCID: e.InputCID, OutputCID: e.OutputCID,
-	}
-}
-
-// Hash is 32 bytes, written as 64 hexadecimal digits in lower case.
-type Hash tlog.Hash
-
-var errHash = errors.New("want 64 hexadecimal digits in lower case")
-
-// ParseHash parses a Hash, which may have EternalAI's prefix "0x".
-func ParseHash(s string) (Hash, error) {
-	var h Hash
-	err := h.UnmarshalText([]byte(strings.TrimPrefix(s, "0x")))
-	return h, err
-}
-
-// String returns the hexadecimal digits.
-func (h Hash) String() string { return hex.EncodeToString(h[:]) }
-
-// MarshalText implements encoding.TextMarshaler.
-func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler. Upper case is an error, so that each hash has one form.
-func (h *Hash) UnmarshalText(text []byte) error {
-	if len(text) != hex.EncodedLen(len(h)) || strings.ContainsAny(string(text), "ABCDEF") {
-		return errHash
-	}
-	if _, err := hex.Decode(h[:], text); err != nil {
-		return errHash
+// Confirm waits until the entry, whose transaction has been committed, survives a power failure.
+func (e *Entry) Confirm(ctx context.Context) error {
+	if err := e.log.db.Flush(ctx); err != nil {
+		return fmt.Errorf("flush the receipt: %w", err)
 	}
 	return nil
+}
+
+// LeafHash returns the hash by which GET /receipts/{leaf hash} finds the receipt.
+func (e *Entry) LeafHash() Hash { return e.leaf }
+
+// OnchainData returns what an answer carries of the receipt.
+func (e *Entry) OnchainData() OnchainData {
+	return newOnchainData(&e.record, e.leaf, keyID(e.log.key.verifier))
+}
+
+// Receipt returns the whole receipt, nonce included. It waits until the entry is in a signed tree; if that takes longer than
+// two seconds, or fails, or ctx ends, the receipt has no proof, and GET /receipts/{leaf hash} gives it later.
+func (e *Entry) Receipt(ctx context.Context) *Receipt {
+	r, _, err := e.log.prove(ctx, e.leaf, e.advanced)
+	if err != nil { // the sequencer tries again, and logs its failure
+		r = &Receipt{Object: objectName, LeafHash: e.leaf, Log: e.log.key.vkey}
+	}
+	r.Entry, r.Nonce = &e.record, &e.nonce
+	return r
 }

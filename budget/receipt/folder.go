@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,87 +14,61 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// The files of the folder beside the database. They are not in the database, so that a backup of it does not hold the key,
-// and so that a database that was put back is recognized as older than the tree heads that have been given out.
-const (
-	// headFile has the checkpoint that was in the database when the tree was last saved, and survives a power failure.
-	headFile = "head"
+// headFile is the file in the folder beside the database that has the latest checkpoint that anybody can have seen, whatever ends
+// the process. It is not in the database, so that a database that was put back is recognized as older than what was given out.
+const headFile = "head"
 
-	// newestFile has the latest checkpoint that anybody can have seen, whatever ends the process. It is not flushed,
-	// since the entries of a tree head are on disk before it is signed: after a power failure, headFile alone may say
-	// that a database that was put back is too old. It is written in place, so that failure may leave half of it.
-	newestFile = "newest"
-)
-
-// headFiles are the files of the tree heads. One goroutine at a time may use them.
-type headFiles struct {
-	folder string
-	newest *os.File // nil before the first saveNewest
-}
-
-// saveNewest writes a tree head to its file before anybody sees it. A tree head of a log is never shorter than those before.
-func (h *headFiles) saveNewest(checkpoint string) (err error) {
-	if h.newest == nil {
-		if h.newest, err = os.OpenFile(filepath.Join(h.folder, newestFile), os.O_WRONLY|os.O_CREATE, 0o600); err != nil {
-			return fmt.Errorf("save tree head: %w", err)
-		}
-		err = syncFolder(h.folder)
-	}
-	if err == nil {
-		_, err = h.newest.WriteAt([]byte(checkpoint), 0)
-	}
+// saveHead writes a tree head to its file, and flushes it if asked to. A tree head of a log is never shorter than those before,
+// and in place it is written without a flush; a power failure may leave half of it.
+func saveHead(folder, checkpoint string, flush bool) error {
+	file, err := os.OpenFile(filepath.Join(folder, headFile), os.O_WRONLY|os.O_CREATE, 0o600) //nolint:gosec // the operator chooses the path
 	if err != nil {
-		return fmt.Errorf("save tree head: %w", errors.Join(err, h.close()))
+		return fmt.Errorf("save tree head: %w", err)
 	}
-	return nil
-}
-
-// save replaces the file of the tree head that the database has.
-func (h *headFiles) save(checkpoint string) error {
-	if err := writeFile(filepath.Join(h.folder, headFile), []byte(checkpoint)); err != nil {
+	_, err = file.WriteAt([]byte(checkpoint), 0)
+	if flush {
+		err = errors.Join(err, file.Sync())
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("save tree head: %w", err)
 	}
 	return nil
 }
 
-func (h *headFiles) close() (err error) {
-	if h.newest != nil {
-		err, h.newest = h.newest.Close(), nil
-	}
-	return err
-}
-
-// givenHead is a tree head that was given out, and its file.
+// givenHead is a tree head that was given out.
 type givenHead struct {
 	TreeHead
 
-	path, checkpoint string
+	path string // of its file
 }
 
-// givenHeads returns the tree heads that the files have: those of the folder, and the published one.
-func givenHeads(s Settings, verifier note.Verifier) (given []givenHead, err error) {
-	newest := filepath.Join(s.Folder, newestFile)
-	paths := []string{filepath.Join(s.Folder, headFile), newest, publishedFile(s.Publish)}
-	if s.Folder == "" {
-		paths = paths[2:]
+// headPaths returns the files of tree heads: that of the folder, and the published one.
+func (s *Settings) headPaths() (paths []string) {
+	if s.Folder != "" {
+		paths = append(paths, filepath.Join(s.Folder, headFile))
 	}
-	for _, path := range paths {
-		if path == "" {
-			continue
-		}
-		checkpoint, err := readFile(path)
-		if err != nil {
+	if published := publishedFile(s.Publish); published != "" {
+		paths = append(paths, published)
+	}
+	return paths
+}
+
+// givenHeads returns the tree heads that the files have.
+func givenHeads(s Settings, verifier note.Verifier) (given []givenHead, err error) {
+	for _, path := range s.headPaths() {
+		checkpoint, err := os.ReadFile(path) //nolint:gosec // the operator chooses the path
+		switch {
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return nil, fmt.Errorf("read tree head: %w", err)
-		}
-		if checkpoint == "" {
+		case len(checkpoint) == 0:
 			continue
 		}
-		head, err := openCheckpoint(checkpoint, verifier)
+		head, err := openCheckpoint(string(checkpoint), verifier)
 		_, otherKey := errors.AsType[*WrongKeyError](err)
 		switch {
 		case err == nil:
-			given = append(given, givenHead{head, path, checkpoint})
-		case path == newest && !otherKey: // half of it
+			given = append(given, givenHead{head, path})
+		case filepath.Base(path) == headFile && filepath.Dir(path) == s.Folder && !otherKey: // half of it
 		default:
 			return nil, fmt.Errorf("%s is not a tree head of this receipt log: %w", path, err)
 		}
@@ -181,14 +154,7 @@ func makeKey(path, origin string) (*signingKey, error) {
 // setAside renames the files of a log that ends, the published one too, and returns the suffix of their new names.
 func setAside(s Settings, stamp string) (suffix string, err error) {
 	suffix = ".until-" + stamp
-	files := []string{s.Key}
-	if s.Folder != "" {
-		files = append(files, filepath.Join(s.Folder, headFile), filepath.Join(s.Folder, newestFile))
-	}
-	if published := publishedFile(s.Publish); published != "" {
-		files = append(files, published)
-	}
-	for _, from := range files {
+	for _, from := range append(s.headPaths(), s.Key) {
 		if _, err := os.Lstat(from + suffix); err == nil {
 			return "", fmt.Errorf("set the old log aside: %w", fs.ErrExist)
 		}
@@ -197,24 +163,6 @@ func setAside(s Settings, stamp string) (suffix string, err error) {
 		}
 	}
 	return suffix, nil
-}
-
-// readFile returns the content of a small file, or "" if there is none.
-func readFile(path string) (string, error) {
-	file, err := os.Open(path) //nolint:gosec // the operator chooses the path
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	var content strings.Builder
-	_, err = io.CopyN(&content, file, maxReceipt)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return content.String(), err
 }
 
 // writeFile replaces a file, which only its owner may read, and flushes it.

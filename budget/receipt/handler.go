@@ -1,6 +1,7 @@
 package receipt
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/http"
@@ -29,28 +30,15 @@ func (l *Log) ServeTile(w http.ResponseWriter, r *http.Request, path string) err
 	if err != nil || t.L < 0 || t.L >= 64/tileHeight {
 		return apierr.NoSuchPath(r.Method, r.URL.Path, "hash tiles are at /receipts/tile/LEVEL/NUMBER, and at LEVEL/NUMBER.p/WIDTH while they are not full; entries are not served")
 	}
-	leaves := l.published.Load().Size >> (tileHeight * t.L)
-	if t.N<<tileHeight+int64(t.W) > leaves {
+	head := l.published.Load()
+	if t.N<<tileHeight+int64(t.W) > head.Size>>(tileHeight*t.L) {
 		return apierr.NoSuchPath(r.Method, r.URL.Path, "the latest tree head has no such tile yet")
 	}
-	data, err := l.tileData(tileID{t.L, t.N}, t.W)
+	found, err := head.tree.tile(t.L, t.N)
 	if err != nil {
 		return apierr.Unexpected(err)
 	}
-	return send(w, binaryType, "public, max-age=31536000, immutable", data)
-}
-
-func (l *Log) tileData(id tileID, width int) ([]byte, error) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	found, err := l.tree.tile(id)
-	if err != nil {
-		return nil, err
-	}
-	if len(found.nodes[0]) < width {
-		return nil, errMissingTile
-	}
-	return found.stored(width), nil
+	return send(w, binaryType, "public, max-age=31536000, immutable", found.data[:t.W*tlog.HashSize])
 }
 
 var errNonce = errors.New("the nonce is for the key that made the receipt")
@@ -73,9 +61,9 @@ func (l *Log) ServeReceipt(w http.ResponseWriter, r *http.Request, leafHash, key
 	if err != nil {
 		return apierr.NoSuchReceipt(leafHash)
 	}
-	found, stored, err := l.find(r.Context(), leaf)
+	found, stored, err := l.prove(r.Context(), leaf, nil)
 	switch {
-	case isUnknown(err), err == nil && withNonce && stored.key != key:
+	case errors.Is(err, sql.ErrNoRows), err == nil && withNonce && stored.key != key:
 		return apierr.NoSuchReceipt(leafHash)
 	case err != nil:
 		return apierr.Overload(apierr.NoDatabase, "the receipt cannot be proven at the moment", retryAfter, err)

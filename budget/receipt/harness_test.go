@@ -19,6 +19,7 @@ const origin = "log.example.org/receipts"
 type fixture struct {
 	t        testing.TB
 	settings receipt.Settings
+	path     string // of a SQLite database
 	db       *database.DB
 	log      *receipt.Log
 }
@@ -37,7 +38,7 @@ func (f *fixture) openDatabase(path string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.db = db
+	f.path, f.db = path, db
 	f.t.Cleanup(func() {
 		f.stop()
 		if err := db.Close(); err != nil {
@@ -75,9 +76,9 @@ const (
 	answer  = `{"id":"cmpl-1","choices":[{"text":" This is."}]}`
 )
 
-// entry is what a gateway knows of a plain answer.
-func entry() receipt.Entry {
-	return receipt.Entry{
+// record is what a gateway knows of a plain answer.
+func record() receipt.Record {
+	return receipt.Record{
 		Kind: receipt.Completion, RequestID: "req_1", Model: "m", Checkpoint: "org/m", VLLMVersion: "0.11.0", GPU: "H100",
 		Parameters: map[string]string{"temperature": "0.7", "max_tokens": "16"}, Also: []string{"stop"},
 		Usage: receipt.Usage{PromptTokens: 5, CompletionTokens: 3, TotalTokens: 8}, FinishReasons: []string{"stop"},
@@ -85,33 +86,39 @@ func entry() receipt.Entry {
 }
 
 // seal makes a receipt and inserts its entry.
-func (f *fixture) seal(e receipt.Entry, write func(*receipt.Draft)) *receipt.Sealed {
+func (f *fixture) seal(r receipt.Record, write func(*receipt.Builder)) *receipt.Entry {
 	f.t.Helper()
-	draft := f.log.NewDraft()
-	write(draft)
-	sealed, err := draft.Seal(e, "key_1", []byte(request))
+	builder := f.log.NewBuilder()
+	write(builder)
+	entry, err := builder.Seal(r, "key_1", []byte(request))
 	if err == nil {
-		err = sealed.Write(f.t.Context())
+		err = entry.Write(f.t.Context())
 	}
 	if err != nil {
-		f.t.Fatal(err)
+		f.t.Error(err)
 	}
-	return sealed
+	return entry
 }
 
-func (f *fixture) sealPlain() *receipt.Sealed {
+func (f *fixture) sealPlain() *receipt.Entry {
 	f.t.Helper()
-	return f.seal(entry(), func(d *receipt.Draft) { d.Write([]byte(answer)) })
+	return f.seal(record(), func(b *receipt.Builder) { b.Write([]byte(answer)) })
+}
+
+// proven returns the receipt of an entry, whose proof it waits for.
+func (f *fixture) proven(e *receipt.Entry) *receipt.Receipt {
+	f.t.Helper()
+	for {
+		if r := e.Receipt(f.t.Context()); r.Checkpoint != "" || f.t.Context().Err() != nil {
+			return r
+		}
+	}
 }
 
 // whole returns the text of a receipt, proof included.
-func (f *fixture) whole(s *receipt.Sealed) []byte {
+func (f *fixture) whole(e *receipt.Entry) []byte {
 	f.t.Helper()
-	r, err := s.Receipt(f.t.Context())
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	text, err := r.Encode()
+	text, err := f.proven(e).Encode()
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -121,11 +128,11 @@ func (f *fixture) whole(s *receipt.Sealed) []byte {
 // add adds n entries and waits until a tree head covers them.
 func (f *fixture) add(n int) {
 	f.t.Helper()
-	var last *receipt.Sealed
+	var last *receipt.Entry
 	for range n {
 		last = f.sealPlain()
 	}
-	f.whole(last)
+	f.proven(last)
 }
 
 // exec changes the database behind the log's back.

@@ -51,7 +51,7 @@ func TestLogGoesOnAfterARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer, err := receipt.OpenCheckpoint(f.file("newest"), key)
+	newer, err := receipt.OpenCheckpoint(f.file("head"), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestSigningKeyIsForItsOwnerAlone(t *testing.T) {
 	f := newFixture(t)
 	f.start()
 	f.add(1)
-	for name, want := range map[string]os.FileMode{"": 0o700, "key": 0o600, "head": 0o600, "newest": 0o600} {
+	for name, want := range map[string]os.FileMode{"": 0o700, "key": 0o600, "head": 0o600} {
 		info, err := os.Stat(filepath.Join(f.settings.Folder, name))
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +128,6 @@ func TestStartRefusesALogThatDoesNotExtendItsTreeHeads(t *testing.T) {
 			// the same key signs another log of five entries
 			f.exec(unprotected, "DELETE FROM receipts", "DELETE FROM receipt_tiles", "DELETE FROM receipt_log")
 			os.Remove(filepath.Join(f.settings.Folder, "head"))
-			os.Remove(filepath.Join(f.settings.Folder, "newest"))
 			published := f.settings.Publish
 			f.settings.Publish = ""
 			f.start()
@@ -276,30 +275,28 @@ func TestReceiptWithoutASequencerHasNoProof(t *testing.T) {
 	if err := f.open(); err != nil {
 		t.Fatal(err)
 	}
-	sealed := f.sealPlain()
+	entry := f.sealPlain()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r, err := sealed.Receipt(ctx)
-	if err != nil || r.Checkpoint != "" || r.Entry == nil || r.Nonce == nil {
-		t.Fatalf("got %+v, error %v, want a receipt without a proof", r, err)
+	r := entry.Receipt(ctx)
+	if r.Checkpoint != "" || r.Entry == nil || r.Nonce == nil {
+		t.Fatalf("got %+v, want a receipt without a proof", r)
 	}
 	if err := r.Verify([]byte(request), []byte(answer), ""); !errors.Is(err, receipt.ErrNoProof) {
 		t.Errorf("it verifies with %v, want ErrNoProof", err)
 	}
 }
 
-// A stream has its tree head before the tree is saved, and a client may check it against the database at once.
-func TestTreeHeadOfAStreamIsCheckedBeforeItsTilesAreSaved(t *testing.T) {
+// A client may check a tree head against the database as soon as it is given out.
+func TestTreeHeadThatIsGivenOutIsInTheDatabase(t *testing.T) {
 	f := newFixture(t)
-	if err := f.open(); err != nil { // the sequencer, which saves, does not run
-		t.Fatal(err)
-	}
+	f.start()
 	f.add(3)
-	older := f.file("newest")
+	older := f.file("head")
 	f.add(259)
-	checkpoint, key, err := receipt.Latest(t.Context(), f.settings, f.db)
-	if err != nil || checkpoint != f.file("newest") {
-		t.Fatalf("the latest tree head is %q, error %v, want %q", checkpoint, err, f.file("newest"))
+	checkpoint, key, err := receipt.Latest(t.Context(), f.db)
+	if err != nil || checkpoint != f.file("head") {
+		t.Fatalf("the latest tree head is %q, error %v, want %q", checkpoint, err, f.file("head"))
 	}
 	var heads [2]receipt.TreeHead
 	for i, text := range []string{older, checkpoint} {
@@ -317,13 +314,17 @@ func TestTreeHeadOfAStreamIsCheckedBeforeItsTilesAreSaved(t *testing.T) {
 	}
 }
 
-func TestStartRefusesALogThatLacksTheNewestTreeHead(t *testing.T) {
+func TestStartRefusesALogThatLacksTheLatestTreeHead(t *testing.T) {
 	f := newFixture(t)
-	if err := f.open(); err != nil {
+	f.start()
+	f.add(3)
+	backup := filepath.Join(t.TempDir(), "base.db")
+	if _, err := database.Backup(t.Context(), f.path, backup); err != nil {
 		t.Fatal(err)
 	}
-	f.add(5)
-	f.exec("DROP TRIGGER receipts_deleted", "DELETE FROM receipts WHERE seq > 3") // as a backup of before
+	f.add(2)
+	f.stop()
+	f.openDatabase(backup)
 	if err := f.open(); !errors.As(err, new(*receipt.CutError)) {
 		t.Errorf("the start says %v, want a CutError", err)
 	}
@@ -332,37 +333,18 @@ func TestStartRefusesALogThatLacksTheNewestTreeHead(t *testing.T) {
 	}
 }
 
-// The newest tree head is written in place; a power failure may leave half of one that nobody has seen.
-func TestHalfOfTheNewestTreeHeadIsIgnored(t *testing.T) {
+// The tree head is written in place; a power failure may leave half of one that nobody has seen.
+func TestHalfOfTheLatestTreeHeadIsIgnored(t *testing.T) {
 	f := newFixture(t)
 	f.start()
 	f.add(2)
 	f.stop()
-	whole := f.file("newest")
-	f.writeFile(filepath.Join(f.settings.Folder, "newest"), whole[:60]+strings.Repeat("\x00", len(whole)-60))
+	whole := f.file("head")
+	f.writeFile(filepath.Join(f.settings.Folder, "head"), whole[:60]+strings.Repeat("\x00", len(whole)-60))
 	f.start()
 	f.add(1)
-	if _, err := receipt.OpenCheckpoint(f.file("newest"), f.log.VerifierKey()); err != nil {
+	if _, err := receipt.OpenCheckpoint(f.file("head"), f.log.VerifierKey()); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestEntryOfAReplacedDatabaseIsNotConfirmed(t *testing.T) {
-	f := newFixture(t)
-	f.start()
-	f.add(3)
-	f.exec("DROP TRIGGER receipts_deleted", "DELETE FROM receipts WHERE seq > 1")
-	draft := f.log.NewDraft()
-	draft.Write([]byte(answer))
-	sealed, err := draft.Seal(entry(), "key_1", []byte(request))
-	if err == nil {
-		err = f.db.EnqueueStatement(func(tx database.Execer) error { return sealed.Insert(context.WithoutCancel(t.Context()), tx) }).Wait(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sealed.Confirm(t.Context()); !errors.As(err, new(*receipt.CutError)) {
-		t.Errorf("got %v, want a CutError", err)
 	}
 }
 
@@ -370,22 +352,18 @@ func TestEntryOfAReplacedDatabaseIsNotConfirmed(t *testing.T) {
 func TestReceiptHasNoProofWhileNoTreeHeadCanBeWritten(t *testing.T) {
 	f := newFixture(t)
 	f.start()
-	f.stop()
-	newest := filepath.Join(f.settings.Folder, "newest")
-	if err := f.open(); err != nil { // without a sequencer, which would sign too
+	head := filepath.Join(f.settings.Folder, "head")
+	if err := errors.Join(os.Remove(head), os.Mkdir(head, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.RemoveAll(newest), os.Mkdir(newest, 0o700)); err != nil {
+	entry := f.sealPlain()
+	if r := entry.Receipt(t.Context()); r.Checkpoint != "" {
+		t.Fatalf("got %+v, want a receipt without a proof", r)
+	}
+	if err := os.Remove(head); err != nil {
 		t.Fatal(err)
 	}
-	sealed := f.sealPlain()
-	if r, err := sealed.Receipt(t.Context()); err != nil || r.Checkpoint != "" {
-		t.Fatalf("got %+v, error %v, want a receipt without a proof", r, err)
-	}
-	if err := os.Remove(newest); err != nil {
-		t.Fatal(err)
-	}
-	if r, err := sealed.Receipt(t.Context()); err != nil || r.Verify([]byte(request), []byte(answer), "") != nil {
-		t.Errorf("got %+v, error %v, want a whole receipt once the disk works", r, err)
+	if err := f.proven(entry).Verify([]byte(request), []byte(answer), ""); err != nil {
+		t.Errorf("once the disk works: %v", err)
 	}
 }

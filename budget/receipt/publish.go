@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// publishPace is the least time between two tree heads that are published to a file.
+	publishPace = 20 * time.Millisecond
 	// webhookInterval is the least time between two tree heads that are sent to a webhook.
 	webhookInterval = 10 * time.Second
 	// webhookTimeout limits one request to it.

@@ -12,175 +12,168 @@ import (
 	"basegate/database"
 )
 
-// insertEntry inserts an entry at the end of the log and returns its place, from 1.
-func insertEntry(ctx context.Context, tx database.Execer, leaf Hash, entry []byte, nonce Hash, key string) (seq int64, err error) {
-	const text = `INSERT INTO receipts (leaf_hash, entry, nonce, key_id) VALUES ($1, $2, $3, $4)`
-	result, err := tx.ExecContext(ctx, text, leaf[:], entry, nonce[:], key)
-	if err != nil {
-		return 0, err //nolint:wrapcheck // package database classifies it
-	}
-	return result.LastInsertId() //nolint:wrapcheck // never fails
+// insertPending inserts what Entry.Pending returns, as a settlement does.
+func insertPending(ctx context.Context, tx database.Execer, request, key string, pending []byte) error {
+	const text = `INSERT INTO pending_receipts (request_id, key_id, receipt) VALUES ($1, $2, $3)`
+	_, err := tx.ExecContext(ctx, text, request, key, pending)
+	return err
 }
 
-// storedEntry is a row of the table receipts.
+// numberPending moves pending entries, at most roundLimit of them, to the end of a log with a size. It returns how many it
+// has added, and whether there may be more.
+//
+// An entry may be pending twice, or be in the log already: a settlement is sent again after a failover. On PostgreSQL
+// settlements are committed between the two statements, so an entry is deleted for being in the log alone.
+func numberPending(ctx context.Context, tx database.Tx, size int64) (added int64, more bool, err error) {
+	const number = `
+		INSERT INTO receipts (seq, leaf_hash, entry, nonce, key_id)
+		SELECT $1 + row_number() OVER (ORDER BY min(seq)), substr(receipt, 1, 32), substr(receipt, 65), substr(receipt, 33, 32), key_id
+		FROM (SELECT seq, key_id, receipt FROM pending_receipts ORDER BY seq LIMIT $2) AS oldest
+		WHERE NOT EXISTS (SELECT 1 FROM receipts WHERE leaf_hash = substr(receipt, 1, 32))
+		GROUP BY receipt, key_id`
+	const remove = `
+		DELETE FROM pending_receipts WHERE seq IN (SELECT seq FROM pending_receipts ORDER BY seq LIMIT $1)
+			AND EXISTS (SELECT 1 FROM receipts WHERE leaf_hash = substr(receipt, 1, 32))`
+	numbered, err := tx.ExecContext(ctx, number, size, roundLimit)
+	if err != nil {
+		return 0, false, err
+	}
+	removed, err := tx.ExecContext(ctx, remove, roundLimit)
+	if err != nil {
+		return 0, false, err
+	}
+	added, err = numbered.RowsAffected()
+	if err != nil {
+		return 0, false, err
+	}
+	n, err := removed.RowsAffected()
+	return added, n == roundLimit, err
+}
+
+// storedEntry is a row of the table receipts, or of pending_receipts.
 type storedEntry struct {
-	seq   int64
-	leaf  Hash
+	seq   int64 // its place in the log, from 1; 0 if it is pending
 	entry []byte
 	nonce Hash
 	key   string
 }
 
 // findEntry returns the entry with a leaf hash. The error is sql.ErrNoRows if there is none.
-func findEntry(ctx context.Context, db *database.DB, leaf Hash) (e storedEntry, err error) {
-	const text = `SELECT seq, entry, nonce, key_id FROM receipts WHERE leaf_hash = $1`
+func findEntry(ctx context.Context, from database.Reader, leaf Hash) (e storedEntry, err error) {
+	const text = `
+		SELECT seq, entry, nonce, key_id FROM receipts WHERE leaf_hash = $1
+		UNION ALL
+		SELECT 0, substr(receipt, 65), substr(receipt, 33, 32), key_id FROM pending_receipts WHERE substr(receipt, 1, 32) = $1
+		ORDER BY seq DESC LIMIT 1`
 	var nonce []byte
-	if err := db.Read().QueryRowContext(ctx, text, leaf[:]).Scan(&e.seq, &e.entry, &nonce, &e.key); err != nil {
+	if err := from.QueryRowContext(ctx, text, leaf[:]).Scan(&e.seq, &e.entry, &nonce, &e.key); err != nil {
 		return e, fmt.Errorf("read entry: %w", err)
 	}
-	e.leaf = leaf
 	copy(e.nonce[:], nonce)
 	return e, nil
 }
 
-// eachEntry calls yield with the entries after a place, in their order, at most limit of them. The bytes are valid until yield
-// returns.
-func eachEntry(ctx context.Context, db *database.DB, after, limit int64, yield func(seq int64, leaf tlog.Hash, entry []byte) error) (err error) {
+// decode returns what the entry says.
+func (e *storedEntry) decode() (*Record, error) {
+	var decoded Record
+	if err := json.Unmarshal(e.entry, &decoded, json.RejectUnknownMembers(true)); err != nil {
+		return nil, fmt.Errorf("decode entry %d: %w", e.seq, err)
+	}
+	return &decoded, nil
+}
+
+// appendStored adds the entries at the next places of the log to the tree, at most limit of them, if they have the leaf hashes
+// that the log recorded.
+func (t *tree) appendStored(ctx context.Context, from database.Reader, limit int64) (err error) {
 	const text = `SELECT seq, leaf_hash, entry FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
-	rows, err := db.Read().QueryContext(ctx, text, after, limit)
+	rows, err := from.QueryContext(ctx, text, t.size, limit)
 	if err != nil {
 		return fmt.Errorf("read entries: %w", err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
+	before := t.size
 	for rows.Next() {
 		var seq int64
 		var leaf, entry sql.RawBytes
 		if err := rows.Scan(&seq, &leaf, &entry); err != nil {
 			return fmt.Errorf("read entries: %w", err)
 		}
-		if len(leaf) != tlog.HashSize {
-			return fmt.Errorf("read entry %d: %w", seq, errHash)
+		computed := tlog.RecordHash(entry)
+		if seq != t.size+1 || string(leaf) != string(computed[:]) {
+			return fmt.Errorf("%w: entry %d", errChanged, t.size)
 		}
-		if err := yield(seq, tlog.Hash(leaf), entry); err != nil {
+		if err := t.append(computed); err != nil {
 			return err
 		}
 	}
-	return rows.Err() //nolint:wrapcheck // of the database
-}
-
-// rowsQuerier runs a statement that returns rows.
-type rowsQuerier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// eachLeaf calls yield with the leaf hashes of the entries after a place, in their order, at most limit of them.
-func eachLeaf(ctx context.Context, from rowsQuerier, after, limit int64, yield func(seq int64, leaf tlog.Hash) error) (err error) {
-	const text = `SELECT seq, leaf_hash FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
-	rows, err := from.QueryContext(ctx, text, after, limit)
-	if err != nil {
-		return fmt.Errorf("read leaf hashes: %w", err)
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read entries: %w", err)
 	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var seq int64
-		var leaf sql.RawBytes
-		if err := rows.Scan(&seq, &leaf); err != nil {
-			return fmt.Errorf("read leaf hashes: %w", err)
-		}
-		if len(leaf) != tlog.HashSize {
-			return fmt.Errorf("read leaf hash %d: %w", seq, errHash)
-		}
-		if err := yield(seq, tlog.Hash(leaf)); err != nil {
-			return err
-		}
-	}
-	return rows.Err() //nolint:wrapcheck // of the database
-}
-
-// loadTile reads a hash tile.
-func loadTile(ctx context.Context, db *database.DB, id tileID) (*tile, error) {
-	return loadTileFrom(ctx, db.Read(), id)
-}
-
-// rowQuerier runs a statement that returns one row.
-type rowQuerier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-func loadTileFrom(ctx context.Context, from rowQuerier, id tileID) (*tile, error) {
-	const text = `SELECT hashes FROM receipt_tiles WHERE level = $1 AND number = $2`
-	var stored []byte
-	err := from.QueryRowContext(ctx, text, id.level, id.number).Scan(&stored)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, fmt.Errorf("%w: level %d, number %d", errMissingTile, id.level, id.number)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read hash tile: %w", err)
-	}
-	return parseTile(stored)
-}
-
-// state is the row of the table receipt_log.
-type state struct {
-	vkey       string
-	size       int64
-	checkpoint string
-}
-
-// loadState reads the state of the log; found is false before its first start.
-func loadState(ctx context.Context, db *database.DB) (s state, found bool, err error) {
-	const text = `SELECT verifier_key, size, checkpoint FROM receipt_log WHERE "only" = 1`
-	err = db.Read().QueryRowContext(ctx, text).Scan(&s.vkey, &s.size, &s.checkpoint)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return s, false, nil
-	case err != nil:
-		return s, false, fmt.Errorf("read state of the receipt log: %w", err)
-	}
-	return s, true, nil
-}
-
-// countEntries returns the number of the rows, and the place of the last one.
-func countEntries(ctx context.Context, db *database.DB) (rows, last int64, err error) {
-	const text = `SELECT count(*), coalesce(max(seq), 0) FROM receipts`
-	if err := db.Read().QueryRowContext(ctx, text).Scan(&rows, &last); err != nil {
-		return 0, 0, fmt.Errorf("count entries: %w", err)
-	}
-	return rows, last, nil
-}
-
-// saveTiles writes the stored form of tiles.
-func saveTiles(ctx context.Context, tx database.Tx, tiles map[tileID][]byte) error {
-	const text = `
-		INSERT INTO receipt_tiles (level, number, hashes) VALUES ($1, $2, $3)
-		ON CONFLICT (level, number) DO UPDATE SET hashes = excluded.hashes`
-	for id, stored := range tiles {
-		if _, err := tx.ExecContext(ctx, text, id.level, id.number, stored); err != nil {
-			return err //nolint:wrapcheck // package database classifies it
-		}
+	if t.size == before {
+		return &CutError{Have: before, Size: before + limit, Source: "the entries in the database"}
 	}
 	return nil
 }
 
-func saveState(ctx context.Context, tx database.Tx, s state) error {
+// loadTile returns the first W hashes of a stored tile.
+func loadTile(ctx context.Context, from database.Reader, id tlog.Tile) ([]byte, error) {
+	const text = `SELECT hashes FROM receipt_tiles WHERE level = $1 AND number = $2`
+	var stored []byte
+	err := from.QueryRowContext(ctx, text, id.L, id.N).Scan(&stored)
+	width := id.W * tlog.HashSize
+	switch {
+	case errors.Is(err, sql.ErrNoRows), err == nil && len(stored) < width:
+		return nil, fmt.Errorf("%w: level %d, number %d", errMissingTile, id.L, id.N)
+	case err != nil:
+		return nil, fmt.Errorf("read hash tile: %w", err)
+	}
+	return stored[:width], nil
+}
+
+// saveTile replaces a stored tile.
+func saveTile(ctx context.Context, tx database.Execer, id tlog.Tile, hashes []byte) error {
+	const text = `
+		INSERT INTO receipt_tiles (level, number, hashes) VALUES ($1, $2, $3)
+		ON CONFLICT (level, number) DO UPDATE SET hashes = excluded.hashes`
+	_, err := tx.ExecContext(ctx, text, id.L, id.N, hashes)
+	return err
+}
+
+// state is the row of the table receipt_log, and whether entries are pending.
+type state struct {
+	vkey       string
+	size       int64
+	checkpoint string
+	pending    bool
+}
+
+// loadState reads the state of the log. The error is ErrNoLog before its first start.
+func loadState(ctx context.Context, from database.Reader) (s state, err error) {
+	const text = `
+		SELECT verifier_key, size, checkpoint, EXISTS (SELECT 1 FROM pending_receipts) FROM receipt_log WHERE "only" = 1`
+	err = from.QueryRowContext(ctx, text).Scan(&s.vkey, &s.size, &s.checkpoint, &s.pending)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return s, ErrNoLog
+	case err != nil:
+		return s, fmt.Errorf("read state of the receipt log: %w", err)
+	}
+	return s, nil
+}
+
+func saveState(ctx context.Context, tx database.Execer, vkey string, head *signedHead) error {
 	const text = `
 		INSERT INTO receipt_log ("only", verifier_key, size, checkpoint) VALUES (1, $1, $2, $3)
 		ON CONFLICT ("only") DO UPDATE SET verifier_key = excluded.verifier_key, size = excluded.size, checkpoint = excluded.checkpoint`
-	_, err := tx.ExecContext(ctx, text, s.vkey, s.size, s.checkpoint)
-	return err //nolint:wrapcheck // package database classifies it
+	_, err := tx.ExecContext(ctx, text, vkey, head.Size, head.checkpoint)
+	return err
 }
 
-// forgetTree deletes the tiles, which the next start makes anew.
-func forgetTree(ctx context.Context, tx database.Tx) error {
-	_, err := tx.ExecContext(ctx, `DELETE FROM receipt_tiles`)
-	return err //nolint:wrapcheck // package database classifies it
-}
-
-// decode returns the entry.
-func (e *storedEntry) decode() (*Entry, error) {
-	var decoded Entry
-	if err := json.Unmarshal(e.entry, &decoded, json.RejectUnknownMembers(true)); err != nil {
-		return nil, fmt.Errorf("decode entry %d: %w", e.seq, err)
+// countEntries returns the number of the rows, and the place of the last one.
+func countEntries(ctx context.Context, from database.Reader) (rows, last int64, err error) {
+	const text = `SELECT count(*), coalesce(max(seq), 0) FROM receipts`
+	if err := from.QueryRowContext(ctx, text).Scan(&rows, &last); err != nil {
+		return 0, 0, fmt.Errorf("count entries: %w", err)
 	}
-	return &decoded, nil
+	return rows, last, nil
 }

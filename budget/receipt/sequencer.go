@@ -3,7 +3,6 @@ package receipt
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -11,6 +10,23 @@ import (
 
 	"basegate/database"
 	"basegate/internal/wait"
+)
+
+// A settlement, or Entry.Write, inserts a pending entry. The sequencer numbers pending entries, adds them to the tree and signs
+// its head, all in one transaction: whatever becomes of a gateway, the rows, the tiles and the tree head fit together. The
+// gateways of one PostgreSQL database all do so, in turns, since package database serializes their writes.
+
+const (
+	// pace is the least time between two rounds of the sequencer, so that under load many entries share a tree head.
+	pace = 20 * time.Millisecond
+	// idlePace is the time between two rounds while no request waits.
+	idlePace = 250 * time.Millisecond
+	// flushPace is the least time between two flushes of the file of the tree head.
+	flushPace = time.Second
+	// retryAfter is the time between two rounds after one has failed.
+	retryAfter = time.Second
+	// roundLimit is the number of entries that are added at a time.
+	roundLimit = 1024
 )
 
 // wakeSequencer puts a token into the sequencer's channel.
@@ -21,154 +37,173 @@ func (l *Log) wakeSequencer() {
 	}
 }
 
-// sequence signs the entries for which no request waits, and saves the tree, until ctx ends.
+// sequence adds pending entries to the log, and follows the tree heads of other gateways, until ctx ends; then it adds those that
+// are left.
 func (l *Log) sequence(ctx context.Context) {
-	failing, saved := false, time.Time{}
-	for {
-		select {
-		case <-l.wake:
-		case <-ctx.Done():
-			_ = l.save(ctx) // the next start tries again
-			return
-		}
-		if !wait.For(ctx, lazyPace) {
-			continue
-		}
-		var err error
-		if time.Since(saved) < savePace {
-			_, err = l.sign(ctx, everything)
-			l.wakeSequencer()
-		} else if err = l.save(ctx); err == nil {
-			saved = time.Now()
-		}
+	failing := false
+	for ctx.Err() == nil {
+		err := l.poll(ctx)
+		pause := pace
 		switch {
+		case err != nil && !failing && ctx.Err() == nil:
+			l.log.Error("entries cannot be added to the receipt log", zap.Error(err))
 		case err == nil && failing:
 			l.log.Info("entries are added to the receipt log again")
-		case err != nil:
-			l.wakeSequencer()
-			if !failing {
-				l.log.Error("entries cannot be added to the receipt log", zap.Error(err))
-			}
-			wait.For(ctx, retryAfter)
 		}
-		failing = err != nil
+		if failing = err != nil; failing {
+			pause = retryAfter
+		}
+		wait.For(ctx, pause)
+		idle, cancel := context.WithTimeout(ctx, idlePace-pace)
+		select {
+		case <-l.wake: // a request waits
+		case <-idle.Done():
+		}
+		cancel()
+	}
+	if err := l.poll(context.WithoutCancel(ctx)); err != nil {
+		l.log.Warn("entries are left to the next start of the receipt log", zap.Error(err))
 	}
 }
 
-// enqueue records an entry that a transaction has inserted. It returns false if the entry is not the next one of the log.
-func (l *Log) enqueue(seq int64, leaf Hash) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.queue.insert(seq, tlog.Hash(leaf))
+// poll publishes a tree head that is newer than the published one, and adds the entries that are pending.
+func (l *Log) poll(ctx context.Context) error {
+	s, err := loadState(ctx, l.db.Read())
+	if err == nil && s.checkpoint != l.published.Load().checkpoint {
+		var head *signedHead
+		if head, err = l.loadHead(s, l.load); err == nil {
+			err = l.install(ctx, head)
+		}
+	}
+	for s.pending && err == nil {
+		s.pending, err = l.addRound(ctx)
+	}
+	return err
 }
 
-// isConfirmed reports whether a later entry, or this one, has been confirmed: then those before it are on disk too, since
-// places are assigned in the order of the transactions.
-func (l *Log) isConfirmed(seq int64) bool {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.queue.confirmed >= seq
-}
-
-// confirm records that the entries up to a place are on disk.
-func (l *Log) confirm(seq int64) {
-	l.mu.Lock()
-	l.queue.confirm(seq)
-	l.mu.Unlock()
-	l.wakeSequencer()
-}
-
-// everything is a size that no tree has: sign then signs every entry that is confirmed.
-const everything = math.MaxInt64
-
-// sign adds the confirmed entries to the tree and signs its head, unless it has enough entries already. The first of the
-// requests that wait signs for all of them. The head may still be too small for an entry that is not confirmed. If sign
-// fails, the entries stay in the tree, and the next call signs it.
-func (l *Log) sign(ctx context.Context, size int64) (*signedHead, error) {
-	advanced := *l.advanced.Load()
-	if size == everything {
-		advanced = nil
+// loadHead loads the tree of a state and checks that it has the root of its head and extends the published one.
+func (l *Log) loadHead(s state, load tileLoader) (*signedHead, error) {
+	before := l.published.Load()
+	if before != nil && before.checkpoint == s.checkpoint {
+		return &signedHead{before.TreeHead, before.checkpoint, before.tree.with(load)}, nil
 	}
-	if head := l.published.Load(); head.Size >= size {
-		return head, nil
+	if s.vkey != l.key.vkey {
+		return nil, errOtherKey
 	}
-	select {
-	case l.signing <- struct{}{}:
-	case <-advanced:
-		return l.published.Load(), nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for tree head: %w", context.Cause(ctx))
+	head, err := openCheckpoint(s.checkpoint, l.key.verifier)
+	if err != nil {
+		return nil, fmt.Errorf("the receipt log in the database is damaged: check tree head: %w", err)
 	}
-	defer func() { <-l.signing }()
-	if head := l.published.Load(); head.Size >= size {
-		return head, nil
-	}
-	head, err := l.addConfirmed()
-	if err != nil || head.Size == l.published.Load().Size {
-		return l.published.Load(), err
-	}
-	signed := &signedHead{TreeHead: head}
-	if signed.checkpoint, err = signTreeHead(&head, l.key.signer); err != nil {
+	t, err := newTree(s.size, load)
+	if err != nil {
 		return nil, err
 	}
-	if err := l.heads.saveNewest(signed.checkpoint); err != nil {
+	root, err := t.root(s.size)
+	switch {
+	case err != nil:
 		return nil, err
+	case root != head.Root || head.Size != s.size:
+		return nil, errDamaged
+	case before != nil:
+		err = t.extends(&before.TreeHead, "the one that this gateway has published")
 	}
-	l.publishHeadOf(signed)
-	return signed, nil
+	return &signedHead{head, s.checkpoint, t}, err
 }
 
-// publishHeadOf lets a tree head that is on disk be seen.
-func (l *Log) publishHeadOf(head *signedHead) {
+// addRound adds pending entries, at most roundLimit of them, and reports whether there may be more.
+func (l *Log) addRound(ctx context.Context) (more bool, _ error) {
+	var left bool
+	var head *signedHead
+	ctx = context.WithoutCancel(ctx)
+	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		s, err := loadState(ctx, tx)
+		if err != nil {
+			return err
+		}
+		before, err := l.loadHead(s, tilesOf(ctx, tx))
+		if err != nil {
+			return err
+		}
+		var added int64
+		added, left, err = numberPending(ctx, tx, before.Size)
+		if err == nil && added > 0 {
+			head, err = extend(ctx, tx, before.tree, before.Size+added, l.key)
+		}
+		return err
+	})
+	if err == nil && head != nil {
+		err = l.install(ctx, head)
+	}
+	if err != nil {
+		return false, fmt.Errorf("add pending entries: %w", err)
+	}
+	return left, nil
+}
+
+// extend adds the entries up to a place to a tree, and writes its tiles and its signed head.
+func extend(ctx context.Context, tx database.Tx, t *tree, last int64, key *signingKey) (*signedHead, error) {
+	t, err := t.addEntries(ctx, tx, last, func(id tlog.Tile, hashes []byte) error { return saveTile(ctx, tx, id, hashes) })
+	if err != nil {
+		return nil, err
+	}
+	head := &signedHead{TreeHead: TreeHead{Origin: key.verifier.Name(), Size: t.size}, tree: t}
+	if head.Root, err = t.root(t.size); err != nil {
+		return nil, err
+	}
+	if head.checkpoint, err = signTreeHead(&head.TreeHead, key.signer); err != nil {
+		return nil, err
+	}
+	return head, saveState(ctx, tx, key.vkey, head)
+}
+
+// addEntries returns the tree with the entries up to a place. It calls store with each tile that changes, which load must
+// return afterwards: the tree has no more than roundLimit entries in memory.
+func (t *tree) addEntries(ctx context.Context, from database.Reader, last int64, store func(tlog.Tile, []byte) error) (*tree, error) {
+	for t.size < last {
+		before := t.size
+		if err := t.appendStored(ctx, from, min(roundLimit, last-before)); err != nil {
+			return nil, err
+		}
+		for _, id := range tlog.NewTiles(tileHeight, before, t.size) {
+			hashes, err := tlog.ReadTileData(id, t)
+			if err == nil {
+				err = store(id, hashes)
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		next, err := newTree(t.size, t.load)
+		if err != nil {
+			return nil, err
+		}
+		t, next.places = next, t.places
+	}
+	return t, nil
+}
+
+// tilesOf returns the loader of the tiles of a database, or of a transaction.
+func tilesOf(ctx context.Context, from database.Reader) tileLoader {
+	return func(id tlog.Tile) ([]byte, error) { return loadTile(ctx, from, id) }
+}
+
+// install lets a tree head that was committed be seen, after it is on disk.
+func (l *Log) install(ctx context.Context, head *signedHead) error {
+	if err := l.db.Flush(ctx); err != nil {
+		return fmt.Errorf("flush tree head: %w", err)
+	}
+	if l.settings.Folder != "" {
+		flush := time.Since(l.flushed) >= flushPace
+		if err := saveHead(l.settings.Folder, head.checkpoint, flush); err != nil {
+			return err
+		}
+		if flush {
+			l.flushed = time.Now()
+		}
+	}
+	head.tree.load = l.load
 	l.published.Store(head)
 	next := make(chan struct{})
 	close(*l.advanced.Swap(&next))
-}
-
-// addConfirmed adds the confirmed entries to the tree, and returns its head.
-func (l *Log) addConfirmed() (head TreeHead, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, leaf := range l.queue.take() {
-		l.tree.append(leaf)
-	}
-	head = TreeHead{Origin: l.key.verifier.Name(), Size: l.tree.size}
-	head.Root, err = l.tree.root(head.Size)
-	return head, err
-}
-
-// save signs a tree head with every confirmed entry, and saves it with the changed tiles. A tree head that was given out
-// before is on disk already, and so are its entries, of which the next start would make the tiles again.
-func (l *Log) save(ctx context.Context) error {
-	ctx = context.WithoutCancel(ctx)
-	head, err := l.sign(ctx, everything)
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	tiles := l.tree.takeChanged()
-	l.mu.Unlock()
-	if len(tiles) == 0 {
-		return nil
-	}
-	err = l.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		if err := saveTiles(ctx, tx, tiles); err != nil {
-			return err
-		}
-		return saveState(ctx, tx, state{l.key.vkey, head.Size, head.checkpoint})
-	})
-	if err == nil {
-		err = l.db.Flush(ctx)
-	}
-	l.mu.Lock()
-	if err == nil {
-		l.tree.forgetSaving()
-	} else {
-		l.tree.restoreChanged()
-	}
-	l.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("save tree: %w", err)
-	}
-	return l.heads.save(head.checkpoint)
+	return nil
 }

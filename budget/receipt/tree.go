@@ -3,7 +3,6 @@ package receipt
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -16,187 +15,132 @@ const (
 	tileWidth = 1 << tileHeight
 )
 
-// tileID is the place of a tile: its level, and its number within the level.
-type tileID struct {
-	level  int
-	number int64
+var errMissingTile = errors.New("a hash tile of the receipt log is missing or too short")
+
+// tileLoader returns the first W hashes of a stored tile.
+type tileLoader func(tlog.Tile) ([]byte, error)
+
+// tile is a hash tile with the hashes between its leaves and its root: those of nodes[i] cover 1<<i leaves.
+type tile struct {
+	number int64 // within the level
+	data   []byte
+	nodes  [tileHeight + 1][]tlog.Hash
 }
 
-// tile is a hash tile with the hashes between its leaves and its root: nodes[0] are the leaves, which are stored, and a
-// node of nodes[i] covers 1<<i leaves. Only complete nodes are there.
-type tile struct{ nodes [tileHeight + 1][]tlog.Hash }
-
-// parseTile returns the tile of stored leaves.
-func parseTile(stored []byte) (*tile, error) {
-	if len(stored)%tlog.HashSize != 0 || len(stored) > tileWidth*tlog.HashSize {
-		return nil, errTile
+// newTile returns the tile of stored leaves.
+func newTile(number int64, data []byte) *tile {
+	t := &tile{number: number, data: data}
+	for leaf := range slices.Chunk(data, tlog.HashSize) {
+		t.nodes[0] = append(t.nodes[0], tlog.Hash(leaf))
 	}
-	t := &tile{}
-	for leaf := range slices.Chunk(stored, tlog.HashSize) {
-		t.append(tlog.Hash(leaf))
-	}
-	return t, nil
-}
-
-var errTile = errors.New("a hash tile has a length that none can have")
-
-// append adds a leaf to a tile that is not full.
-func (t *tile) append(leaf tlog.Hash) {
-	t.nodes[0] = append(t.nodes[0], leaf)
-	for i := 0; len(t.nodes[i])%2 == 0; i++ {
-		pair := t.nodes[i][len(t.nodes[i])-2:]
-		t.nodes[i+1] = append(t.nodes[i+1], tlog.NodeHash(pair[0], pair[1]))
-		if i+1 == tileHeight {
-			break
+	for level := range tileHeight {
+		for pair := range slices.Chunk(t.nodes[level], 2) {
+			if len(pair) == 2 {
+				t.nodes[level+1] = append(t.nodes[level+1], tlog.NodeHash(pair[0], pair[1]))
+			}
 		}
 	}
+	return t
 }
 
-func (t *tile) full() bool { return len(t.nodes[0]) == tileWidth }
-
-// stored returns the first leaves as they are stored.
-func (t *tile) stored(width int) []byte {
-	data := make([]byte, 0, width*tlog.HashSize)
-	for _, leaf := range t.nodes[0][:width] {
-		data = append(data, leaf[:]...)
-	}
-	return data
-}
-
-// tree is the Merkle tree of a log. It keeps the rightmost tile of each level in memory, and loads others. It must not be
-// used concurrently.
+// tree is the Merkle tree of a log: stored tiles, of which it keeps the rightmost one of each level in memory, and the hashes of
+// the entries that were appended since. It may be read concurrently.
 type tree struct {
-	size    int64
-	edges   []*tile          // the rightmost tile of each level
-	changed map[tileID]*tile // not on disk
-	saving  map[tileID]*tile // not known to be on disk; see takeChanged
-	load    func(tileID) (*tile, error)
+	size     int64
+	load     tileLoader
+	edges    []*tile
+	appended map[int64]tlog.Hash // by tlog.StoredHashIndex
+	places   map[Hash]int64      // of the entries that were added last, by leaf hash; from 1
 }
 
 // newTree returns the tree with a size whose tiles load returns.
-func newTree(size int64, load func(tileID) (*tile, error)) (*tree, error) {
-	t := &tree{size: size, changed: map[tileID]*tile{}, load: load}
+func newTree(size int64, load tileLoader) (*tree, error) {
+	t := &tree{size: size, load: load, appended: map[int64]tlog.Hash{}, places: map[Hash]int64{}}
 	for level, leaves := 0, size; leaves > 0; level, leaves = level+1, leaves/tileWidth {
-		edge, err := load(tileID{level, (leaves - 1) / tileWidth})
+		id := tlog.Tile{H: tileHeight, L: level, N: (leaves - 1) / tileWidth, W: int((leaves-1)%tileWidth) + 1}
+		data, err := load(id)
 		if err != nil {
 			return nil, err
 		}
-		width := (leaves-1)%tileWidth + 1
-		if int64(len(edge.nodes[0])) < width {
-			return nil, fmt.Errorf("%w: level %d has %d hashes in place of %d", errMissingTile, level, len(edge.nodes[0]), width)
-		}
-		if edge, err = parseTile(edge.stored(int(width))); err != nil {
-			return nil, err
-		}
-		t.edges = append(t.edges, edge)
+		t.edges = append(t.edges, newTile(id.N, data))
 	}
 	return t, nil
 }
 
-var errMissingTile = errors.New("a hash tile of the receipt log is missing or too short")
+// with returns a copy of the tree, without what was appended, that loads tiles otherwise.
+func (t *tree) with(load tileLoader) *tree {
+	return &tree{size: t.size, load: load, edges: t.edges, appended: map[int64]tlog.Hash{}, places: map[Hash]int64{}}
+}
 
 // append adds an entry.
-func (t *tree) append(leaf tlog.Hash) {
-	number := t.size
-	for level := 0; ; level++ {
-		if level == len(t.edges) {
-			t.edges = append(t.edges, &tile{})
-		}
-		if t.edges[level].full() {
-			t.edges[level] = &tile{}
-		}
-		edge := t.edges[level]
-		edge.append(leaf)
-		t.changed[tileID{level, number / tileWidth}] = edge
-		if !edge.full() {
-			break
-		}
-		leaf, number = edge.nodes[tileHeight][0], number/tileWidth
+func (t *tree) append(leaf tlog.Hash) error {
+	hashes, err := tlog.StoredHashesForRecordHash(t.size, leaf, t)
+	if err != nil {
+		return err
+	}
+	first := tlog.StoredHashIndex(0, t.size)
+	for i, h := range hashes {
+		t.appended[first+int64(i)] = h
 	}
 	t.size++
-}
-
-// appendNext adds the entry at a place, from 1. The error is a CutError if it is not the next one.
-func (t *tree) appendNext(seq int64, leaf tlog.Hash) error {
-	if seq != t.size+1 {
-		return &CutError{Have: t.size, Size: seq, Source: "the entries in the database"}
-	}
-	t.append(leaf)
+	t.places[Hash(leaf)] = t.size
 	return nil
-}
-
-// takeChanged returns the stored form of the changed tiles, which the caller saves. Then it calls either forgetSaving or
-// restoreChanged.
-func (t *tree) takeChanged() map[tileID][]byte {
-	taken := make(map[tileID][]byte, len(t.changed))
-	for id, changed := range t.changed {
-		taken[id] = changed.stored(len(changed.nodes[0]))
-	}
-	t.saving, t.changed = t.changed, map[tileID]*tile{}
-	return taken
-}
-
-// forgetSaving forgets the tiles that takeChanged has returned: they are on disk.
-func (t *tree) forgetSaving() { t.saving = nil }
-
-// restoreChanged marks the tiles that takeChanged has returned as changed: they may not be on disk.
-func (t *tree) restoreChanged() {
-	maps.Copy(t.changed, t.saving) // a tile that is in both is the same one
-	t.saving = nil
-}
-
-// edge returns the rightmost tile of a level if it has a number.
-func (t *tree) edge(id tileID) *tile {
-	if id.level >= len(t.edges) {
-		return nil
-	}
-	leaves := t.size >> (tileHeight * id.level)
-	if id.number != (leaves-1)/tileWidth {
-		return nil
-	}
-	return t.edges[id.level]
-}
-
-// tile returns a tile.
-func (t *tree) tile(id tileID) (*tile, error) {
-	if edge := t.edge(id); edge != nil {
-		return edge, nil
-	}
-	for _, unsaved := range []map[tileID]*tile{t.changed, t.saving} {
-		if found := unsaved[id]; found != nil {
-			return found, nil
-		}
-	}
-	return t.load(id)
 }
 
 // ReadHashes implements tlog.HashReader.
 func (t *tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	hashes := make([]tlog.Hash, len(indexes))
-	var last tileID
-	var found *tile
+	var last *tile
+	var lastLevel int
 	for i, index := range indexes {
+		if h, found := t.appended[index]; found {
+			hashes[i] = h
+			continue
+		}
 		level, n := tlog.SplitStoredHashIndex(index)
-		inTile := level % tileHeight
-		bits := tileHeight - inTile
-		id := tileID{level / tileHeight, n >> bits}
-		if found == nil || id != last {
+		bits := tileHeight - level%tileHeight
+		if number := n >> bits; last == nil || level/tileHeight != lastLevel || number != last.number {
 			var err error
-			if found, err = t.tile(id); err != nil {
+			lastLevel = level / tileHeight
+			if last, err = t.tile(lastLevel, number); err != nil {
 				return nil, err
 			}
-			last = id
 		}
-		offset := n & (1<<bits - 1)
-		if offset >= int64(len(found.nodes[inTile])) {
-			return nil, fmt.Errorf("%w: level %d, number %d", errMissingTile, id.level, id.number)
+		nodes, offset := last.nodes[level%tileHeight], n&(1<<bits-1)
+		if offset >= int64(len(nodes)) {
+			return nil, fmt.Errorf("%w: level %d, number %d", errMissingTile, lastLevel, last.number)
 		}
-		hashes[i] = found.nodes[inTile][offset]
+		hashes[i] = nodes[offset]
 	}
 	return hashes, nil
 }
 
+// tile returns a stored tile. All but the rightmost ones are full.
+func (t *tree) tile(level int, number int64) (*tile, error) {
+	if level < len(t.edges) && t.edges[level].number == number {
+		return t.edges[level], nil
+	}
+	data, err := t.load(tlog.Tile{H: tileHeight, L: level, N: number, W: tileWidth})
+	if err != nil {
+		return nil, err
+	}
+	return newTile(number, data), nil
+}
+
 // root returns the root hash of the first size entries.
-func (t *tree) root(size int64) (tlog.Hash, error) {
-	return tlog.TreeHash(size, t) //nolint:wrapcheck // the error of load
+func (t *tree) root(size int64) (tlog.Hash, error) { return tlog.TreeHash(size, t) }
+
+// extends checks that the tree begins with the tree of a head.
+func (t *tree) extends(head *TreeHead, source string) error {
+	if head.Size > t.size {
+		return &CutError{Have: t.size, Size: head.Size, Source: source}
+	}
+	root, err := t.root(head.Size)
+	if err != nil {
+		return err
+	}
+	if root != head.Root {
+		return &ForkError{head.Size, source}
+	}
+	return nil
 }

@@ -46,7 +46,7 @@ func (r *Receipt) Verify(request, answer []byte, vkey string) error {
 	if err := r.verifyInclusion(); err != nil {
 		return err
 	}
-	if r.Entry.Version != entryVersion {
+	if r.Entry.Version != recordVersion {
 		return errNewVersion
 	}
 	if cidOf(*r.Nonce, request) != r.Entry.InputCID {

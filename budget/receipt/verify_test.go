@@ -86,14 +86,14 @@ func TestEveryChangedBitIsFound(t *testing.T) {
 func TestStreamVerifiesAsReceivedAndAsJoinedPayloads(t *testing.T) {
 	f := newFixture(t)
 	f.start()
-	e := entry()
-	e.Stream = true
-	sealed := f.seal(e, func(d *receipt.Draft) {
-		d.WriteEvents([]byte("data: {\"choices\":[{\"text\":\"a\"}]}\n\n"))
-		d.WriteEvents([]byte(": comment\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\r\n\r\n"))
+	r := record()
+	r.Stream = true
+	entry := f.seal(r, func(b *receipt.Builder) {
+		b.WriteEvents([]byte("data: {\"choices\":[{\"text\":\"a\"}]}\n\n"))
+		b.WriteEvents([]byte(": comment\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\r\n\r\n"))
 	})
-	text, key := f.whole(sealed), f.log.VerifierKey()
-	onchain, err := json.Marshal(sealed.OnchainData())
+	text, key := f.whole(entry), f.log.VerifierKey()
+	onchain, err := json.Marshal(entry.OnchainData())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,9 +148,9 @@ func TestStreamVerifiesAsReceivedAndAsJoinedPayloads(t *testing.T) {
 func TestPlainAnswerVerifiesWithItsOnchainData(t *testing.T) {
 	f := newFixture(t)
 	f.start()
-	sealed := f.sealPlain()
-	text := f.whole(sealed)
-	onchain, err := json.Marshal(sealed.OnchainData())
+	entry := f.sealPlain()
+	text := f.whole(entry)
+	onchain, err := json.Marshal(entry.OnchainData())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,13 +175,13 @@ func TestPlainAnswerVerifiesWithItsOnchainData(t *testing.T) {
 func TestIndentedAnswerVerifiesWithItsOnchainData(t *testing.T) {
 	f := newFixture(t)
 	f.start()
-	sealed := f.seal(entry(), func(d *receipt.Draft) { d.Write([]byte("{\n  \"id\": \"cmpl-1\"\n}\n")) })
-	onchain, err := json.Marshal(sealed.OnchainData())
+	entry := f.seal(record(), func(b *receipt.Builder) { b.Write([]byte("{\n  \"id\": \"cmpl-1\"\n}\n")) })
+	onchain, err := json.Marshal(entry.OnchainData())
 	if err != nil {
 		t.Fatal(err)
 	}
 	embedded := "{\n  \"id\": \"cmpl-1\"\n,\"onchain_data\":" + string(onchain) + "}\n"
-	if err := verify([]byte(request), []byte(embedded), f.whole(sealed), ""); err != nil {
+	if err := verify([]byte(request), []byte(embedded), f.whole(entry), ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -236,10 +236,10 @@ func TestProofIsOfOneTreeHead(t *testing.T) {
 	f := newFixture(t)
 	f.start()
 	f.add(3)
-	sealed := f.sealPlain()
-	older := f.whole(sealed)
+	entry := f.sealPlain()
+	older := f.whole(entry)
 	f.add(9)
-	newer := f.whole(sealed)
+	newer := f.whole(entry)
 	parse := func(text []byte) *receipt.Receipt {
 		r, err := receipt.Parse(text)
 		if err != nil {
@@ -315,12 +315,12 @@ func FuzzOpenCheckpoint(f *testing.F) {
 func TestEveryChangedBitOfACapturedStreamIsFound(t *testing.T) {
 	f := newFixture(t)
 	f.start()
-	e := entry()
-	e.Stream = true
+	r := record()
+	r.Stream = true
 	const events = "data: {\"id\":\"cmpl-1\",\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"id\":\"cmpl-1\",\"choices\":[{\"text\":\"b\"}]}\n\n"
-	sealed := f.seal(e, func(d *receipt.Draft) { d.WriteEvents([]byte(events)) })
-	text, key := f.whole(sealed), f.log.VerifierKey()
-	onchain, err := json.Marshal(sealed.OnchainData())
+	entry := f.seal(r, func(b *receipt.Builder) { b.WriteEvents([]byte(events)) })
+	text, key := f.whole(entry), f.log.VerifierKey()
+	onchain, err := json.Marshal(entry.OnchainData())
 	if err != nil {
 		t.Fatal(err)
 	}
