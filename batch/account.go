@@ -35,11 +35,13 @@ func (s *Service) Limits() Settings { return *s.settings.Load() }
 
 // AccountFile is a file with the batch that has to do with it: the newest one, or one that has not ended.
 type AccountFile struct {
-	FileDetails
-	Batch      string // its id; empty if there is none
-	BatchEnded bool
-	Lines      int64 // 0 if they are not known
+	File
+	Batch string // its id; empty if there is none
+	InUse bool   // the batch has not ended
 }
+
+// Input reports whether a batch can be created of the file.
+func (f *AccountFile) Input() bool { return f.Purpose == Input }
 
 // FilesOf returns files of an account, the newest first, behind the file with the id after unless that is empty; and
 // whether there are more.
@@ -64,16 +66,13 @@ func (s *Service) FilesOf(ctx context.Context, account, after string, limit int)
 }
 
 // FileOf returns a file of an account.
-func (s *Service) FileOf(ctx context.Context, account, id string) (*AccountFile, error) {
+func (s *Service) FileOf(ctx context.Context, account, id string) (AccountFile, error) {
 	f, err := s.file(ctx, account, id)
 	if err != nil {
-		return nil, err
+		return AccountFile{}, err
 	}
 	all, err := s.withBatches(ctx, account, []File{f})
-	if err != nil {
-		return nil, err
-	}
-	return &all[0], nil
+	return all[0], err
 }
 
 // StoredBytes returns the bytes of all files of an account.
@@ -88,30 +87,28 @@ func (s *Service) withBatches(ctx context.Context, account string, files []File)
 	byID := make(map[string]*AccountFile, len(files))
 	ids := make([]any, len(files))
 	for i := range files {
-		f := &files[i]
-		all[i].FileDetails = FileDetails{f.toObject(), f.Account, f.Key}
-		all[i].Lines = f.lines
-		byID[f.ID], ids[i] = &all[i], f.ID
+		all[i].File = files[i]
+		byID[files[i].ID], ids[i] = &all[i], files[i].ID
 	}
 	if len(files) == 0 {
 		return all, nil
 	}
 	batches, err := batchesOfFiles(ctx, s.db.Read(), account, ids)
 	if err != nil {
-		return nil, unreadable(err)
+		return all, unreadable(err)
 	}
 	for i := range batches {
 		b := &batches[i]
 		for _, use := range []struct {
 			file  string
 			lines int64
-		}{{b.InputFile, b.Total}, {b.OutputFile, b.Done}, {b.ErrorFile, b.Failures}} {
+		}{{b.InputFile, b.Total}, {b.OutputFile, b.Completed}, {b.ErrorFile, b.Failed}} {
 			f := byID[use.file]
 			if f == nil {
 				continue
 			}
-			if f.Batch == "" || f.BatchEnded {
-				f.Batch, f.BatchEnded = b.ID, b.Status.ended()
+			if !f.InUse {
+				f.Batch, f.InUse = b.ID, !b.Status.ended()
 			}
 			f.Lines = cmp.Or(use.lines, f.Lines)
 		}
@@ -141,17 +138,17 @@ type Upload struct {
 // errChecked ends the upload of a file whose errors are known.
 var errChecked = errors.New("the file has too many errors")
 
-// StoreChecked stores an input file, and validates it as it arrives, as the key sends its lines. It returns the number of
-// its lines, or the errors of a file that is not stored because of them. An error of reading is returned as it is.
-func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_ *FileDetails, lines int, errs []LineError, err error) {
+// StoreChecked stores an input file, and validates it as it arrives, as the key sends its lines. It returns the errors of a
+// file that is not stored because of them. An error of reading is returned as it is.
+func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_ File, errs []LineError, err error) {
 	turn, err := s.acquireUpload(ctx, u.Account)
 	if err != nil {
-		return nil, 0, nil, err
+		return File{}, nil, err
 	}
 	defer turn.Release()
 	check, err := s.completer.Checker(ctx, u.Account, u.Key)
 	if err != nil {
-		return nil, 0, nil, apierr.InvalidField("key", "the key cannot be used: it is paused, revoked or expired")
+		return File{}, nil, apierr.InvalidField("key", "the key cannot be used: it is paused, revoked or expired")
 	}
 	now, limits := s.now(), s.settings.Load()
 	f := File{
@@ -166,13 +163,13 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 			s.discard(ctx, f.object)
 		}
 	}()
-	lines, errs, err = s.receiveChecked(ctx, &f, from, func(r io.Reader) (int, []LineError, error) {
+	lines, errs, err := s.receiveChecked(ctx, &f, from, func(r io.Reader) (int, []LineError, error) {
 		return Check(ctx, r, u.Endpoint, limits.MaxLineBytes, check)
 	})
 	if err != nil || len(errs) > 0 {
-		return nil, 0, errs, err
+		return File{}, errs, err
 	}
-	f.lines = int64(lines) // without blank ones
+	f.Lines = int64(lines) // without blank ones
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		if err := s.checkQuota(ctx, tx, &f); err != nil {
 			return err
@@ -180,10 +177,10 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 		return keepFile(ctx, tx, &f)
 	})
 	if err != nil {
-		return nil, 0, nil, unwritable(err)
+		return File{}, nil, unwritable(err)
 	}
 	kept = true
-	return &FileDetails{f.toObject(), f.Account, f.Key}, lines, nil, nil
+	return f, nil, nil
 }
 
 // receiveChecked stores what it reads while a goroutine checks it. It stops reading when the check ends early.
@@ -210,12 +207,9 @@ func (s *Service) receiveChecked(ctx context.Context, f *File, from io.Reader,
 	return lines, errs, checkErr
 }
 
-// ServeContent serves the content of a file as the API does. c needs no key.
-func (s *Service) ServeContent(c *Call) error { return s.sendContent(c) }
-
 // BatchesOf returns batches of an account, or of all if it is empty: the newest first, behind the batch with the id after
 // unless that is empty; and whether there are more. The errors of their validation are left out.
-func (s *Service) BatchesOf(ctx context.Context, account, after string, limit int) (_ []Details, more bool, err error) {
+func (s *Service) BatchesOf(ctx context.Context, account, after string, limit int) (_ []Batch, more bool, err error) {
 	p := page{account: account, limit: limit + 1}
 	if after != "" {
 		b, err := s.batchOf(ctx, account, after)
@@ -235,15 +229,7 @@ func (s *Service) BatchesOf(ctx context.Context, account, after string, limit in
 	if more = len(all) > limit; more {
 		all = all[:limit]
 	}
-	return detailsOf(all), more, nil
-}
-
-func detailsOf(all []Batch) []Details {
-	details := make([]Details, len(all))
-	for i := range all {
-		details[i] = Details{all[i].toObject(nil), all[i].Account, all[i].Key}
-	}
-	return details
+	return all, more, nil
 }
 
 func listAllBatches(ctx context.Context, q querier, p page) ([]Batch, error) {
@@ -253,9 +239,9 @@ func listAllBatches(ctx context.Context, q querier, p page) ([]Batch, error) {
 }
 
 // UnfinishedOf returns the batches of an account that have not ended.
-func (s *Service) UnfinishedOf(ctx context.Context, account string) ([]Details, error) {
+func (s *Service) UnfinishedOf(ctx context.Context, account string) ([]Batch, error) {
 	all, err := unfinishedOf(ctx, s.db.Read(), account)
-	return detailsOf(all), unreadable(err)
+	return all, unreadable(err)
 }
 
 // batchOf returns a batch of an account, or of any if that is empty.
@@ -271,16 +257,14 @@ func (s *Service) batchOf(ctx context.Context, account, id string) (Batch, error
 }
 
 // BatchOf returns a batch of an account, with the errors of its validation.
-func (s *Service) BatchOf(ctx context.Context, account, id string) (*Details, error) {
-	b, err := s.batchOf(ctx, account, id)
-	if err != nil {
-		return nil, err
+func (s *Service) BatchOf(ctx context.Context, account, id string) (b Batch, errs []LineError, err error) {
+	if b, err = s.batchOf(ctx, account, id); err != nil {
+		return Batch{}, nil, err
 	}
-	o, err := s.object(ctx, &b)
-	if err != nil {
-		return nil, err
+	if errs, err = s.readErrors(ctx, &b); err != nil {
+		return Batch{}, nil, apierr.Storage(err)
 	}
-	return &Details{o, b.Account, b.Key}, nil
+	return b, errs, nil
 }
 
 // FailedLine is a line of an error file, without its body.

@@ -22,9 +22,9 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/batch/storage"
-	"basegate/budget"
 	"basegate/budget/admission"
 	"basegate/database"
+	"basegate/proxy"
 )
 
 // Settings are the limits. Sizes are in bytes.
@@ -45,81 +45,18 @@ type Settings struct {
 	Chat   bool     // one of them serves chat completions
 }
 
-// Line is a line that runs.
-type Line struct {
-	Batch, Account, Key, Endpoint string
-	Body                          []byte
-	Deadline                      time.Time            // of the batch
-	Place                         Place                // nil: the line only asks what it would wait for
-	Memory                        admission.Allocation // of the key; holds Body. ServeLine takes it over
-}
-
-// Place is the permission to run one line at a backend, beside its live requests.
-type Place interface{ Release() }
-
-// Reason says why a line or a batch waits. It is the API's word, or empty.
-type Reason string
-
-// The reasons why a batch waits.
-const (
-	Nothing  Reason = ""
-	Budget   Reason = "budget"
-	Key      Reason = "key"     // which is paused or expired
-	Account  Reason = "account" // which is disabled or not approved
-	Model    Reason = "model"
-	Capacity Reason = "capacity"
-	Window   Reason = "window" // of a model that only its warm windows start
-)
-
-// State is the outcome of a line.
-type State int
-
-// The states of a Result.
-const (
-	Ended     State = iota // it has a response
-	Waits                  // it has not been sent to a backend, and may be later; for the Model if it has no Place
-	Cancelled              // its context ended
-)
-
-// Result is the outcome of a line, with its response.
-type Result struct {
-	State     State
-	RequestID string
-	Status    int    // of the HTTP response
-	Body      []byte // of the HTTP response
-	Success   bool
-	Retryable bool // the backends failed, not the line
-	Began     bool // an attempt was made
-
-	InputTokens, OutputTokens int64 // charged
-
-	Settlement budget.Settlement // of a success; written with the result
-	Release    func()            // returns the memory that the result holds
-
-	Reason   Reason
-	ResetsAt time.Time // of the exhausted cap; zero if there is none
-}
-
-// Standing tells whether a key may send lines.
-type Standing struct {
-	Reason   Reason    // Budget, Key or Account; Nothing: it may
-	ResetsAt time.Time // of the exhausted cap
-	Revoked  bool      // it will never be used again
-	Caps     int64     // differs after a cap of the key or its account has changed
-}
-
-// Completer serves lines as live requests are served. Its methods are safe for concurrent use.
+// Completer is what a Service needs of a proxy.Server, which serves lines as live requests are served. Its methods are safe for concurrent use.
 type Completer interface {
 	// ServeLine sends a line to a backend. If the cause of ctx's end is a context.Canceled, the line is charged as a request
 	// whose client has disconnected.
-	ServeLine(ctx context.Context, l Line) Result
+	ServeLine(ctx context.Context, l proxy.Line) proxy.LineResult
 	// Allocate returns what counts the memory of a line of a key. The caller must release it, or pass it to ServeLine.
 	Allocate(key string) admission.Allocation
 	// AcquirePlace returns a place at a backend of the model that runs fewer than perBackend lines, or nil and what a
 	// line would wait for. It starts the model if start is true. The caller must release the place.
-	AcquirePlace(model string, perBackend int, start bool) (Place, Reason)
+	AcquirePlace(model string, perBackend int, start bool) (proxy.Place, proxy.WaitReason)
 	// Standing tells whether a key may send lines at the moment. It does not block.
-	Standing(key string) Standing
+	Standing(key string) proxy.Standing
 	// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of
 	// their models. The functions' errors are those of the API.
 	Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error)

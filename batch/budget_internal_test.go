@@ -18,6 +18,8 @@ import (
 	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/internal/databasetest"
+	"basegate/proxy"
+	"basegate/proxy/stream"
 )
 
 // cappedCompleter serves lines at once, each for ten tokens of a real ledger.
@@ -30,13 +32,15 @@ type freePlace struct{}
 
 func (freePlace) Release() {}
 
-func (*cappedCompleter) AcquirePlace(string, int, bool) (Place, Reason) { return freePlace{}, Nothing }
+func (*cappedCompleter) AcquirePlace(string, int, bool) (proxy.Place, proxy.WaitReason) {
+	return freePlace{}, ""
+}
 
-func (c *cappedCompleter) Standing(string) Standing {
+func (c *cappedCompleter) Standing(string) proxy.Standing {
 	if e := c.ledger.Exhausted(c.payer); e != nil {
-		return Standing{Reason: Budget, ResetsAt: e.ResetsAt}
+		return proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: e.ResetsAt}
 	}
-	return Standing{}
+	return proxy.Standing{}
 }
 
 func (*cappedCompleter) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
@@ -45,24 +49,24 @@ func (*cappedCompleter) Checker(context.Context, string, string) (func(string, [
 
 func (*cappedCompleter) Allocate(string) admission.Allocation { return admission.Allocation{} }
 
-func (c *cappedCompleter) ServeLine(ctx context.Context, l Line) Result {
+func (c *cappedCompleter) ServeLine(ctx context.Context, l proxy.Line) proxy.LineResult {
 	id := newID("req_")
 	r, err := c.ledger.TryReserve(ctx, c.payer, budget.Request{
 		ID: id, Model: "m", KeyID: l.Key, AccountID: l.Account, Batch: l.Batch, Time: time.Now(),
 	}, budget.Demand{PromptTokens: 4, Exact: true, Candidates: 1, MaxTokens: 6, MinTokens: 6}, nil)
 	if exceeded, ok := errors.AsType[*budget.Exceeded](err); ok || errors.Is(err, budget.ErrReserved) {
-		waits := Result{State: Waits, Reason: Budget}
+		waits := proxy.LineResult{State: proxy.LineWaits, Reason: proxy.WaitsForBudget}
 		if ok {
 			waits.ResetsAt = exceeded.ResetsAt
 		}
 		return waits
 	}
 	if err != nil {
-		return Result{State: Waits, Reason: Capacity}
+		return proxy.LineResult{State: proxy.LineWaits, Reason: proxy.WaitsForCapacity}
 	}
-	return Result{
-		InputTokens: 4, OutputTokens: 6,
-		RequestID: id, Status: 200, Body: []byte(`{"usage":{"prompt_tokens":4,"completion_tokens":6}}`), Success: true,
+	return proxy.LineResult{
+		Usage:     stream.Usage{Prompt: 4, Completion: 6},
+		RequestID: id, Status: 200, Body: []byte(`{"usage":{"prompt_tokens":4,"completion_tokens":6}}`),
 		Settlement: r.Prepare(budget.Outcome{Prompt: 4, Completion: 6, Status: 200}), Release: func() {},
 	}
 }
@@ -113,7 +117,7 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 			t.Errorf("%d batches are in memory before midnight, want none", n)
 		}
 		s.mu.Unlock()
-		if w := d.WaitingFor; w == nil || w.Reason != Budget || w.ResetsAt == nil || *w.ResetsAt != midnight.Unix() {
+		if w := d.WaitingFor; w == nil || w.Reason != proxy.WaitsForBudget || w.ResetsAt == nil || *w.ResetsAt != midnight.Unix() {
 			t.Errorf("before midnight it waits for %+v, want the budget until %d", w, midnight.Unix())
 		}
 

@@ -24,6 +24,8 @@ import (
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 	"basegate/internal/s3test"
+	"basegate/proxy"
+	"basegate/proxy/stream"
 )
 
 func must(tb testing.TB, err error) {
@@ -254,7 +256,7 @@ type testCompleter struct {
 	first   int           // lines that do not wait for it
 	prompts []string
 
-	standings map[string]Standing                                          // of keys; the others may send lines
+	standings map[string]proxy.Standing                                    // of keys; the others may send lines
 	cold      bool                                                         // the model does not run
 	check     func(ctx context.Context, account string, body []byte) error // may be nil
 }
@@ -287,10 +289,10 @@ var lastRequest atomic.Int64
 func (c *testCompleter) Allocate(key string) admission.Allocation { return c.memory.Allocate(key) }
 
 // ServeLine implements Completer.
-func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
+func (c *testCompleter) ServeLine(ctx context.Context, l proxy.Line) proxy.LineResult {
 	if l.Place == nil {
 		l.Memory.Release()
-		return Result{State: Waits, Reason: Model, Release: func() {}}
+		return proxy.LineResult{State: proxy.LineWaits, Reason: proxy.WaitsForModel, Release: func() {}}
 	}
 	prompt := gjson.GetBytes(l.Body, "prompt").Str
 	c.mu.Lock()
@@ -308,33 +310,33 @@ func (c *testCompleter) ServeLine(ctx context.Context, l Line) Result {
 	case <-ctx.Done():
 		if !errors.Is(context.Cause(ctx), errLeaseLost) {
 			l.Memory.Release()
-			return Result{State: Cancelled, Began: true, Release: func() {}}
+			return proxy.LineResult{State: proxy.LineCancelled, Began: true, Release: func() {}}
 		}
 		<-gate // a response that has arrived at the same moment
 	}
 	id := fmt.Sprintf("req_%s_%d", c.gateway, lastRequest.Add(1))
-	return Result{
-		RequestID: id, Status: 200, Body: []byte(`{"usage":{"prompt_tokens":4,"completion_tokens":6}}`), Success: true, InputTokens: 4, OutputTokens: 6,
+	return proxy.LineResult{
+		RequestID: id, Status: 200, Body: []byte(`{"usage":{"prompt_tokens":4,"completion_tokens":6}}`), Usage: stream.Usage{Prompt: 4, Completion: 6},
 		Settlement: &testSettlement{id: id, line: prompt}, Release: l.Memory.Release,
 	}
 }
 
 // AcquirePlace implements Completer.
-func (c *testCompleter) AcquirePlace(_ string, perBackend int, _ bool) (Place, Reason) {
+func (c *testCompleter) AcquirePlace(_ string, perBackend int, _ bool) (proxy.Place, proxy.WaitReason) {
 	c.mu.Lock()
 	cold := c.cold
 	c.mu.Unlock()
 	if cold {
-		return nil, Model
+		return nil, proxy.WaitsForModel
 	}
 	if c.backend.take(int64(perBackend)) {
-		return c.backend, Nothing
+		return c.backend, ""
 	}
-	return nil, Capacity
+	return nil, proxy.WaitsForCapacity
 }
 
 // Standing implements Completer.
-func (c *testCompleter) Standing(key string) Standing {
+func (c *testCompleter) Standing(key string) proxy.Standing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.standings[key]
@@ -348,11 +350,11 @@ func (c *testCompleter) setCold(cold bool) {
 }
 
 // set sets what a key may do.
-func (c *testCompleter) set(key string, st Standing) {
+func (c *testCompleter) set(key string, st proxy.Standing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.standings == nil {
-		c.standings = map[string]Standing{}
+		c.standings = map[string]proxy.Standing{}
 	}
 	c.standings[key] = st
 }
@@ -648,11 +650,12 @@ func TestWaitingBatchSaysWhyAtAnyGateway(t *testing.T) {
 	id := a.create(t, 2)
 	for _, g := range []*testGateway{a, b} {
 		poll.Until(t, g.gateway+" says what the batch waits for", func() bool {
-			d, err := g.BatchOf(t.Context(), "a", id)
+			b, _, err := g.BatchOf(t.Context(), "a", id)
 			must(t, err)
 			all, _, err := g.BatchesOf(t.Context(), "a", "", 10)
 			must(t, err)
-			return d.WaitingFor != nil && d.WaitingFor.Reason == Capacity && all[0].WaitingFor != nil && all[0].WaitingFor.Reason == Capacity
+			one, listed := b.WaitsFor(), all[0].WaitsFor()
+			return one != nil && one.Reason == proxy.WaitsForCapacity && listed != nil && listed.Reason == proxy.WaitsForCapacity
 		})
 	}
 }

@@ -14,34 +14,40 @@ import (
 
 	"basegate/batch/storage"
 	apierr "basegate/errors"
+	"basegate/proxy"
 )
 
 // uploadRetry is when a client should retry an upload that was refused because of others.
 const uploadRetry = 5 * time.Second
 
-// sendContent serves GET /v1/files/{id}/content: the bytes that counted when the request arrived. The output of a batch
-// that runs is whole lines.
-func (s *Service) sendContent(c *Call) error {
-	if _, err := c.query(); err != nil {
+// sendContent serves GET /v1/files/{id}/content.
+func (s *Service) sendContent(c *proxy.ExtensionCall) error {
+	return s.ServeContent(c.Response, c.Request, c.Account, c.Param("id"))
+}
+
+// ServeContent sends the content of a file of an account: the bytes that counted when the request arrived. The output of a
+// batch that runs is whole lines.
+func (s *Service) ServeContent(to http.ResponseWriter, r *http.Request, account, id string) error {
+	if _, err := queryOf(r); err != nil {
 		return err
 	}
-	f, err := s.file(c.Request.Context(), c.Account, c.Param("id"))
+	f, err := s.file(r.Context(), account, id)
 	if err != nil {
 		return err
 	}
-	content, err := s.openFile(c.Request.Context(), &f)
+	content, err := s.openFile(r.Context(), &f)
 	if err != nil {
 		return err
 	}
 	defer content.Close()
-	h := c.Response.Header()
+	h := to.Header()
 	h.Set("Content-Type", "application/jsonl")
 	if f.sha256 != nil {
 		h.Set("ETag", `"`+hex.EncodeToString(f.sha256)+`"`)
 	}
-	w := &contentResponse{ResponseWriter: c.Response}
-	setRange(c.Request.Header, f.Bytes)
-	http.ServeContent(w, c.Request, "", time.Time{}, content)
+	w := &contentResponse{ResponseWriter: to}
+	setRange(r.Header, f.Bytes)
+	http.ServeContent(w, r, "", time.Time{}, content)
 	if w.outside {
 		h.Del("X-Content-Type-Options")
 		return apierr.RangeOutside(f.Bytes)

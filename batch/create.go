@@ -18,6 +18,7 @@ import (
 
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/proxy"
 )
 
 // maxCreateBody limits the body of POST /v1/batches, in bytes.
@@ -42,7 +43,7 @@ var windows = []struct {
 var endpoints = []string{"/v1/completions", "/v1/chat/completions"}
 
 // createBatch serves POST /v1/batches.
-func (s *Service) createBatch(c *Call) error {
+func (s *Service) createBatch(c *proxy.ExtensionCall) error {
 	body, err := io.ReadAll(io.LimitReader(c.Request.Body, maxCreateBody+1)) //nolint:forbidigo // bounded
 	switch {
 	case err != nil:
@@ -58,7 +59,7 @@ func (s *Service) createBatch(c *Call) error {
 		return err
 	}
 	sum := sha256.Sum256(body)
-	if b, err = s.create(c.Request.Context(), c.Account, b, c.origin(sum[:])); err != nil {
+	if b, err = s.create(c.Request.Context(), c.Account, b, originOf(c, sum[:])); err != nil {
 		return err
 	}
 	return s.sendBatch(c, &b)

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"basegate/database"
+	"basegate/proxy"
 )
 
 // endRest writes the lines that have not run to the error file.
@@ -53,7 +54,7 @@ func (r *recorder) endLines(ctx context.Context, lines []lineRef, why ending) ([
 			if ref.attempts > 0 {
 				e.Message = why.again
 			}
-			all[i] = newResult(ref, resultObject{CustomID: l.customID, Error: &e}, Result{})
+			all[i] = newResult(ref, resultObject{CustomID: l.customID, Error: &e}, proxy.LineResult{})
 			return nil
 		})
 	}
@@ -86,7 +87,7 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 		return err
 	}
 	s.log.Info("batch ended", zap.String("batch", r.batch.ID), zap.String("status", string(end)),
-		zap.Int64("completed", r.batch.Done), zap.Int64("failed", r.batch.Failures))
+		zap.Int64("completed", r.batch.Completed), zap.Int64("failed", r.batch.Failed))
 	s.ended(r.batch, end)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/proxy"
 )
 
 const (
@@ -25,9 +26,9 @@ type origin struct {
 	named  bool  // the client has chosen the token
 }
 
-// origin returns the origin of a call. An SDK repeats a request after a failure without an Idempotency-Key, and only
+// originOf returns the origin of a call. An SDK repeats a request after a failure without an Idempotency-Key, and only
 // counts the retry.
-func (c *Call) origin(digest []byte) origin {
+func originOf(c *proxy.ExtensionCall, digest []byte) origin {
 	if key := c.Request.Header.Get("Idempotency-Key"); key != "" {
 		return namedOrigin(c.Key, c.Request.URL.Path, key, digest)
 	}

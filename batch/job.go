@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"basegate/proxy"
 )
 
 // Causes of the end of a job's context. The ledger takes those that are a context.Canceled for a client that disconnects.
@@ -84,8 +86,8 @@ func (s *Service) newJob(b *Batch, l lease, input *File) *job {
 	j := &job{service: s, lease: l, batch: *b, input: *input, outcomes: make(chan outcome, maxOutcomes), waitsSince: time.Now()}
 	j.ctx, j.cancel = context.WithCancelCause(s.ctx)
 	j.waitCaps = s.completer.Standing(b.Key).Caps
-	if b.wait.reason.isForBackend() { // until a line has been tried
-		j.waiting = b.wait
+	if b.Wait.isForBackend() { // until a line has been tried
+		j.waiting = b.Wait
 	}
 	j.left.Store(b.remaining())
 	for i, model := range b.Models {
@@ -105,8 +107,8 @@ func (j *job) waitingFor() waiting {
 }
 
 // waits notes why no line can be started. The caller holds the job's lock.
-func (j *job) waits(reason Reason, resetsAt time.Time) {
-	j.waiting = waitOf(&Standing{Reason: reason, ResetsAt: resetsAt})
+func (j *job) waits(reason proxy.WaitReason, resetsAt time.Time) {
+	j.waiting = waitOf(&proxy.Standing{Reason: reason, ResetsAt: resetsAt})
 }
 
 // source are the lines of one model of a job.
@@ -198,14 +200,16 @@ func (s *source) refuse(l lineRef) {
 // round is what the jobs of one round of the dispatcher need not ask again.
 type round struct {
 	*Service
-	full      map[string]Reason // models without room
-	standings map[string]Standing
+	full      map[string]proxy.WaitReason // models without room
+	standings map[string]proxy.Standing
 }
 
-func newRound(s *Service) *round { return &round{s, map[string]Reason{}, map[string]Standing{}} }
+func newRound(s *Service) *round {
+	return &round{s, map[string]proxy.WaitReason{}, map[string]proxy.Standing{}}
+}
 
 // standing tells whether a key may send lines.
-func (r *round) standing(key string) Standing {
+func (r *round) standing(key string) proxy.Standing {
 	st, known := r.standings[key]
 	if !known {
 		st = r.completer.Standing(key)
@@ -235,7 +239,7 @@ func (j *job) start(r *round) bool {
 			source.fitted, source.unfit = true, false
 		}
 	}
-	if j.blocked = st.Reason != Nothing; j.blocked {
+	if j.blocked = st.Reason != ""; j.blocked {
 		j.waits(st.Reason, st.ResetsAt)
 		return false
 	}
@@ -255,7 +259,7 @@ func (j *job) startOf(source *source, r *round, now time.Time) bool {
 	settings := r.settings.Load()
 	reason, full := r.full[source.model]
 	mayAsk := settings.StartModels && !source.asking && !now.Before(source.askAfter)
-	if full && (reason != Model || !mayAsk) {
+	if full && (reason != proxy.WaitsForModel || !mayAsk) {
 		j.waits(reason, time.Time{})
 		return false
 	}
@@ -269,16 +273,16 @@ func (j *job) startOf(source *source, r *round, now time.Time) bool {
 	if !found {
 		return false
 	}
-	var place Place
+	var place proxy.Place
 	if !full {
 		place, reason = r.completer.AcquirePlace(source.model, settings.PerBackend, false)
 	}
 	if place == nil {
-		if reason == Model && !settings.StartModels {
-			reason = Window
+		if reason == proxy.WaitsForModel && !settings.StartModels {
+			reason = proxy.WaitsForWindow
 		}
 		r.full[source.model] = reason
-		if reason != Model || !mayAsk {
+		if reason != proxy.WaitsForModel || !mayAsk {
 			source.chosen = l
 			j.waits(reason, time.Time{})
 			return false
@@ -326,18 +330,18 @@ func (j *job) done(o *outcome) {
 
 // doneUntried handles the outcome of a line that has not run. The caller holds the job's lock.
 func (j *job) doneUntried(source *source, o *outcome) {
-	if o.reason == Budget {
+	if o.reason == proxy.WaitsForBudget {
 		before, now := j.waiting, j.service.now()
-		j.waits(Budget, o.resetsAt)
-		if before.reason == Budget && before.resetsAt > now {
-			j.resetsAt = min(before.resetsAt, j.resetsAt)
+		j.waits(proxy.WaitsForBudget, o.resetsAt)
+		if before.Reason == proxy.WaitsForBudget && before.ResetsAt > now {
+			j.ResetsAt = min(before.ResetsAt, j.ResetsAt)
 		}
 		source.fitted = source.fitted || o.resetsAt.IsZero() // requests in flight are in the way
 		source.refuse(o.line)
 		return
 	}
 	source.fitted = true
-	if o.reason != Nothing {
+	if o.reason != "" {
 		j.waits(o.reason, time.Time{})
 	}
 	now := time.Now()

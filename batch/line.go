@@ -11,6 +11,8 @@ import (
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
+
+	"basegate/proxy"
 )
 
 // kind is the kind of an outcome.
@@ -29,11 +31,11 @@ type outcome struct {
 	text    []byte // with its end of line
 	success bool
 	cut     bool // of isResult: the batch has ended while the line ran
-	result  Result
+	result  proxy.LineResult
 
 	cached, reasoning int64 // tokens among those charged
 
-	reason     Reason // of isUntried
+	reason     proxy.WaitReason // of isUntried
 	resetsAt   time.Time
 	delay      time.Duration
 	asked      bool // it has run without a place
@@ -62,23 +64,23 @@ type errorObject struct {
 }
 
 // runLine runs a line. Without a place, it starts the model if nothing else is in the way of the line.
-func (j *job) runLine(ref lineRef, place Place) outcome {
+func (j *job) runLine(ref lineRef, place proxy.Place) outcome {
 	o := j.sendLine(ref, place)
 	o.asked = place == nil
 	return o
 }
 
-func (j *job) sendLine(ref lineRef, place Place) outcome {
+func (j *job) sendLine(ref lineRef, place proxy.Place) outcome {
 	if place != nil {
 		defer place.Release()
 	}
 	s := j.service
-	untried := func(reason Reason, delay time.Duration) outcome {
+	untried := func(reason proxy.WaitReason, delay time.Duration) outcome {
 		return outcome{kind: isUntried, line: ref, reason: reason, delay: delay}
 	}
 	memory := s.completer.Allocate(j.batch.Key)
 	if memory.Grow(ref.length) != nil { // before it is read, since many lines may be long
-		return untried(Capacity, waitDelay)
+		return untried(proxy.WaitsForCapacity, waitDelay)
 	}
 	text, err := j.readLine(j.ctx, ref)
 	if err != nil {
@@ -86,7 +88,7 @@ func (j *job) sendLine(ref lineRef, place Place) outcome {
 		if j.ctx.Err() == nil {
 			s.log.Warn("a line of a batch cannot be read", zap.String("batch", j.batch.ID), zap.Error(err))
 		}
-		o := untried(Capacity, storageDelay)
+		o := untried(proxy.WaitsForCapacity, storageDelay)
 		o.unreadable = true
 		return o
 	}
@@ -95,40 +97,40 @@ func (j *job) sendLine(ref lineRef, place Place) outcome {
 		return newResult(ref, resultObject{
 			CustomID: gjson.GetBytes(text, "custom_id").Str,
 			Error:    &errorObject{"internal_error", "the line of the file has changed"},
-		}, Result{Release: memory.Release})
+		}, proxy.LineResult{Release: memory.Release})
 	}
 	settings := s.settings.Load()
-	r := s.completer.ServeLine(j.ctx, Line{
+	r := s.completer.ServeLine(j.ctx, proxy.Line{
 		Batch: j.batch.ID, Account: j.batch.Account, Key: j.batch.Key, Endpoint: l.url, Body: l.body,
 		Deadline: time.Unix(j.batch.ExpiresAt, 0), Place: place, Memory: memory,
 	})
 	switch r.State {
-	case Cancelled:
+	case proxy.LineCancelled:
 		why, ends := endings[context.Cause(j.ctx)]
 		if !ends || !r.Began {
-			return untried(Nothing, waitDelay)
+			return untried("", waitDelay)
 		}
 		o := newResult(ref, resultObject{CustomID: l.customID, Error: &errorObject{why.code, why.cut}}, r)
 		o.cut = true
 		return o
-	case Waits:
+	case proxy.LineWaits:
 		reason, delay := r.Reason, waitDelay
 		switch {
-		case reason != Model:
+		case reason != proxy.WaitsForModel:
 		case !settings.StartModels:
-			reason = Window
+			reason = proxy.WaitsForWindow
 		case place == nil:
 			started, now := s.completer.AcquirePlace(j.batch.Models[ref.model], settings.PerBackend, true)
 			if started != nil { // it runs already
 				started.Release()
-				return untried(Nothing, 0)
+				return untried("", 0)
 			}
 			reason, delay = now, modelDelay
 		}
 		o := untried(reason, delay)
 		o.resetsAt = r.ResetsAt
 		return o
-	case Ended:
+	case proxy.LineEnded:
 	}
 	if ref.attempts++; r.Retryable && ref.attempts < settings.Attempts {
 		r.Release()
@@ -151,7 +153,7 @@ func parseLine(text []byte) (line, error) {
 }
 
 // newResult returns the outcome of a line that has ended.
-func newResult(ref lineRef, o resultObject, r Result) outcome {
+func newResult(ref lineRef, o resultObject, r proxy.LineResult) outcome {
 	o.ID = newID("batch_req_")
 	text, err := encodeResult(o)
 	if err != nil { // the body is no JSON, which the proxy has checked
@@ -161,9 +163,9 @@ func newResult(ref lineRef, o resultObject, r Result) outcome {
 	usage := gjson.GetBytes(r.Body, "usage")
 	r.Body = nil // text has it
 	return outcome{
-		kind: isResult, line: ref, text: text, success: r.Success, result: r,
-		cached:    min(usage.Get("prompt_tokens_details.cached_tokens").Int(), r.InputTokens),
-		reasoning: min(usage.Get("completion_tokens_details.reasoning_tokens").Int(), r.OutputTokens),
+		kind: isResult, line: ref, text: text, success: o.Response != nil && r.Code == "", result: r,
+		cached:    min(usage.Get("prompt_tokens_details.cached_tokens").Int(), r.Usage.Prompt),
+		reasoning: min(usage.Get("completion_tokens_details.reasoning_tokens").Int(), r.Usage.Completion),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"basegate/internal/poll"
+	"basegate/proxy"
 )
 
 // Lines of megabytes were read before they were counted, each as often as it was tried.
@@ -29,7 +30,7 @@ func TestLongLineIsReadOnlyWhenThereIsMemoryForIt(t *testing.T) {
 	g.get(t, &b, "POST", "/v1/batches", batchBody(f.ID))
 	poll.Until(t, "the line waits for memory", func() bool {
 		g.get(t, &b, "GET", "/v1/batches/"+b.ID, "")
-		return b.Waiting.Reason == Capacity
+		return b.Waiting.Reason == proxy.WaitsForCapacity
 	})
 	if sent := g.sent(); len(sent) > 0 {
 		t.Errorf("%d lines were sent without memory for them", len(sent))

@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"strings"
+
+	"basegate/proxy"
 )
 
 // File is one file. Times are in seconds since 1970.
@@ -20,8 +22,11 @@ type File struct {
 
 	object string // in the storage
 	sha256 []byte // nil while the file grows
-	lines  int64  // of an upload; 0 if they are not known
+	Lines  int64  // 0 if they are not known
 }
+
+// Growing reports whether the file is that of a batch that has not ended. It is kept from that end on.
+func (f *File) Growing() bool { return f.sha256 == nil }
 
 // Purpose is what a file is for.
 type Purpose string
@@ -46,7 +51,7 @@ type fileObject struct {
 
 func (f *File) toObject() fileObject {
 	expires := &f.ExpiresAt
-	if f.sha256 == nil {
+	if f.Growing() {
 		expires = nil
 	}
 	return fileObject{f.ID, "file", f.Bytes, f.CreatedAt, expires, f.Name, f.Purpose, "processed"}
@@ -93,26 +98,34 @@ type Batch struct {
 	outputKeep                       int64  // seconds; 0: the configured time
 	errorsObject                     string // in the storage; empty if there is none
 
-	wait       waiting
+	Wait       waiting
 	parkedAt   int64 // 0: a gateway may have it in memory
 	parkedCaps int64 // Standing.Caps when its lines were refused
 
 	CreatedAt, ExpiresAt                                         int64
 	InProgressAt, FinalizingAt, CompletedAt, FailedAt, ExpiredAt int64
 	CancellingAt, CancelledAt                                    int64
-	Total, Done, Failures                                        int64 // lines
+	Total, Completed, Failed                                     int64 // lines
 	InputTokens, CachedTokens, OutputTokens, ReasoningTokens     int64
 }
 
 // remaining returns how many lines have no result yet.
-func (b *Batch) remaining() int64 { return b.Total - b.Done - b.Failures }
+func (b *Batch) remaining() int64 { return b.Total - b.Completed - b.Failed }
 
-// waitsFor returns what the batch waits for; nil if it does not wait.
-func (b *Batch) waitsFor() *Waiting {
-	if b.wait.reason == Nothing || b.Status != InProgress && b.Status != Validating {
+// Model returns the model of the batch's lines; empty if they name several.
+func (b *Batch) Model() string {
+	if len(b.Models) != 1 {
+		return ""
+	}
+	return b.Models[0]
+}
+
+// WaitsFor returns what the batch waits for; nil if it does not wait.
+func (b *Batch) WaitsFor() *Waiting {
+	if b.Wait.Reason == "" || b.Status != InProgress && b.Status != Validating {
 		return nil
 	}
-	return &Waiting{b.wait.reason, orNull(b.wait.resetsAt)}
+	return &Waiting{b.Wait.Reason, orNull(b.Wait.ResetsAt)}
 }
 
 // cancelled reports whether the batch was cancelled, whether or not it has ended.
@@ -128,14 +141,14 @@ type LineError struct {
 
 // waiting is what a batch waits for, as its row says it.
 type waiting struct {
-	reason   Reason
-	resetsAt int64 // seconds since 1970; 0: it is not known
+	Reason   proxy.WaitReason
+	ResetsAt int64 // seconds since 1970; 0: it is not known
 }
 
 // Waiting is what a batch waits for, as the API shows it.
 type Waiting struct {
-	Reason   Reason `json:"reason"`
-	ResetsAt *int64 `json:"resets_at"`
+	Reason   proxy.WaitReason `json:"reason"`
+	ResetsAt *int64           `json:"resets_at"`
 }
 
 type errorList struct {
@@ -202,14 +215,11 @@ func (r rawJSON) MarshalJSON() ([]byte, error) {
 func (b *Batch) toObject(errs []LineError) batchObject {
 	o := batchObject{
 		ID: b.ID, Object: "batch", Endpoint: b.Endpoint, InputFile: b.InputFile, Window: b.Window, Status: b.Status,
-		OutputFile: orNull(b.OutputFile), ErrorFile: orNull(b.ErrorFile),
+		Model: orNull(b.Model()), OutputFile: orNull(b.OutputFile), ErrorFile: orNull(b.ErrorFile),
 		CreatedAt: b.CreatedAt, InProgressAt: orNull(b.InProgressAt), ExpiresAt: b.ExpiresAt, FinalizingAt: orNull(b.FinalizingAt),
 		CompletedAt: orNull(b.CompletedAt), FailedAt: orNull(b.FailedAt), ExpiredAt: orNull(b.ExpiredAt),
 		CancellingAt: orNull(b.CancellingAt), CancelledAt: orNull(b.CancelledAt),
-		Counts: requestCounts{b.Total, b.Done, b.Failures}, Metadata: b.Metadata, WaitingFor: b.waitsFor(),
-	}
-	if len(b.Models) == 1 {
-		o.Model = &b.Models[0]
+		Counts: requestCounts{b.Total, b.Completed, b.Failed}, Metadata: b.Metadata, WaitingFor: b.WaitsFor(),
 	}
 	if len(errs) > 0 {
 		o.Errors = &errorList{"list", errs}

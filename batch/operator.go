@@ -98,7 +98,11 @@ func (s *Service) Batches(ctx context.Context, limit int) ([]Details, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read batches: %w", err)
 	}
-	return detailsOf(all), nil
+	details := make([]Details, len(all))
+	for i := range all {
+		details[i] = Details{all[i].toObject(nil), all[i].Account, all[i].Key}
+	}
+	return details, nil
 }
 
 // Batch returns a batch. The error is ErrNoBatch if there is none.

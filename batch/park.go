@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/proxy"
 )
 
 // A batch that waits is parked: it is a row, and nothing in memory. Its key is asked at each poll whether it may send lines,
@@ -35,16 +36,18 @@ const (
 var errParked = errors.New("the batch waits")
 
 // waitOf returns what a batch waits for whose key may not send lines.
-func waitOf(st *Standing) waiting {
-	w := waiting{reason: st.Reason}
+func waitOf(st *proxy.Standing) waiting {
+	w := waiting{Reason: st.Reason}
 	if !st.ResetsAt.IsZero() {
-		w.resetsAt = st.ResetsAt.Unix()
+		w.ResetsAt = st.ResetsAt.Unix()
 	}
 	return w
 }
 
 // isForBackend reports whether a batch waits for a backend, and not for its payer.
-func (r Reason) isForBackend() bool { return r == Model || r == Capacity || r == Window }
+func (w waiting) isForBackend() bool {
+	return w.Reason == proxy.WaitsForModel || w.Reason == proxy.WaitsForCapacity || w.Reason == proxy.WaitsForWindow
+}
 
 // isOver reports whether a batch only has to end: its deadline has passed, or its key was revoked.
 func (s *Service) isOver(b *Batch) bool {
@@ -52,30 +55,30 @@ func (s *Service) isOver(b *Batch) bool {
 }
 
 // mayPark reports whether a batch waits whatever the backends do.
-func (s *Service) mayPark(b *Batch, st *Standing) bool {
+func (s *Service) mayPark(b *Batch, st *proxy.Standing) bool {
 	switch {
 	case st.Revoked, b.ExpiresAt <= s.now():
 		return false
 	case b.Status == Validating: // which needs no budget
-		return st.Reason == Key || st.Reason == Account
+		return st.Reason == proxy.WaitsForKey || st.Reason == proxy.WaitsForAccount
 	}
-	return b.Status == InProgress && st.Reason != Nothing
+	return b.Status == InProgress && st.Reason != ""
 }
 
 // isDue reports whether a parked batch may go on.
-func (s *Service) isDue(b *Batch, st *Standing) bool {
+func (s *Service) isDue(b *Batch, st *proxy.Standing) bool {
 	now := s.now()
 	switch {
 	case st.Revoked, b.ExpiresAt <= now, b.Status != InProgress && b.Status != Validating:
 		return true
 	case s.mayPark(b, st):
 		return false
-	case b.wait.reason != Budget:
+	case b.Wait.Reason != proxy.WaitsForBudget:
 		return true
 	}
 	// What was left of a budget did not suffice, and only becomes less until the cap resets or is changed. Without a time of
 	// reset, requests in flight were in the way.
-	return b.parkedCaps != st.Caps || b.wait.resetsAt <= now
+	return b.parkedCaps != st.Caps || b.Wait.ResetsAt <= now
 }
 
 // isParkable reports whether the batch may become a row: no line runs, one is left, and the job does not end for another reason. The
@@ -89,14 +92,14 @@ func (j *job) isParkable() bool {
 func (j *job) parkWaiting(now time.Time) (forBackend time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !j.isParkable() || j.reason == Nothing {
+	if !j.isParkable() || j.Reason == "" {
 		return 0
 	}
 	waited := now.Sub(j.waitsSince)
 	switch {
-	case j.reason.isForBackend():
+	case j.isForBackend():
 		return waited
-	case j.reason == Budget && !j.blocked && !j.isUnfit():
+	case j.Reason == proxy.WaitsForBudget && !j.blocked && !j.isUnfit():
 	case waited >= parkAfter:
 		j.endParked()
 	}
@@ -273,11 +276,11 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 // askKey asks the key of a parked batch, the first of the key, which of them may go on.
 func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) error {
 	st := p.completer.Standing(first.Key)
-	if st.Reason != Nothing && !p.isDue(first, &st) {
-		if now := waitOf(&st); first.wait != now {
+	if st.Reason != "" && !p.isDue(first, &st) {
+		if now := waitOf(&st); first.Wait != now {
 			a.keys = append(a.keys, parking{batch: first, wait: now})
 		}
-		if st.Reason != Budget { // which one that is to be validated does not need
+		if st.Reason != proxy.WaitsForBudget { // which one that is to be validated does not need
 			return nil
 		}
 	}
@@ -289,7 +292,7 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 		b := &all[i]
 		switch {
 		case !p.isDue(b, &st):
-		case b.Status == InProgress && b.wait.reason.isForBackend() && !p.isOver(b):
+		case b.Status == InProgress && b.Wait.isForBackend() && !p.isOver(b):
 			a.turns = append(a.turns, turn{b.Account, b.seq, b.parkedAt, b.ExpiresAt})
 		case len(a.due) < maxUnparked:
 			a.due = append(a.due, b.seq)
@@ -350,7 +353,7 @@ func (p *poller) showWaits(ctx context.Context) {
 		w := j.waitingFor()
 		before, known := p.shown[seq]
 		if !known {
-			before = j.batch.wait
+			before = j.batch.Wait
 		}
 		if waits[seq] = w; w != before {
 			changed[j] = w

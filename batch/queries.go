@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"basegate/database"
+	"basegate/proxy"
 )
 
 // querier reads, from the database's readers or within a transaction.
@@ -81,14 +82,14 @@ const fileColumns = `seq, id, account_id, key_id, purpose, filename, object, byt
 
 func scanFile(scan func(...any) error) (f File, err error) {
 	return f, scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.object, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt,
-		&f.lines)
+		&f.Lines)
 }
 
 func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO files (id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at, lines)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, nullif(CAST($11 AS BIGINT), 0))`,
-		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.object, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.lines)
+		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.object, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines)
 	return err
 }
 
@@ -217,8 +218,8 @@ func scanBatch(scan func(...any) error) (b Batch, err error) {
 	var keep, inProgress, finalizing, completed, failed, expired, cancelling, cancelled sql.NullInt64
 	err = scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &output, &failures,
 		&keep, &b.Status, &errs, &metadata, &models, &b.CreatedAt, &b.ExpiresAt, &inProgress, &finalizing, &completed, &failed,
-		&expired, &cancelling, &cancelled, &b.Total, &b.Done, &b.Failures, &b.InputTokens, &b.CachedTokens, &b.OutputTokens,
-		&b.ReasoningTokens, &b.wait.reason, &b.wait.resetsAt, &b.parkedAt, &b.parkedCaps)
+		&expired, &cancelling, &cancelled, &b.Total, &b.Completed, &b.Failed, &b.InputTokens, &b.CachedTokens, &b.OutputTokens,
+		&b.ReasoningTokens, &b.Wait.Reason, &b.Wait.ResetsAt, &b.parkedAt, &b.parkedCaps)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -358,7 +359,7 @@ func cancelling(ctx context.Context, q querier, seqs []int64) ([]int64, error) {
 // isParked is the condition of the index on parked batches. A batch that gets another status is not parked.
 const isParked = `parked_at > 0`
 
-// waitsForBackend is the condition of Reason.isForBackend.
+// waitsForBackend is the condition of waiting.isForBackend.
 const waitsForBackend = `waits_for IN ('model', 'capacity', 'window')`
 
 // firstParked returns the parked batch with the earliest deadline of the next key with one, in the order of accounts and keys,
@@ -375,13 +376,13 @@ func firstParked(ctx context.Context, q querier, account, key string) (Batch, er
 
 // parkedOf returns parked batches of a key that may be due, those with the earliest deadlines first: none in progress if the key may
 // send no lines, and not those whose lines the same caps have refused.
-func parkedOf(ctx context.Context, q querier, account, key string, st *Standing, now int64, limit int) ([]Batch, error) {
+func parkedOf(ctx context.Context, q querier, account, key string, st *proxy.Standing, now int64, limit int) ([]Batch, error) {
 	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
 		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
 			AND ($3 OR status <> 'in_progress' OR expires_at <= $4
 				OR $5 AND (waits_for <> 'budget' OR resets_at <= $4 OR parked_caps <> $6))
 			ORDER BY expires_at, seq LIMIT $7`,
-		account, key, st.Revoked, now, st.Reason == Nothing, st.Caps, limit)
+		account, key, st.Revoked, now, st.Reason == "", st.Caps, limit)
 }
 
 // parkedForBackend reports whether an account has a parked batch that waits for a backend.
@@ -394,7 +395,7 @@ func parkedForBackend(ctx context.Context, q querier, account string) (found boo
 // park parks a batch, unless it has got another status.
 func park(ctx context.Context, tx database.Execer, b *Batch, w waiting, caps, now int64) error {
 	_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = $3, waits_for = $4, resets_at = $5, parked_caps = $6
-		WHERE seq = $1 AND status = $2`, b.seq, string(b.Status), now, string(w.reason), w.resetsAt, caps)
+		WHERE seq = $1 AND status = $2`, b.seq, string(b.Status), now, string(w.Reason), w.ResetsAt, caps)
 	return err
 }
 
@@ -408,14 +409,14 @@ func unpark(ctx context.Context, tx database.Execer, seq int64) error {
 // setWait writes what a batch waits for, unless it has been parked since it was in memory: then its row says it.
 func setWait(ctx context.Context, tx database.Execer, seq int64, w waiting) error {
 	_, err := tx.ExecContext(ctx, `UPDATE batches SET waits_for = $2, resets_at = $3 WHERE seq = $1 AND parked_at = 0`,
-		seq, string(w.reason), w.resetsAt)
+		seq, string(w.Reason), w.ResetsAt)
 	return err
 }
 
 // setParkedWait writes what all parked batches of a key wait for.
 func setParkedWait(ctx context.Context, tx database.Execer, account, key string, w waiting) error {
 	_, err := tx.ExecContext(ctx, `UPDATE batches SET waits_for = $3, resets_at = $4 WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
-		AND (waits_for <> $3 OR resets_at <> $4)`, account, key, string(w.reason), w.resetsAt)
+		AND (waits_for <> $3 OR resets_at <> $4)`, account, key, string(w.Reason), w.ResetsAt)
 	return err
 }
 

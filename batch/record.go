@@ -360,8 +360,8 @@ func (r *recorder) writeLines(ctx context.Context, tx database.Tx, all []outcome
 
 // charge counts what a line was charged, which the gateway has counted itself if its response does not say it.
 func (c *counts) charge(o *outcome) {
-	c.input += o.result.InputTokens
-	c.output += o.result.OutputTokens
+	c.input += o.result.Usage.Prompt
+	c.output += o.result.Usage.Completion
 	c.cached += o.cached
 	c.reasoning += o.reasoning
 }
@@ -435,7 +435,7 @@ func (r *recorder) advance(c counts, output, failures int) {
 		r.failures.recorded = true
 		r.failures.seq = max(r.failures.seq, 1) // it has a row
 	}
-	r.batch.Done += c.completed
-	r.batch.Failures += c.failed
+	r.batch.Completed += c.completed
+	r.batch.Failed += c.failed
 	r.left.Store(r.batch.remaining())
 }

@@ -14,41 +14,27 @@ import (
 
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/proxy"
 )
 
-// Call is one authenticated request of the API.
-type Call struct {
-	Response     http.ResponseWriter
-	Request      *http.Request
-	Account, Key string
-	Param        func(name string) string // of the path
-}
-
-// Route is one path of the API. Serve returns an error of the API in place of a response.
-type Route struct {
-	Method, Path string
-	ReadsBody    bool // the body of a request to another route has no meaning
-	Serve        func(*Call) error
-}
-
 // Routes returns the paths of files and batches.
-func (s *Service) Routes() []Route {
-	return []Route{
-		{http.MethodPost, "/v1/files", true, s.uploadFile},
-		{http.MethodPost, "/v1/files/", true, s.uploadFile}, // as kluster.ai's documentation writes it
-		{http.MethodGet, "/v1/files", false, s.listFiles},
-		{http.MethodGet, "/v1/files/:id", false, s.showFile},
-		{http.MethodDelete, "/v1/files/:id", false, s.deleteFile},
-		{http.MethodGet, "/v1/files/:id/content", false, s.sendContent},
-		{http.MethodPost, "/v1/batches", true, s.createBatch},
-		{http.MethodGet, "/v1/batches", false, s.listBatches},
-		{http.MethodGet, "/v1/batches/:id", false, s.showBatch},
-		{http.MethodPost, "/v1/batches/:id/cancel", false, s.cancelBatch},
+func (s *Service) Routes() []proxy.Extension {
+	return []proxy.Extension{
+		{Method: http.MethodPost, Path: "/v1/files", ReadsBody: true, Serve: s.uploadFile},
+		{Method: http.MethodPost, Path: "/v1/files/", ReadsBody: true, Serve: s.uploadFile}, // as kluster.ai's documentation writes it
+		{Method: http.MethodGet, Path: "/v1/files", Serve: s.listFiles},
+		{Method: http.MethodGet, Path: "/v1/files/:id", Serve: s.showFile},
+		{Method: http.MethodDelete, Path: "/v1/files/:id", Serve: s.deleteFile},
+		{Method: http.MethodGet, Path: "/v1/files/:id/content", Serve: s.sendContent},
+		{Method: http.MethodPost, Path: "/v1/batches", ReadsBody: true, Serve: s.createBatch},
+		{Method: http.MethodGet, Path: "/v1/batches", Serve: s.listBatches},
+		{Method: http.MethodGet, Path: "/v1/batches/:id", Serve: s.showBatch},
+		{Method: http.MethodPost, Path: "/v1/batches/:id/cancel", Serve: s.cancelBatch},
 	}
 }
 
 // sendJSON sends a response.
-func (c *Call) sendJSON(v any) error {
+func sendJSON(c *proxy.ExtensionCall, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode a response: %w", err)
@@ -61,9 +47,9 @@ func (c *Call) sendJSON(v any) error {
 	return nil
 }
 
-// query returns the parameters of the request's URL. Each may stand once, and must be one of known.
-func (c *Call) query(known ...string) (map[string]string, error) {
-	values, err := url.ParseQuery(c.Request.URL.RawQuery)
+// queryOf returns the parameters of a request's URL. Each may stand once, and must be one of known.
+func queryOf(r *http.Request, known ...string) (map[string]string, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, apierr.InvalidField("query", "the query of the URL is malformed: names and values must be percent-encoded")
 	}
@@ -83,8 +69,8 @@ func (c *Call) query(known ...string) (map[string]string, error) {
 }
 
 // pageOf returns the page that the parameters limit and order select; after is looked up by the caller.
-func (c *Call) pageOf(q map[string]string, limit, most int) (page, error) {
-	p := page{account: c.Account, limit: limit}
+func pageOf(account string, q map[string]string, limit, most int) (page, error) {
+	p := page{account: account, limit: limit}
 	if text, ok := q["limit"]; ok {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > most {
@@ -103,13 +89,13 @@ func (c *Call) pageOf(q map[string]string, limit, most int) (page, error) {
 	return p, nil
 }
 
-func (s *Service) listFiles(c *Call) error {
+func (s *Service) listFiles(c *proxy.ExtensionCall) error {
 	const most = 10_000
-	q, err := c.query("purpose", "after", "limit", "order")
+	q, err := queryOf(c.Request, "purpose", "after", "limit", "order")
 	if err != nil {
 		return err
 	}
-	p, err := c.pageOf(q, most, most)
+	p, err := pageOf(c.Account, q, most, most)
 	if err != nil {
 		return err
 	}
@@ -131,7 +117,7 @@ func (s *Service) listFiles(c *Call) error {
 	for i := range files[:min(len(files), wanted)] {
 		objects = append(objects, files[i].toObject())
 	}
-	return c.sendJSON(newList(objects, func(o fileObject) string { return o.ID }, len(files) > wanted))
+	return sendJSON(c, newList(objects, func(o fileObject) string { return o.ID }, len(files) > wanted))
 }
 
 // ofCursor makes the error that there is no such object name the parameter after.
@@ -153,12 +139,12 @@ func (s *Service) file(ctx context.Context, account, id string) (File, error) {
 	return f, unreadable(err)
 }
 
-func (s *Service) showFile(c *Call) error {
+func (s *Service) showFile(c *proxy.ExtensionCall) error {
 	f, err := s.file(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
 	}
-	return c.sendJSON(f.toObject())
+	return sendJSON(c, f.toObject())
 }
 
 type deletedObject struct {
@@ -167,12 +153,12 @@ type deletedObject struct {
 	Deleted bool   `json:"deleted"`
 }
 
-func (s *Service) deleteFile(c *Call) error {
+func (s *Service) deleteFile(c *proxy.ExtensionCall) error {
 	id := c.Param("id")
 	if err := s.DeleteOf(c.Request.Context(), c.Account, id); err != nil {
 		return err
 	}
-	return c.sendJSON(deletedObject{id, "file", true})
+	return sendJSON(c, deletedObject{id, "file", true})
 }
 
 // DeleteOf deletes a file of an account, unless a batch needs it.
@@ -200,13 +186,13 @@ func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
 	return nil
 }
 
-func (s *Service) listBatches(c *Call) error {
+func (s *Service) listBatches(c *proxy.ExtensionCall) error {
 	const usual, most = 20, 100
-	q, err := c.query("after", "limit")
+	q, err := queryOf(c.Request, "after", "limit")
 	if err != nil {
 		return err
 	}
-	p, err := c.pageOf(q, usual, most)
+	p, err := pageOf(c.Account, q, usual, most)
 	if err != nil {
 		return err
 	}
@@ -231,7 +217,7 @@ func (s *Service) listBatches(c *Call) error {
 		}
 		objects = append(objects, o)
 	}
-	return c.sendJSON(newList(objects, func(o batchObject) string { return o.ID }, len(batches) > wanted))
+	return sendJSON(c, newList(objects, func(o batchObject) string { return o.ID }, len(batches) > wanted))
 }
 
 // object returns a batch as the API shows it.
@@ -244,12 +230,12 @@ func (s *Service) object(ctx context.Context, b *Batch) (batchObject, error) {
 }
 
 // sendBatch sends a batch as the response.
-func (s *Service) sendBatch(c *Call, b *Batch) error {
+func (s *Service) sendBatch(c *proxy.ExtensionCall, b *Batch) error {
 	o, err := s.object(c.Request.Context(), b)
 	if err != nil {
 		return err
 	}
-	return c.sendJSON(o)
+	return sendJSON(c, o)
 }
 
 // batch returns a batch of an account, or the error that there is none.
@@ -261,7 +247,7 @@ func (s *Service) batch(ctx context.Context, account, id string) (Batch, error) 
 	return b, unreadable(err)
 }
 
-func (s *Service) showBatch(c *Call) error {
+func (s *Service) showBatch(c *proxy.ExtensionCall) error {
 	b, err := s.batch(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
@@ -269,7 +255,7 @@ func (s *Service) showBatch(c *Call) error {
 	return s.sendBatch(c, &b)
 }
 
-func (s *Service) cancelBatch(c *Call) error {
+func (s *Service) cancelBatch(c *proxy.ExtensionCall) error {
 	b, err := s.batch(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err

@@ -137,7 +137,7 @@ func (s *Service) findWork(ctx context.Context, q querier, share int) (*work, er
 		}
 	}
 	for i := range w.batches {
-		if b := &w.batches[i]; b.Status == InProgress && b.wait.reason.isForBackend() {
+		if b := &w.batches[i]; b.Status == InProgress && b.Wait.isForBackend() {
 			delete(w.latest, b.Account)
 		}
 	}

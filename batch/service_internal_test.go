@@ -25,6 +25,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
+	"basegate/proxy"
 )
 
 // startService starts the only gateway of a database of the engine that the tests run on.
@@ -65,7 +66,7 @@ func (g *testGateway) call(t *testing.T, method, path, body string, header ...st
 			continue
 		}
 		mux.HandleFunc(route.Method+" "+pattern, func(w http.ResponseWriter, r *http.Request) {
-			failed = route.Serve(&Call{Response: w, Request: r, Account: "a", Key: "k", Param: r.PathValue})
+			failed = route.Serve(&proxy.ExtensionCall{Response: w, Request: r, Account: "a", Key: "k", Param: r.PathValue})
 		})
 	}
 	mux.ServeHTTP(response, r)
@@ -521,7 +522,7 @@ func TestListedBatchesBelongToTheirAccount(t *testing.T) {
 	files, _, err := g.FilesOf(t.Context(), "a", "", 10)
 	must(t, err)
 	for _, f := range files {
-		if f.Batch == "" || !f.BatchEnded || f.Lines != 1 {
+		if f.Batch == "" || f.InUse || f.Lines != 1 {
 			t.Errorf("the file %s has the batch %q with %d lines", f.ID, f.Batch, f.Lines)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
+	"basegate/proxy"
 )
 
 // slowModels are any number of models, each with the place for one line, which takes some time. The prompt of a line begins
@@ -31,7 +32,7 @@ type slowModels struct {
 	mu        sync.Mutex
 	running   map[string]bool
 	full      map[string]bool
-	standings map[string]Standing
+	standings map[string]proxy.Standing
 }
 
 type slowPlace struct {
@@ -45,23 +46,23 @@ func (p slowPlace) Release() {
 	delete(p.models.running, p.model)
 }
 
-func (m *slowModels) AcquirePlace(model string, _ int, _ bool) (Place, Reason) {
+func (m *slowModels) AcquirePlace(model string, _ int, _ bool) (proxy.Place, proxy.WaitReason) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.full[model] || m.running[model] {
-		return nil, Capacity
+		return nil, proxy.WaitsForCapacity
 	}
 	m.running[model] = true
-	return slowPlace{m, model}, Nothing
+	return slowPlace{m, model}, ""
 }
 
-func (m *slowModels) Standing(key string) Standing {
+func (m *slowModels) Standing(key string) proxy.Standing {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.standings[key]
 }
 
-func (m *slowModels) set(key string, st Standing) {
+func (m *slowModels) set(key string, st proxy.Standing) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.standings[key] = st
@@ -82,20 +83,20 @@ func (*slowModels) Checker(context.Context, string, string) (func(string, []byte
 	}, nil
 }
 
-func (m *slowModels) ServeLine(ctx context.Context, l Line) Result {
+func (m *slowModels) ServeLine(ctx context.Context, l proxy.Line) proxy.LineResult {
 	if m.refuse != nil && m.refuse(gjson.GetBytes(l.Body, "prompt").Str) {
-		return Result{State: Waits, Reason: Budget, ResetsAt: time.Now().Add(24 * time.Hour), Release: func() {}}
+		return proxy.LineResult{State: proxy.LineWaits, Reason: proxy.WaitsForBudget, ResetsAt: time.Now().Add(24 * time.Hour), Release: func() {}}
 	}
 	select {
 	case <-time.After(m.takes):
 	case <-ctx.Done():
-		return Result{State: Cancelled, Release: func() {}}
+		return proxy.LineResult{State: proxy.LineCancelled, Release: func() {}}
 	}
-	return Result{RequestID: "r", Status: 200, Body: []byte(`{}`), Success: true, Release: func() {}}
+	return proxy.LineResult{RequestID: "r", Status: 200, Body: []byte(`{}`), Release: func() {}}
 }
 
 func newSlowModels(takes time.Duration) *slowModels {
-	return &slowModels{takes: takes, running: map[string]bool{}, full: map[string]bool{}, standings: map[string]Standing{}}
+	return &slowModels{takes: takes, running: map[string]bool{}, full: map[string]bool{}, standings: map[string]proxy.Standing{}}
 }
 
 // openSQLite opens a database and a storage in dir until the end of the test.
@@ -112,7 +113,7 @@ func openSQLite(t *testing.T, dir string) (*database.DB, storage.Store) {
 
 // pass lets time pass, and waits for what is due at the end of it.
 func pass(d time.Duration) {
-	time.Sleep(d)
+	pass(d)
 	synctest.Wait()
 }
 
@@ -177,11 +178,11 @@ func TestBatchWithTheEarliestDeadlineGetsThePlaceOfAnother(t *testing.T) {
 			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 				running := s.fillShare(t, 300)
 				if c.spent {
-					models.set("k2", Standing{Reason: Budget})
+					models.set("k2", proxy.Standing{Reason: proxy.WaitsForBudget})
 				}
 				urgent := []string{s.createLines(t, "k2", "1h", "u1", "u1"), s.createLines(t, "k2", "1h", "u2", "u2")}
 				pass(20 * time.Second)
-				models.set("k2", Standing{Caps: 1})
+				models.set("k2", proxy.Standing{Caps: 1})
 				pass(20 * time.Second)
 				for _, id := range urgent {
 					s.wantStatus(t, "while others run", id, Completed)
@@ -202,13 +203,13 @@ func TestBatchesEndWhileOthersOfTheirAccountRun(t *testing.T) {
 	models := newSlowModels(time.Minute)
 	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
 		s.fillShare(t, 120)
-		models.set("spent", Standing{Reason: Budget})
+		models.set("spent", proxy.Standing{Reason: proxy.WaitsForBudget})
 		expires, revoked := s.createLines(t, "spent", "1h", "u"), s.createLines(t, "spent2", "48h", "u")
 		waits := s.createLines(t, "k2", "48h", "u") // for its turn
-		models.set("spent2", Standing{Reason: Budget})
+		models.set("spent2", proxy.Standing{Reason: proxy.WaitsForBudget})
 		pass(time.Minute)
 		for _, key := range []string{"spent2", "k2"} {
-			models.set(key, Standing{Reason: Key, Revoked: true})
+			models.set(key, proxy.Standing{Reason: proxy.WaitsForKey, Revoked: true})
 		}
 		pass(10 * time.Second)
 		s.wantStatus(t, "a parked batch of a revoked key", revoked, StatusCancelled)
@@ -337,7 +338,7 @@ func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) 
 		models.setFull("small", true) // which it needs no more
 		pass(15 * time.Second)
 		d := s.wantStatus(t, "with lines over the budget", id, InProgress)
-		if w := d.WaitingFor; w == nil || w.Reason != Budget || d.Counts.Completed != 2 || s.jobCount() != 0 {
+		if w := d.WaitingFor; w == nil || w.Reason != proxy.WaitsForBudget || d.Counts.Completed != 2 || s.jobCount() != 0 {
 			t.Errorf("it waits for %+v with %+v and %d jobs, want the budget, two results and none", w, d.Counts, s.jobCount())
 		}
 	})
@@ -348,12 +349,12 @@ func TestBatchIsParkedOnlyIfTheSameCapsRefuseAllItsLines(t *testing.T) {
 	for lines := 5 * budgetTries; lines <= 7*budgetTries; lines += budgetTries / 4 {
 		t.Run(fmt.Sprint(lines), func(t *testing.T) {
 			models := newSlowModels(0)
-			models.set("k", Standing{Caps: 1})
+			models.set("k", proxy.Standing{Caps: 1})
 			var tried atomic.Int64
 			models.refuse = func(prompt string) bool {
 				switch tried.Add(1) {
 				case budgetTries:
-					models.set("k", Standing{Caps: 2})
+					models.set("k", proxy.Standing{Caps: 2})
 				case 1:
 					return true
 				}
@@ -383,7 +384,7 @@ type askedModels struct {
 	asked func()
 }
 
-func (m *askedModels) Standing(key string) Standing {
+func (m *askedModels) Standing(key string) proxy.Standing {
 	if key == m.key {
 		m.once.Do(m.asked)
 	}
@@ -469,7 +470,7 @@ func TestBatchWithoutLinesLeftWaitsForNoBudget(t *testing.T) {
 		var sent atomic.Int64
 		models.refuse = func(string) bool {
 			if sent.Add(1) == lines {
-				models.set("k", Standing{Reason: Budget, ResetsAt: time.Now().Add(23 * time.Hour)})
+				models.set("k", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: time.Now().Add(23 * time.Hour)})
 				fails.Store(true)
 			}
 			return false
@@ -497,7 +498,7 @@ func TestOnlyJobsWithLinesLeftAreParked(t *testing.T) {
 		for _, left := range []int64{0, 1} {
 			r := p.newRecorder(t, &b)
 			r.left.Store(left)
-			r.waiting, r.blocked = waiting{reason: Budget}, true
+			r.waiting, r.blocked = waiting{Reason: proxy.WaitsForBudget}, true
 			if park(r.job); r.closed != (left > 0) {
 				t.Errorf("%s with %d lines left: it is parked: %t", name, left, r.closed)
 			}
@@ -510,12 +511,12 @@ func TestBatchThatIsCancelledWhileItIsParkedEnds(t *testing.T) {
 	p := newPoller(t, newSlowModels(time.Second))
 	b := p.createValid(t, "a", "k", 1)
 	r := p.newRecorder(t, &b)
-	r.waiting = waiting{reason: Budget}
+	r.waiting = waiting{Reason: proxy.WaitsForBudget}
 	r.parkForTurn()
 	must(t, p.Cancel(t.Context(), b.ID))
 	must(t, r.record(t.Context()))
-	if b := p.row(t, b.ID); b.Status != StatusCancelled || b.Failures != 1 {
-		t.Errorf("the batch is %s with %d failures", b.Status, b.Failures)
+	if b := p.row(t, b.ID); b.Status != StatusCancelled || b.Failed != 1 {
+		t.Errorf("the batch is %s with %d failures", b.Status, b.Failed)
 	}
 }
 
@@ -547,7 +548,7 @@ func TestCancelledJobIsNotParked(t *testing.T) {
 func TestParkedBatchIsFoundBehindManyThatAreNotDue(t *testing.T) {
 	g := startService(t)
 	resets := time.Now().Add(time.Hour).Truncate(time.Second)
-	g.set("k", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: resets, Caps: 1})
 	id := g.create(t, 1)
 	poll.Until(t, "the batch is parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 1 })
 	b, err := batchByID(t.Context(), g.db.Read(), id)
@@ -564,7 +565,7 @@ func TestParkedBatchIsFoundBehindManyThatAreNotDue(t *testing.T) {
 			resets.Unix(), b.seq)
 		return err
 	}))
-	g.set("k", Standing{Caps: 2})
+	g.set("k", proxy.Standing{Caps: 2})
 	g.await(t, id, Completed)
 }
 
@@ -573,7 +574,7 @@ func TestParkedBatchThatOnlyHasToEndIsDueWithoutABudget(t *testing.T) {
 	for status, want := range map[Status]Status{Finalizing: Completed, Cancelling: StatusCancelled} {
 		t.Run(string(status), func(t *testing.T) {
 			g := startService(t)
-			g.set("k", Standing{Reason: Budget, ResetsAt: time.Now().Add(time.Hour).Truncate(time.Second), Caps: 1})
+			g.set("k", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: time.Now().Add(time.Hour).Truncate(time.Second), Caps: 1})
 			id := g.create(t, 1)
 			poll.Until(t, "the batch is parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 1 })
 			_, err := g.cluster.write(t, `DELETE FROM batch_lines`)

@@ -23,6 +23,7 @@ import (
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/form"
+	"basegate/proxy"
 )
 
 // appendSize is how much of an upload is appended and flushed at a time, in bytes.
@@ -42,7 +43,7 @@ const (
 // upload is a file as it arrives. Parts come in any order, so the bytes are stored before the purpose is known.
 type upload struct {
 	service *Service
-	call    *Call
+	call    *proxy.ExtensionCall
 	file    File
 	stored  bool
 	digest  []byte
@@ -52,7 +53,7 @@ type upload struct {
 }
 
 // uploadFile serves POST /v1/files.
-func (s *Service) uploadFile(c *Call) (err error) {
+func (s *Service) uploadFile(c *proxy.ExtensionCall) (err error) {
 	turn, err := s.acquireUpload(c.Request.Context(), c.Account)
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func (s *Service) uploadFile(c *Call) (err error) {
 		return err
 	}
 	kept = created
-	return c.sendJSON(f.toObject())
+	return sendJSON(c, f.toObject())
 }
 
 // newObjectName returns a random name.
@@ -213,12 +214,12 @@ func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
 				return err
 			}
 			digest.Write((*buffer)[:n])
-			f.lines += int64(bytes.Count((*buffer)[:n], []byte("\n")))
+			f.Lines += int64(bytes.Count((*buffer)[:n], []byte("\n")))
 			inLine = (*buffer)[n-1] != '\n'
 		}
 		if end {
 			if inLine {
-				f.lines++
+				f.Lines++
 			}
 			f.sha256 = digest.Sum(nil)
 			return nil
@@ -308,9 +309,9 @@ func (u *upload) check() error {
 }
 
 // keepFile inserts the file's row. If the client has sent the same request before, it returns the file of that one.
-func (s *Service) keepFile(c *Call, u *upload) (_ File, created bool, err error) {
+func (s *Service) keepFile(c *proxy.ExtensionCall, u *upload) (_ File, created bool, err error) {
 	ctx := c.Request.Context()
-	origin := c.origin(u.digest)
+	origin := originOf(c, u.digest)
 	earlier := ""
 	var f File
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {

@@ -19,6 +19,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
+	"basegate/proxy"
 )
 
 // createFor creates a batch of n lines of a key.
@@ -30,7 +31,7 @@ func (g *testGateway) createFor(t *testing.T, account, key string, n int) string
 }
 
 // awaitReason waits until a batch says that it waits for something.
-func (g *testGateway) awaitReason(t *testing.T, id string, reason Reason) (d *Details) {
+func (g *testGateway) awaitReason(t *testing.T, id string, reason proxy.WaitReason) (d *Details) {
 	t.Helper()
 	poll.Within(t, time.Minute, "the batch waits for "+string(reason), func() bool {
 		var err error
@@ -45,7 +46,7 @@ func TestWaitingBatchesAreRowsOnly(t *testing.T) {
 	const waiting = 30
 	g := startService(t)
 	resets := time.Now().Add(time.Hour).Truncate(time.Second)
-	g.set("spent", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	g.set("spent", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: resets, Caps: 1})
 	for range waiting {
 		g.createFor(t, "b", "spent", 1)
 	}
@@ -55,13 +56,13 @@ func TestWaitingBatchesAreRowsOnly(t *testing.T) {
 	all, err := g.Batches(t.Context(), waiting)
 	must(t, err)
 	for i := range all {
-		if w := all[i].WaitingFor; w == nil || w.Reason != Budget || w.ResetsAt == nil || *w.ResetsAt != resets.Unix() {
+		if w := all[i].WaitingFor; w == nil || w.Reason != proxy.WaitsForBudget || w.ResetsAt == nil || *w.ResetsAt != resets.Unix() {
 			t.Errorf("the command line says that a batch waits for %+v, want the budget until %d", w, resets.Unix())
 		}
 	}
 	g.await(t, g.create(t, 1), Completed) // of another account
 
-	g.set("spent", Standing{Caps: 2}) // the cap was raised
+	g.set("spent", proxy.Standing{Caps: 2}) // the cap was raised
 	poll.Within(t, time.Minute, "all batches have run", func() bool {
 		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE status = 'completed'`) == waiting+1
 	})
@@ -71,14 +72,14 @@ func TestWaitingBatchesAreRowsOnly(t *testing.T) {
 func TestWhatAParkedBatchWaitsForIsNotOverwritten(t *testing.T) {
 	g := startService(t)
 	resets := time.Now().Add(time.Hour).Truncate(time.Second)
-	g.set("k", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: resets, Caps: 1})
 	id := g.create(t, 1)
 	poll.Until(t, "the batch is parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 1 })
 	b := g.row(t, id)
 	must(t, g.write(t.Context(), func(ctx context.Context, tx database.Tx) error {
-		return setWait(ctx, tx, b.seq, waiting{reason: Capacity})
+		return setWait(ctx, tx, b.seq, waiting{Reason: proxy.WaitsForCapacity})
 	}))
-	if w := g.row(t, id).wait; w != (waiting{Budget, resets.Unix()}) {
+	if w := g.row(t, id).Wait; w != (waiting{proxy.WaitsForBudget, resets.Unix()}) {
 		t.Errorf("the row says that the batch waits for %+v, want the budget until %d", w, resets.Unix())
 	}
 }
@@ -105,21 +106,21 @@ func TestFewBatchesOfAnAccountAreInMemory(t *testing.T) {
 
 func TestBatchSaysThatItWaitsForItsKeyOrAccount(t *testing.T) {
 	g := startService(t)
-	g.set("k", Standing{Reason: Key})
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForKey})
 	id := g.create(t, 3)
-	if d := g.awaitReason(t, id, Key); d.Status != Validating {
+	if d := g.awaitReason(t, id, proxy.WaitsForKey); d.Status != Validating {
 		t.Errorf("the batch of a paused key is %s", d.Status)
 	}
-	g.set("k", Standing{Reason: Account})
-	g.awaitReason(t, id, Account)
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForAccount})
+	g.awaitReason(t, id, proxy.WaitsForAccount)
 	g.setCold(true)
-	g.set("k", Standing{})
+	g.set("k", proxy.Standing{})
 	poll.Until(t, "the batch is validated", func() bool { d, err := g.Batch(t.Context(), id); must(t, err); return d.Status == InProgress })
-	g.set("k", Standing{Reason: Key})
-	g.awaitReason(t, id, Key)
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForKey})
+	g.awaitReason(t, id, proxy.WaitsForKey)
 	poll.Within(t, time.Minute, "the batch is not in memory", func() bool { return g.jobCount() == 0 })
 	g.setCold(false)
-	g.set("k", Standing{})
+	g.set("k", proxy.Standing{})
 	g.checkResults(t, g.await(t, id, Completed), 3)
 }
 
@@ -127,12 +128,12 @@ func TestBatchSaysThatItWaitsForItsKeyOrAccount(t *testing.T) {
 func TestParkedBatchIsValidatedWithoutABudget(t *testing.T) {
 	g := startService(t)
 	resets := time.Now().Add(time.Hour).Truncate(time.Second)
-	g.set("k", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
-	g.awaitReason(t, g.create(t, 1), Budget)
-	g.set("k", Standing{Reason: Key, Caps: 1})
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: resets, Caps: 1})
+	g.awaitReason(t, g.create(t, 1), proxy.WaitsForBudget)
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForKey, Caps: 1})
 	id := g.create(t, 1)
 	poll.Until(t, "both are parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 2 })
-	g.set("k", Standing{Reason: Budget, ResetsAt: resets, Caps: 1})
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: resets, Caps: 1})
 	poll.Until(t, "the second is validated", func() bool { return g.row(t, id).Status == InProgress })
 }
 
@@ -143,11 +144,11 @@ func TestRevokedKeyEndsItsBatches(t *testing.T) {
 	g.Reload(settings)
 	defer g.hold(5)()
 	running, waiting := g.createFor(t, "a", "k", 20), g.createFor(t, "b", "spent", 3)
-	g.set("spent", Standing{Reason: Budget})
-	g.awaitReason(t, waiting, Budget)
+	g.set("spent", proxy.Standing{Reason: proxy.WaitsForBudget})
+	g.awaitReason(t, waiting, proxy.WaitsForBudget)
 	poll.Until(t, "the first results are recorded", func() bool { return g.cluster.number(t, `SELECT max(completed) FROM batches`) == 5 })
 	for _, key := range []string{"k", "spent"} {
-		g.set(key, Standing{Reason: Key, Revoked: true})
+		g.set(key, proxy.Standing{Reason: proxy.WaitsForKey, Revoked: true})
 	}
 	for id, unstarted := range map[string]int{running: 13, waiting: 3} {
 		d := g.await(t, id, StatusCancelled)
@@ -346,23 +347,23 @@ func TestCancelledValidationStops(t *testing.T) {
 // frugalCompleter has a model that does not run, and a budget that suffices for no line.
 type frugalCompleter struct {
 	mu       sync.Mutex
-	standing Standing
+	standing proxy.Standing
 	fits     bool
 	boots    int
 }
 
 var errNeverSent = errors.New("a line has a place though its model does not run")
 
-func (c *frugalCompleter) AcquirePlace(_ string, _ int, start bool) (Place, Reason) {
+func (c *frugalCompleter) AcquirePlace(_ string, _ int, start bool) (proxy.Place, proxy.WaitReason) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if start {
 		c.boots++
 	}
-	return nil, Model
+	return nil, proxy.WaitsForModel
 }
 
-func (c *frugalCompleter) Standing(string) Standing {
+func (c *frugalCompleter) Standing(string) proxy.Standing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.standing
@@ -374,16 +375,16 @@ func (*frugalCompleter) Checker(context.Context, string, string) (func(string, [
 	return func(string, []byte) (string, error) { return "m", nil }, nil
 }
 
-func (c *frugalCompleter) ServeLine(_ context.Context, l Line) Result {
+func (c *frugalCompleter) ServeLine(_ context.Context, l proxy.Line) proxy.LineResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case l.Place != nil:
 		panic(errNeverSent)
 	case c.fits:
-		return Result{State: Waits, Reason: Model, Release: func() {}}
+		return proxy.LineResult{State: proxy.LineWaits, Reason: proxy.WaitsForModel, Release: func() {}}
 	}
-	return Result{State: Waits, Reason: Budget, ResetsAt: time.Now().Add(24 * time.Hour), Release: func() {}}
+	return proxy.LineResult{State: proxy.LineWaits, Reason: proxy.WaitsForBudget, ResetsAt: time.Now().Add(24 * time.Hour), Release: func() {}}
 }
 
 // A batch that cannot run starts no model, however long it waits; one that can does.
@@ -391,13 +392,13 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 	databasetest.SkipPostgres(t, "its clock does not follow that of the test")
 	for _, c := range []struct {
 		name     string
-		standing Standing
-		reason   Reason
+		standing proxy.Standing
+		reason   proxy.WaitReason
 	}{
-		{"lines over the rest of the budget", Standing{}, Budget},
-		{"spent budget", Standing{Reason: Budget}, Budget},
-		{"paused key", Standing{Reason: Key}, Key},
-		{"disabled account", Standing{Reason: Account}, Account},
+		{"lines over the rest of the budget", proxy.Standing{}, proxy.WaitsForBudget},
+		{"spent budget", proxy.Standing{Reason: proxy.WaitsForBudget}, proxy.WaitsForBudget},
+		{"paused key", proxy.Standing{Reason: proxy.WaitsForKey}, proxy.WaitsForKey},
+		{"disabled account", proxy.Standing{Reason: proxy.WaitsForAccount}, proxy.WaitsForAccount},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -419,7 +420,7 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 				if completer.boots != 0 {
 					t.Errorf("the model was started %d times", completer.boots)
 				}
-				completer.standing, completer.fits = Standing{Caps: 1}, true
+				completer.standing, completer.fits = proxy.Standing{Caps: 1}, true
 				completer.mu.Unlock()
 				d, err := s.Batch(t.Context(), b.ID)
 				must(t, err)
@@ -434,7 +435,7 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 				completer.mu.Unlock()
 				d, err = s.Batch(t.Context(), b.ID)
 				must(t, err)
-				if d.WaitingFor == nil || d.WaitingFor.Reason != Model {
+				if d.WaitingFor == nil || d.WaitingFor.Reason != proxy.WaitsForModel {
 					t.Errorf("the batch waits for %+v, want the model", d.WaitingFor)
 				}
 			})
@@ -448,13 +449,13 @@ type twoModels struct {
 	free bool // the first has room too
 }
 
-func (m *twoModels) AcquirePlace(model string, _ int, _ bool) (Place, Reason) {
+func (m *twoModels) AcquirePlace(model string, _ int, _ bool) (proxy.Place, proxy.WaitReason) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if model == "full" && !m.free {
-		return nil, Capacity
+		return nil, proxy.WaitsForCapacity
 	}
-	return freePlace{}, Nothing
+	return freePlace{}, ""
 }
 
 func (*twoModels) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
@@ -466,8 +467,8 @@ func (*twoModels) Checker(context.Context, string, string) (func(string, []byte)
 	}, nil
 }
 
-func (*twoModels) ServeLine(context.Context, Line) Result {
-	return Result{RequestID: "r", Status: 200, Body: []byte(`{}`), Success: true, Release: func() {}}
+func (*twoModels) ServeLine(context.Context, proxy.Line) proxy.LineResult {
+	return proxy.LineResult{RequestID: "r", Status: 200, Body: []byte(`{}`), Release: func() {}}
 }
 
 // Batches that wait for one model do not keep those for another model out of memory for ever.

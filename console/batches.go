@@ -11,7 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"basegate/batch"
 	apierr "basegate/errors"
+	"basegate/proxy"
 )
 
 const (
@@ -30,7 +32,7 @@ type batchesPage struct {
 
 // batchRow is a batch with what its page shows beside it.
 type batchRow struct {
-	Batch
+	batch.Batch
 	KeyName string
 	Email   string    // of the account
 	Rate    float64   // lines a second; 0 if it is not known
@@ -38,34 +40,41 @@ type batchRow struct {
 }
 
 // batchTexts are the texts and the CSS classes of the states of a batch.
-var batchTexts = map[string]struct{ text, level string }{
-	"validating":  {"checking the file", "warn"},
-	"failed":      {"failed", "bad"},
-	"in_progress": {"running", ""},
-	"finalizing":  {"finishing", ""},
-	"completed":   {"completed", "good"},
-	"expired":     {"expired", "bad"},
-	"cancelling":  {"cancelling", "warn"},
-	"cancelled":   {"cancelled", "warn"},
+var batchTexts = map[batch.Status]struct{ text, level string }{
+	batch.Validating:      {"checking the file", "warn"},
+	batch.Failed:          {"failed", "bad"},
+	batch.InProgress:      {"running", ""},
+	batch.Finalizing:      {"finishing", ""},
+	batch.Completed:       {"completed", "good"},
+	batch.Expired:         {"expired", "bad"},
+	batch.Cancelling:      {"cancelling", "warn"},
+	batch.StatusCancelled: {"cancelled", "warn"},
 }
 
 // StatusText returns the status for the user.
-func (b *Batch) StatusText() string { return cmp.Or(batchTexts[b.Status].text, b.Status) }
+func (b *batchRow) StatusText() string { return cmp.Or(batchTexts[b.Status].text, string(b.Status)) }
 
 // Level returns the CSS class of the status.
-func (b *Batch) Level() string { return batchTexts[b.Status].level }
+func (b *batchRow) Level() string { return batchTexts[b.Status].level }
 
 // Running reports whether the batch has not ended.
-func (b *Batch) Running() bool { return b.EndedAt.IsZero() }
+func (b *batchRow) Running() bool { return b.EndedAt() == 0 }
+
+// EndedAt returns when the batch has ended; 0 if it has not.
+func (b *batchRow) EndedAt() int64 {
+	return cmp.Or(b.CompletedAt, b.FailedAt, b.ExpiredAt, b.CancelledAt)
+}
 
 // Cancellable reports whether the batch can be cancelled.
-func (b *Batch) Cancellable() bool { return b.Status == "validating" || b.Status == "in_progress" }
+func (b *batchRow) Cancellable() bool {
+	return b.Status == batch.Validating || b.Status == batch.InProgress
+}
 
 // Done returns how many lines have a result.
-func (b *Batch) Done() int64 { return b.Completed + b.Failed }
+func (b *batchRow) Done() int64 { return b.Completed + b.Failed }
 
 // Percent returns the share of lines that have a result.
-func (b *Batch) Percent() float64 {
+func (b *batchRow) Percent() float64 {
 	if b.Total == 0 {
 		return 0
 	}
@@ -73,28 +82,32 @@ func (b *Batch) Percent() float64 {
 }
 
 // Waiting says what the batch waits for; empty if it does not wait.
-func (b *Batch) Waiting() string {
-	switch b.WaitingFor {
-	case "":
+func (b *batchRow) Waiting() string { return waitingText(&b.Batch) }
+
+func waitingText(b *batch.Batch) string {
+	w := b.WaitsFor()
+	if w == nil {
 		return ""
-	case "budget":
+	}
+	switch w.Reason {
+	case proxy.WaitsForBudget:
 		return "Waiting for budget: a budget of the key or the account is used up."
-	case "key":
+	case proxy.WaitsForKey:
 		return "Waiting for the key, which is paused or expired."
-	case "account":
+	case proxy.WaitsForAccount:
 		return "Waiting for the account, which is disabled or not approved."
-	case "model":
+	case proxy.WaitsForModel:
 		return "Waiting for the model to start."
-	case "capacity":
+	case proxy.WaitsForCapacity:
 		return "Waiting for room: live requests come first."
-	case "window":
+	case proxy.WaitsForWindow:
 		return "Waiting for a warm window of the model: batches do not start it."
 	}
-	return "Waiting for " + b.WaitingFor + "."
+	return "Waiting for " + string(w.Reason) + "."
 }
 
 // Late reports whether the batch is estimated to expire before its end.
-func (b *batchRow) Late() bool { return b.Ends.After(b.ExpiresAt) }
+func (b *batchRow) Late() bool { return b.Ends.After(time.Unix(b.ExpiresAt, 0)) }
 
 // RateText returns the rate with its unit: 0.2, 12.3 or 1,240 lines/s.
 func (b *batchRow) RateText() string {
@@ -110,10 +123,10 @@ func (b *batchRow) RateText() string {
 }
 
 // batchRow adds the rate and the estimated end to a batch.
-func (c *Console) batchRow(b Batch) batchRow {
+func (c *Console) batchRow(b batch.Batch) batchRow {
 	row, now := batchRow{Batch: b}, c.clock()
 	row.Rate = c.rates.observe(&b, now)
-	if left := b.Total - b.Done(); row.Rate > 0 && b.WaitingFor == "" && left > 0 {
+	if left := b.Total - row.Done(); row.Rate > 0 && b.WaitsFor() == nil && left > 0 {
 		row.Ends = now.Add(time.Duration(min(float64(left)/row.Rate, 1e8) * float64(time.Second)))
 	}
 	return row
@@ -133,14 +146,15 @@ func (c *Console) batchesPage(r *request) error {
 
 // listBatches returns a page of the batches of an account, or of all if it is empty.
 func (c *Console) listBatches(r *request, account, path string) (*batchesPage, error) {
-	batches, more, err := c.batches.Batches(r.ctx(), account, r.query("after"), batchesOfOnePage)
+	batches, more, err := c.batches.BatchesOf(r.ctx(), account, r.query("after"), batchesOfOnePage)
 	if err != nil {
 		return nil, c.batchProblem(r, err)
 	}
 	page := &batchesPage{Newer: r.query("after") != "", First: path}
 	for _, b := range batches {
-		page.Batches = append(page.Batches, c.batchRow(b))
-		page.Running = page.Running || b.Running()
+		row := c.batchRow(b)
+		page.Batches = append(page.Batches, row)
+		page.Running = page.Running || row.Running()
 	}
 	if more {
 		page.Older = path + "?after=" + url.QueryEscape(batches[len(batches)-1].ID)
@@ -151,19 +165,20 @@ func (c *Console) listBatches(r *request, account, path string) (*batchesPage, e
 // batchPage is the data of a batch's page.
 type batchPage struct {
 	batchRow
-	InputName string        // empty if the file has been deleted
-	Failures  []LineProblem // the first lines of the error file
-	HasOutput bool          // its files still exist
+	InputName string             // empty if the file has been deleted
+	Problems  []wrongLine        // of its validation
+	Failures  []batch.FailedLine // the first lines of the error file
+	HasOutput bool               // its files still exist
 	HasErrors bool
 	Now       time.Time
 }
 
 func (c *Console) batchPage(r *request) error {
-	b, err := c.batches.Batch(r.ctx(), r.account.ID, r.param("batch"))
+	b, wrong, err := c.batches.BatchOf(r.ctx(), r.account.ID, r.param("batch"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	page := &batchPage{batchRow: c.batchRow(b), Now: c.clock()}
+	page := &batchPage{batchRow: c.batchRow(b), Problems: wrongLines(wrong), Now: c.clock()}
 	page.KeyName = c.keyName(b.Key)
 	input, _, err := c.findFile(r, b.InputFile)
 	if err == nil {
@@ -183,11 +198,11 @@ func (c *Console) batchPage(r *request) error {
 }
 
 // findFile returns a file of the user. It returns false if there is none.
-func (c *Console) findFile(r *request, id string) (f StoredFile, found bool, err error) {
+func (c *Console) findFile(r *request, id string) (f batch.AccountFile, found bool, err error) {
 	if id == "" {
 		return f, false, nil
 	}
-	f, err = c.batches.File(r.ctx(), r.account.ID, id)
+	f, err = c.batches.FileOf(r.ctx(), r.account.ID, id)
 	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Code == apierr.NotFound {
 		return f, false, nil
 	}
@@ -195,7 +210,7 @@ func (c *Console) findFile(r *request, id string) (f StoredFile, found bool, err
 }
 
 func (c *Console) cancelBatch(r *request) error {
-	if err := c.batches.CancelBatch(r.ctx(), r.account.ID, r.param("batch")); err != nil {
+	if err := c.batches.CancelOf(r.ctx(), r.account.ID, r.param("batch")); err != nil {
 		return c.batchProblem(r, err)
 	}
 	return c.redirectDone(r, "/batches/"+r.param("batch"), "Batch cancelled. Lines that are running end within a minute.")
@@ -218,7 +233,7 @@ func (c *Console) adminBatchesPage(r *request) error {
 }
 
 func (c *Console) adminCancelBatch(r *request) error {
-	if err := c.batches.CancelBatch(r.ctx(), "", r.param("batch")); err != nil {
+	if err := c.batches.CancelOf(r.ctx(), "", r.param("batch")); err != nil {
 		return c.batchProblem(r, err)
 	}
 	return c.redirectDone(r, "/admin/batches", "Batch cancelled. Lines that are running end within a minute.")
@@ -233,16 +248,16 @@ type batchHint struct {
 }
 
 func (c *Console) batchHint(r *request) (h batchHint, err error) {
-	batches, err := c.batches.UnfinishedBatches(r.ctx(), r.account.ID)
+	batches, err := c.batches.UnfinishedOf(r.ctx(), r.account.ID)
 	if err != nil {
 		return batchHint{}, c.batchProblem(r, err)
 	}
 	h.Count = len(batches)
 	for i := range batches {
 		b := &batches[i]
-		h.Done, h.Total = h.Done+b.Done(), h.Total+b.Total
+		h.Done, h.Total = h.Done+b.Completed+b.Failed, h.Total+b.Total
 		if len(batches) == 1 {
-			h.Only, h.Waiting = b.ID, b.Waiting()
+			h.Only, h.Waiting = b.ID, waitingText(b)
 		}
 	}
 	return h, nil
@@ -267,10 +282,10 @@ type rateSample struct {
 
 // observe returns how many lines of a batch end in a second: since the oldest sample of the last minute, or since the batch
 // has begun.
-func (s *batchRates) observe(b *Batch, now time.Time) float64 {
+func (s *batchRates) observe(b *batch.Batch, now time.Time) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b.Status != "in_progress" {
+	if b.Status != batch.InProgress {
 		delete(s.samples, b.ID)
 		return 0
 	}
@@ -281,36 +296,50 @@ func (s *batchRates) observe(b *Batch, now time.Time) float64 {
 	for len(samples) > 0 && now.Sub(samples[0].time) > rateSpan {
 		samples = samples[1:]
 	}
-	base := rateSample{time: b.StartedAt}
+	done, base := b.Completed+b.Failed, rateSample{time: time.Unix(b.InProgressAt, 0)}
 	if len(samples) > 0 && now.Sub(samples[0].time) >= 2*rateSpacing {
 		base = samples[0]
 	}
 	if len(samples) == 0 || now.Sub(samples[len(samples)-1].time) >= rateSpacing {
-		samples = append(samples, rateSample{now, b.Done()})
+		samples = append(samples, rateSample{now, done})
 	}
 	s.samples[b.ID] = samples
 	passed := now.Sub(base.time).Seconds()
-	if passed <= 0 || b.StartedAt.IsZero() {
+	if passed <= 0 || b.InProgressAt == 0 {
 		return 0
 	}
-	return float64(b.Done()-base.done) / max(passed, 1)
+	return float64(done-base.done) / max(passed, 1)
 }
 
 // fieldName matches the names of the API's fields. Other names of a body may be any text.
 var fieldName = regexp.MustCompile(`^[a-z][a-z0-9_.\[\]]{0,39}$`)
 
-// Field returns the field that a problem is about; empty if its name is not like those of the API.
-func (p LineProblem) Field() string {
-	if !fieldName.MatchString(p.Param) {
-		return ""
-	}
-	return p.Param
+// wrongLine is a wrong line of an input file as pages show it: they quote nothing of it.
+type wrongLine struct {
+	Line  int64  `json:"line"` // from 1; 0 if the problem is that of the whole file
+	Code  string `json:"code"`
+	Field string `json:"field"`
+	Text  string `json:"text"`
 }
 
-// Text returns the message without what it quotes of the line.
-func (p LineProblem) Text() string {
-	text := withoutQuotes(p.Message)
-	if text == "" || p.Param != "" && strings.HasPrefix(text, p.Param) { // a field's name stays as it is
+func wrongLines(errs []batch.LineError) []wrongLine {
+	lines := make([]wrongLine, len(errs))
+	for i, e := range errs {
+		lines[i] = wrongLine{Code: e.Code, Text: problemText(e)}
+		if e.Line != nil {
+			lines[i].Line = *e.Line
+		}
+		if e.Param != nil && fieldName.MatchString(*e.Param) { // not one that the line has made up
+			lines[i].Field = *e.Param
+		}
+	}
+	return lines
+}
+
+// problemText returns the message without what it quotes of the line.
+func problemText(e batch.LineError) string {
+	text := withoutQuotes(e.Message)
+	if text == "" || e.Param != nil && strings.HasPrefix(text, *e.Param) { // a field's name stays as it is
 		return text
 	}
 	return strings.ToUpper(text[:1]) + text[1:]

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/batch"
 	apierr "basegate/errors"
 )
 
@@ -25,14 +26,15 @@ func TestProblemsOfLinesQuoteNothingOfTheLine(t *testing.T) {
 		`no model "private" here; available: llama-8b, trinity-base`:                                       `No model “…” here; available: llama-8b, trinity-base`,
 		`the name "a" private "b" stands twice in one object; send it once`:                                `The name “…” stands twice in one object; send it once`,
 	} {
-		if got := (LineProblem{Message: message, Param: "temperature"}).Text(); got != want {
+		param := "temperature"
+		if got := wrongLines([]batch.LineError{{Message: message, Param: &param}})[0].Text; got != want {
 			t.Errorf("%s\ngot  %s\nwant %s", message, got, want)
 		}
 	}
 	for param, want := range map[string]string{
 		"max_tokens": "max_tokens", "stream_options.include_usage": "stream_options.include_usage", "a private prompt": "", "": "",
 	} {
-		if got := (LineProblem{Param: param}).Field(); got != want {
+		if got := wrongLines([]batch.LineError{{Param: &param}})[0].Field; got != want {
 			t.Errorf("param %q: got %q, want %q", param, got, want)
 		}
 	}
@@ -62,7 +64,7 @@ func FuzzProblemsOfLinesQuoteNothingOfTheLine(f *testing.F) {
 func TestRateIsThatOfTheLastMinute(t *testing.T) {
 	var rates batchRates
 	start := time.Unix(1_700_000_000, 0)
-	b := &Batch{ID: "batch_1", Status: "in_progress", StartedAt: start, Total: 1000}
+	b := &batch.Batch{ID: "batch_1", Status: batch.InProgress, InProgressAt: start.Unix(), Total: 1000}
 	for _, step := range []struct {
 		after time.Duration
 		done  int64
@@ -79,7 +81,7 @@ func TestRateIsThatOfTheLastMinute(t *testing.T) {
 			t.Errorf("after %v with %d lines: got %v lines/s, want %v", step.after, step.done, got, step.want)
 		}
 	}
-	b.Status = "completed"
+	b.Status = batch.Completed
 	if got := rates.observe(b, start.Add(time.Hour)); got != 0 || len(rates.samples) != 0 {
 		t.Errorf("a batch that has ended: got %v lines/s and %d with samples, want none", got, len(rates.samples))
 	}
@@ -88,19 +90,19 @@ func TestRateIsThatOfTheLastMinute(t *testing.T) {
 func TestEstimatedEndBehindTheDeadlineIsMarked(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	c := &Console{clock: func() time.Time { return now }}
-	b := Batch{
-		ID: "batch_1", Status: "in_progress", Total: 1000, Completed: 90, Failed: 10,
-		StartedAt: now.Add(-100 * time.Second), ExpiresAt: now.Add(time.Hour),
+	b := batch.Batch{
+		ID: "batch_1", Status: batch.InProgress, Total: 1000, Completed: 90, Failed: 10,
+		InProgressAt: now.Add(-100 * time.Second).Unix(), ExpiresAt: now.Add(time.Hour).Unix(),
 	}
 	row := c.batchRow(b)
 	if want := now.Add(900 * time.Second); !row.Ends.Equal(want) || row.Late() || row.RateText() != "1.0 lines/s" {
 		t.Errorf("got %v, late %v, %s, want %v in time at 1.0 lines/s", row.Ends, row.Late(), row.RateText(), want)
 	}
-	b.ExpiresAt = now.Add(time.Minute)
+	b.ExpiresAt = now.Add(time.Minute).Unix()
 	if row = c.batchRow(b); !row.Late() {
 		t.Error("an end after the deadline is not marked")
 	}
-	b.WaitingFor = "budget"
+	b.Wait.Reason = "budget"
 	if row = c.batchRow(b); !row.Ends.IsZero() {
 		t.Errorf("a batch that waits: got the end %v, want none", row.Ends)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/batch"
 	"basegate/budget/admission"
 	"basegate/budget/cluster"
 	"basegate/budget/usage"
@@ -63,7 +64,7 @@ type Deps struct {
 	Warm      Warmer          // nil if models cannot be started from the console
 	Notices   func() []string // returns what administrators should know; nil if there is nothing
 	Completer Completer
-	Batches   BatchService
+	Batches   *batch.Service
 	Gateways  func(ctx context.Context) ([]cluster.Gateway, error) // lists those on the database; nil if there is only this one
 	Turns     map[string]*admission.Turns                          // for which accounts wait, by the work
 }
@@ -86,7 +87,7 @@ type Console struct {
 	warm        Warmer
 	notices     func() []string
 	completer   Completer
-	batches     BatchService
+	batches     *batch.Service
 	gateways    func(context.Context) ([]cluster.Gateway, error)
 	turns       map[string]*admission.Turns
 	rates       batchRates

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/batch"
 	apierr "basegate/errors"
 	"basegate/identity"
 	"basegate/internal/form"
@@ -31,18 +32,19 @@ const (
 type filesPage struct {
 	Files    []fileRow
 	Used     int64 // bytes of all files
-	Limits   BatchLimits
+	Limits   batch.Settings
+	Choices  []string       // endpoints
 	Keys     []identity.Key // that can pay
 	Newer    bool           // this is not the first page
 	Older    string         // URL of the next page; empty if there is none
 	Problem  *problem       // why a file was not stored; nil if none was sent
-	Wrong    []LineProblem  // of the file that was sent
+	Wrong    []wrongLine    // of the file that was sent
 	MaxWrong int
 }
 
 // fileRow is a file of a table.
 type fileRow struct {
-	StoredFile
+	batch.AccountFile
 	KeyName string
 }
 
@@ -69,8 +71,8 @@ func (c *Console) filesPage(r *request) error { return c.showFiles(r, http.Statu
 
 // showFiles renders the page of files.
 func (c *Console) showFiles(r *request, status int, page filesPage) error {
-	page.Limits, page.MaxWrong = c.batches.Limits(), maxProblems
-	files, more, err := c.batches.Files(r.ctx(), r.account.ID, r.query("after"), filesOfOnePage)
+	page.Limits, page.Choices, page.MaxWrong = c.batches.Limits(), c.batches.Endpoints(), maxProblems
+	files, more, err := c.batches.FilesOf(r.ctx(), r.account.ID, r.query("after"), filesOfOnePage)
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
@@ -124,16 +126,8 @@ func (c *Console) uploadFile(r *request) error {
 	return c.redirectDone(r, "/files/"+f.ID, storedMessage(f))
 }
 
-func storedMessage(f StoredFile) string {
+func storedMessage(f batch.File) string {
 	return fmt.Sprintf("%s stored: %s, no errors.", f.Name, formatCount(int(f.Lines), "line", "lines"))
-}
-
-// wrongLineJSON is a LineProblem as scripts receive it.
-type wrongLineJSON struct {
-	Line  int64  `json:"line"`
-	Code  string `json:"code"`
-	Field string `json:"field"`
-	Text  string `json:"text"`
 }
 
 // uploadFileByScript is uploadFile for the page's script, which shows the progress and then the file's page.
@@ -143,69 +137,66 @@ func (c *Console) uploadFileByScript(r *request) error {
 		return err
 	}
 	if len(wrong) > 0 {
-		lines := make([]wrongLineJSON, len(wrong))
-		for i, p := range wrong {
-			lines[i] = wrongLineJSON{p.Line, p.Code, p.Field(), p.Text()}
-		}
-		return r.sendJSON(http.StatusUnprocessableEntity, map[string]any{"lines": lines})
+		return r.sendJSON(http.StatusUnprocessableEntity, map[string]any{"lines": wrong})
 	}
 	page := "/files/" + f.ID
 	if err := c.setSealedCookie(r, "done", page, storedMessage(f), messageLife); err != nil {
 		return err
 	}
-	return r.sendJSON(http.StatusCreated, map[string]any{"id": f.ID, "page": page, "lines": []wrongLineJSON{}})
+	return r.sendJSON(http.StatusCreated, map[string]any{"id": f.ID, "page": page, "lines": []wrongLine{}})
 }
 
 // receiveFile reads the form of an upload as it arrives: the fields, and then the file. Its body has no limit but those of
 // files.
-func (c *Console) receiveFile(r *request) (f StoredFile, wrong []LineProblem, err error) {
+func (c *Console) receiveFile(r *request) (f batch.File, wrong []wrongLine, err error) {
 	r.body.Unlimited = true
 	defer func() { r.endUpload(err != nil || len(wrong) > 0) }()
 	fieldsOf, err := form.NewReader(r.Request().Header.Get("Content-Type"), r.body)
 	if err != nil {
-		return StoredFile{}, nil, errUnreadable
+		return batch.File{}, nil, errUnreadable
 	}
-	fields := map[string]string{"endpoint": c.batches.Limits().Endpoints[0]}
+	fields := map[string]string{"endpoint": c.batches.Endpoints()[0]}
 	for range 10 {
 		part, err := fieldsOf.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return StoredFile{}, nil, c.batchProblem(r, err)
+			return batch.File{}, nil, c.batchProblem(r, err)
 		}
 		if name := part.FormName(); name != "file" {
 			value, err := io.ReadAll(io.LimitReader(part, maxUploadField)) //nolint:forbidigo // bounded
 			if err != nil {
-				return StoredFile{}, nil, c.batchProblem(r, err)
+				return batch.File{}, nil, c.batchProblem(r, err)
 			}
 			fields[name] = string(value)
 			continue
 		}
 		return c.storeFile(r, part.FileName(), fieldsOf.Last(part), fields)
 	}
-	return StoredFile{}, nil, invalid("Choose a file.").on("file")
+	return batch.File{}, nil, invalid("Choose a file.").on("file")
 }
 
 // storeFile stores the file of a form, whose other fields are known.
 func (c *Console) storeFile(r *request, name string, content io.Reader, fields map[string]string) (
-	f StoredFile, wrong []LineProblem, err error,
+	f batch.File, wrong []wrongLine, err error,
 ) {
 	if name == "" {
-		return StoredFile{}, nil, invalid("Choose a file.").on("file")
+		return batch.File{}, nil, invalid("Choose a file.").on("file")
 	}
 	key, err := c.payingKey(r.ctx(), r.account.ID, fields["key"])
 	if err != nil {
-		return StoredFile{}, nil, err
+		return batch.File{}, nil, err
 	}
-	if !slices.Contains(c.batches.Limits().Endpoints, fields["endpoint"]) {
-		return StoredFile{}, nil, invalid("Choose an endpoint.").on("endpoint")
+	if !slices.Contains(c.batches.Endpoints(), fields["endpoint"]) {
+		return batch.File{}, nil, invalid("Choose an endpoint.").on("endpoint")
 	}
-	n := NewFile{Account: r.account.ID, Key: key, Name: name, Endpoint: fields["endpoint"]}
-	if f, wrong, err = c.batches.StoreFile(r.ctx(), n, content); err != nil {
-		return StoredFile{}, nil, c.batchProblem(r, err)
+	upload := batch.Upload{Account: r.account.ID, Key: key, Name: name, Endpoint: fields["endpoint"]}
+	f, errs, err := c.batches.StoreChecked(r.ctx(), upload, content)
+	if err != nil {
+		return batch.File{}, nil, c.batchProblem(r, err)
 	}
-	return f, wrong, nil
+	return f, wrongLines(errs), nil
 }
 
 const (
@@ -228,7 +219,8 @@ func (r *request) endUpload(refused bool) {
 // filePage is the data of a file's page.
 type filePage struct {
 	fileRow
-	Limits   BatchLimits
+	Windows  []string
+	Choices  []string       // endpoints
 	Keys     []identity.Key // that can pay
 	Key      string         // in the form
 	Window   string         // in the form
@@ -246,7 +238,7 @@ func (c *Console) filePage(r *request) error {
 
 // showFile renders the page of the file in the path.
 func (c *Console) showFile(r *request, status int, page filePage) error {
-	f, err := c.batches.File(r.ctx(), r.account.ID, r.param("file"))
+	f, err := c.batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
@@ -254,7 +246,7 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 		return err
 	}
 	page.fileRow = fileRow{f, c.keyName(f.Key)}
-	page.Limits = c.batches.Limits()
+	page.Windows, page.Choices = batch.Windows(), c.batches.Endpoints()
 	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
 	return c.renderStatus(r, status, "file", f.Name, &page)
 }
@@ -262,16 +254,16 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 // runFile creates a batch of the file in the path.
 func (c *Console) runFile(r *request) error {
 	page := filePage{Key: r.field("key"), Window: r.field("window"), Endpoint: r.field("endpoint"), Once: r.field("once")}
-	f, err := c.batches.File(r.ctx(), r.account.ID, r.param("file"))
+	f, err := c.batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
 	key, err := c.payingKey(r.ctx(), r.account.ID, page.Key)
 	var id string
 	if err == nil {
-		id, err = c.batches.CreateBatch(r.ctx(), NewBatch{
-			Account: r.account.ID, Key: key, File: f.ID, Window: page.Window, Once: cmp.Or(page.Once, rand.Text()),
-			Endpoint: cmp.Or(page.Endpoint, c.batches.Limits().Endpoints[0]),
+		id, err = c.batches.CreateOf(r.ctx(), batch.Order{
+			Account: r.account.ID, Key: key, InputFile: f.ID, Window: page.Window, Once: cmp.Or(page.Once, rand.Text()),
+			Endpoint: cmp.Or(page.Endpoint, c.batches.Endpoints()[0]),
 		})
 		err = c.batchProblem(r, err)
 	}
@@ -287,7 +279,7 @@ func (c *Console) runFile(r *request) error {
 
 // downloadFile sends a file.
 func (c *Console) downloadFile(r *request) error {
-	f, err := c.batches.File(r.ctx(), r.account.ID, r.param("file"))
+	f, err := c.batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
@@ -302,7 +294,7 @@ func (c *Console) downloadFile(r *request) error {
 		header.Set("Connection", "close") // net/http does not take back the deadline of the last write
 	}
 	w := &patientResponse{r.Response(), patientWriter{to: r.Response(), control: http.NewResponseController(r.Response()), patience: c.patience}}
-	if err := c.batches.ServeFile(w, r.Request(), r.account.ID, f.ID); err != nil {
+	if err := c.batches.ServeContent(w, r.Request(), r.account.ID, f.ID); err != nil {
 		header.Del("Content-Disposition")
 		header.Del("Connection")
 		return c.batchProblem(r, err)
@@ -320,9 +312,9 @@ type patientResponse struct {
 func (w *patientResponse) Write(p []byte) (int, error) { return w.body.Write(p) }
 
 func (c *Console) deleteFile(r *request) error {
-	f, err := c.batches.File(r.ctx(), r.account.ID, r.param("file"))
+	f, err := c.batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	if err == nil {
-		err = c.batches.DeleteFile(r.ctx(), r.account.ID, f.ID)
+		err = c.batches.DeleteOf(r.ctx(), r.account.ID, f.ID)
 	}
 	if err != nil {
 		return c.batchProblem(r, err)

@@ -25,6 +25,7 @@ func templateFunctions(a assets) template.FuncMap {
 		"rate":     formatRate,
 		"date":     func(t time.Time) string { return t.UTC().Format("2 Jan 2006") },
 		"datetime": func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04:05") + " UTC" },
+		"unix":     func(seconds int64) time.Time { return time.Unix(seconds, 0) },
 		"window":   formatWindow,
 		"rfc3339":  func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	}

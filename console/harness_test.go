@@ -3,7 +3,6 @@ package console_test
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -114,7 +113,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
 		Ledger: s.ledger, Usage: sums, Fleet: s.fleet, History: s.history, DB: db, Prompts: s.prompts,
 		Feedback: func(notify.Feedback) {}, Log: zap.NewNop(),
-		Completer: unauthorizedCompleter{}, Batches: noBatches{},
+		Completer: unauthorizedCompleter{}, Batches: batch.New(db, storage.None{}, noLines{}, batch.Settings{MaxFileBytes: 1 << 20, MaxLineBytes: 1 << 20}, zap.NewNop()),
 	}
 	for _, c := range change {
 		c(&settings, &deps)
@@ -281,52 +280,12 @@ func (unauthorizedCompleter) ServeOnBehalfOf(_, _ string, w http.ResponseWriter,
 	w.WriteHeader(http.StatusUnauthorized)
 }
 
-// noBatches has no file and no batch, and stores none. Those of package batch are tested with the gateway.
-type noBatches struct{}
+// noLines accepts every key for the lines of a batch, and no line.
+type noLines struct{ batch.Completer }
 
-var errNoSuchFile = apierr.NoSuchObject("file", "any")
-
-func (noBatches) Limits() console.BatchLimits {
-	return console.BatchLimits{MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, Windows: []string{"24h"}, Endpoints: []string{"/v1/completions"}}
+func (noLines) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
+	return func(string, []byte) (string, error) { return "", apierr.UnknownField("any", "") }, nil
 }
-
-func (noBatches) Files(context.Context, string, string, int) ([]console.StoredFile, bool, error) {
-	return nil, false, nil
-}
-
-func (noBatches) File(context.Context, string, string) (console.StoredFile, error) {
-	return console.StoredFile{}, errNoSuchFile
-}
-func (noBatches) StoredBytes(context.Context, string) (int64, error) { return 0, nil }
-
-func (noBatches) StoreFile(_ context.Context, _ console.NewFile, from io.Reader) (console.StoredFile, []console.LineProblem, error) {
-	_, err := io.Copy(io.Discard, from)
-	return console.StoredFile{}, nil, errors.Join(apierr.StorageQuota(1<<20, 1<<20), err)
-}
-
-func (noBatches) ServeFile(http.ResponseWriter, *http.Request, string, string) error {
-	return errNoSuchFile
-}
-func (noBatches) DeleteFile(context.Context, string, string) error { return errNoSuchFile }
-
-func (noBatches) Batches(context.Context, string, string, int) ([]console.Batch, bool, error) {
-	return nil, false, nil
-}
-
-func (noBatches) UnfinishedBatches(context.Context, string) ([]console.Batch, error) { return nil, nil }
-
-func (noBatches) Batch(context.Context, string, string) (console.Batch, error) {
-	return console.Batch{}, errNoSuchFile
-}
-
-func (noBatches) FailedLines(context.Context, string, string, int) ([]console.LineProblem, error) {
-	return nil, errNoSuchFile
-}
-
-func (noBatches) CreateBatch(context.Context, console.NewBatch) (string, error) {
-	return "", errNoSuchFile
-}
-func (noBatches) CancelBatch(context.Context, string, string) error { return errNoSuchFile }
 
 func must(t *testing.T, err error) {
 	t.Helper()

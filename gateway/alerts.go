@@ -108,7 +108,7 @@ func (g *Gateway) onBudgetAlarm(a budget.Alarm) {
 func (g *Gateway) onBatchEnd(b batch.Batch) {
 	g.notifier.Notify(notify.Notice{
 		Kind: "batch_ended", Text: fmt.Sprintf("the batch %s is %s", b.ID, b.Status), Subject: b.ID,
-		Detail: fmt.Sprintf("%d of %d lines completed, %d failed", b.Done, b.Total, b.Failures),
+		Detail: fmt.Sprintf("%d of %d lines completed, %d failed", b.Completed, b.Total, b.Failed),
 		Complete: func(_ context.Context, n *notify.Notice) {
 			g.nameOwner(n, history.Event{AccountID: b.Account, KeyID: b.Key})
 		},

@@ -168,7 +168,7 @@ func (g *Gateway) newConsole(store *identity.Store) *console.Console {
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts,
 		Feedback: g.notifier.Feedback, Mail: g.mailer, Log: g.log.Named("console"), Warm: g.warm, Notices: g.notices,
-		Completer: g.proxy, Batches: consoleBatches{g.batches}, Gateways: g.gatewayLister(), Turns: g.turns(),
+		Completer: g.proxy, Batches: g.batches, Gateways: g.gatewayLister(), Turns: g.turns(),
 	})
 }
 
@@ -179,7 +179,7 @@ func (g *Gateway) newBatches() error {
 		return err
 	}
 	g.onStop("files", func(context.Context) error { return files.Close() })
-	g.batches = batch.New(g.db, files, completer{g.proxy, g.keys}, batchSettings(g.config), g.log.Named("batch"))
+	g.batches = batch.New(g.db, files, g.proxy, batchSettings(g.config), g.log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
 	g.shareBatches()
 	g.registry.MustRegister(batch.NewCollector(g.batches))

@@ -25,7 +25,7 @@ func (g *Gateway) publicHandler() http.Handler {
 	})
 	g.proxy.Mount(e)
 	if keepsFiles(g.booted) {
-		g.proxy.Extend(e, extensions(g.batches))
+		g.proxy.Extend(e, g.batches.Routes())
 	}
 	g.mountReceipts(e)
 	g.console.Mount(e)

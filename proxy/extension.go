@@ -18,8 +18,8 @@ import (
 // errors and the log line. Its path may have parameters, as echo has them.
 type Extension struct {
 	Method, Path string
-	ReadsBody    bool                      // Serve reads the body; that of another route is discarded before
-	Serve        func(ExtensionCall) error // its errors are rendered as those of the API
+	ReadsBody    bool                       // Serve reads the body; that of another route is discarded before
+	Serve        func(*ExtensionCall) error // its errors are rendered as those of the API
 }
 
 // ExtensionCall is one authenticated request of an Extension.
@@ -72,7 +72,7 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 	}
 	arriving := x.r.Body
 	x.r.Body = extensionBody{arriving, body, upload}
-	err = extension.Serve(ExtensionCall{
+	err = extension.Serve(&ExtensionCall{
 		Response: &extensionResponse{x.w, s, x}, Request: x.r,
 		Account: x.caller.identity.AccountID, Key: x.caller.identity.KeyID, Param: c.Param,
 	})

@@ -27,9 +27,12 @@ type Line struct {
 	Endpoint     string // its path
 	Body         []byte
 	Deadline     time.Time            // of the batch
-	Place        *fleet.Place         // where it runs, unless its prefix belongs elsewhere; the caller releases it. nil: the line only asks
+	Place        Place                // of AcquirePlace; the caller releases it. nil: the line only asks what it would wait for
 	Memory       admission.Allocation // of the key; holds Body. ServeLine takes it over
 }
+
+// Place is the permission to run one line at a backend, beside its live requests.
+type Place interface{ Release() }
 
 // priority returns the line's priority at a backend that schedules by it: the deadline in seconds since 1970. The
 // lowest is served first, so live requests, whose priority is 0, come before all lines.
@@ -55,6 +58,7 @@ const (
 	WaitsForCapacity WaitReason = "capacity"
 	WaitsForKey      WaitReason = "key"     // paused or expired
 	WaitsForAccount  WaitReason = "account" // disabled, or not approved yet
+	WaitsForWindow   WaitReason = "window"  // of a model that batches do not start
 )
 
 // LineResult is the result of a line.
@@ -81,6 +85,7 @@ type LineResult struct {
 // line is the state of an exchange that serves a line of a batch.
 type line struct {
 	Line
+	place      *fleet.Place // where it runs, unless its prefix belongs elsewhere; nil if it has none
 	settlement budget.Settlement
 }
 
@@ -120,7 +125,8 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	x := s.newExchange(w, r)
 	x.memory = l.Memory
 	x.caller.onBehalfOf = &principal{account: l.Account, key: l.Key}
-	x.caller.line = &line{Line: l}
+	place, _ := l.Place.(*fleet.Place)
+	x.caller.line = &line{Line: l, place: place}
 	x.delivery.bodyRead = true
 	err = s.recoverPanic(x, func() error { return s.line(x) })
 	if waiting, ok := errors.AsType[*lineWaitsError](err); ok {
@@ -158,7 +164,7 @@ func (s *Server) line(x *exchange) error {
 	if err := s.refuseKiller(x); err != nil {
 		return err
 	}
-	if x.caller.line.Place == nil {
+	if x.caller.line.place == nil {
 		return s.askBudget(x)
 	}
 	if err := x.usePlace(); err != nil {
@@ -185,7 +191,7 @@ func (s *Server) readLine(x *exchange) error {
 		}
 		return err
 	}
-	if _, known := s.fleet.Model(x.request.Model); !known && x.caller.line.Place == nil {
+	if _, known := s.fleet.Model(x.request.Model); !known && x.caller.line.place == nil {
 		return &lineWaitsError{reason: WaitsForModel} // until it is configured again
 	}
 	var err error
@@ -212,8 +218,8 @@ var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the line
 
 // usePlace moves the line's place to where the line's prefix belongs, if there is room, and limits its attempts to it.
 func (x *exchange) usePlace() error {
-	x.caller.line.Place.Prefer(x.promptPrefix(), x.routing())
-	b := x.caller.line.Place.Backend
+	x.caller.line.place.Prefer(x.promptPrefix(), x.routing())
+	b := x.caller.line.place.Backend
 	if x.attempts.usable != nil && !x.attempts.usable(b) { // another backend of the model has the request's fields
 		return &lineWaitsError{reason: WaitsForCapacity}
 	}
@@ -325,6 +331,16 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of their
+// models; see CheckLine.
+func (s *Server) Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error) {
+	principal, err := s.keys.Identify(ctx, account, key)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it says which key
+	}
+	return func(endpoint string, body []byte) (string, error) { return s.CheckLine(ctx, principal, endpoint, body) }, nil
+}
+
 // CheckLine validates the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a
 // key, and returns the short id of its model. The error is one of package errors.
 func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte) (model string, err error) {
@@ -353,7 +369,7 @@ func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint
 
 // AcquirePlace returns a place for a line of a batch at a backend of the model, or says what the line would wait for. It
 // starts the model if start is true. The caller must release the place.
-func (s *Server) AcquirePlace(model string, perBackend int, start bool) (*fleet.Place, WaitReason) {
+func (s *Server) AcquirePlace(model string, perBackend int, start bool) (Place, WaitReason) {
 	m, ok := s.fleet.Model(model)
 	if !ok {
 		return nil, WaitsForModel
