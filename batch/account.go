@@ -152,7 +152,7 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	}
 	now, limits := s.now(), s.settings.Load()
 	f := File{
-		ID: newID("file-"), Account: u.Account, Key: u.Key, Purpose: Input, object: newObjectName(),
+		ID: newID("file-"), Account: u.Account, Key: u.Key, Purpose: Input,
 		Name:      cmp.Or(cleanName(path.Base(strings.ReplaceAll(u.Name, `\`, "/"))), "upload.jsonl"),
 		CreatedAt: now, ExpiresAt: now + int64(limits.Keep.Seconds()),
 	}
@@ -160,7 +160,7 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	defer func() {
 		s.releaseUpload(u.Account, f.Bytes)
 		if !kept {
-			s.discard(ctx, f.object)
+			s.discardUpload(ctx, &f)
 		}
 	}()
 	lines, errs, err := s.receiveChecked(ctx, &f, from, func(r io.Reader) (int, []LineError, error) {

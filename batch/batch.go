@@ -3,10 +3,10 @@
 // A batch is validated as a whole before any of its lines runs. The Completer then serves its lines as live requests
 // are served, but only at backends with capacity that live requests leave free; accounts take turns, and within an
 // account the batch with the earliest deadline goes first. A line's result and its charge are on disk together or not
-// at all: results are appended to the output file and flushed, and one transaction then records the file's length, the
-// charges and that the lines are done. After a crash the file is cut back to the recorded length by the next append,
-// and the lines that were running run again. So each line ends in exactly one of the two files of its batch, once. The
-// same holds of several gateways on one PostgreSQL database, whichever of them dies: see Cluster.
+// at all: results are a new part of the output file, and one transaction records the part, the charges and that the lines
+// are done. After a crash a part that was not recorded is deleted, and the lines that were running run again. So each line
+// ends in exactly one of the two files of its batch, once. The same holds of several gateways on one PostgreSQL database,
+// whichever of them dies: see Join.
 //
 // Prompts and completions are in the objects of package storage, and nowhere else. Package validate defines what a line
 // may hold, package budget is the ledger, and package proxy authenticates the calls of the API and renders their
@@ -15,6 +15,7 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,7 +73,7 @@ type Service struct {
 	metrics   *metrics
 	clock     func() time.Time
 	onEnd     func(Batch) // may be nil
-	cluster   *cluster    // nil: no other gateway shares the database
+	leases    leases
 
 	mu        sync.Mutex // guards the fields below
 	uploading map[string]int64
@@ -103,7 +104,7 @@ const (
 // New returns a Service. It runs nothing before Start.
 func New(db *database.DB, store storage.Store, completer Completer, s Settings, log *zap.Logger) *Service {
 	service := &Service{
-		db: db, store: store, completer: completer, log: log, metrics: newMetrics(), clock: time.Now,
+		db: db, store: store, completer: completer, leases: alone{}, log: log, metrics: newMetrics(), clock: time.Now,
 		uploading: map[string]int64{}, jobs: map[int64]*job{},
 		validations: admission.NewTurns(1, 1), largeFiles: admission.NewTurns(maxLargeValidations, 2),
 		uploads: admission.NewTurns(uploadPlaces, uploadsPerAccount),
@@ -124,15 +125,20 @@ func (s *Service) ended(b Batch, status Status) {
 	}
 }
 
-// Start deletes what a crash has left, and runs the batches that have not ended, until Close.
+// Start runs the batches that have not ended, until Close.
 func (s *Service) Start(ctx context.Context) error {
-	if err := s.recover(ctx); err != nil {
+	if s.leases == (alone{}) {
+		s.leases = newAlone(s.clock())
+	}
+	switch err := s.leases.checkStorage(ctx); {
+	case errors.Is(err, ErrStorageMismatch):
+		return ErrStorageMismatch
+	case ctx.Err() != nil:
 		return err
+	case err != nil:
+		s.log.Error("the storage of files cannot be used at the moment: uploads and downloads get 503, and batches wait", zap.Error(err))
 	}
 	s.ctx, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	if s.cluster != nil {
-		s.tasks.Go(s.sharePlaces)
-	}
 	s.tasks.Go(s.poll)
 	s.tasks.Go(s.dispatch)
 	s.tasks.Go(s.sweep)
@@ -151,8 +157,23 @@ func (s *Service) Close() {
 	s.Drain()
 	s.stop(errStopping)
 	s.tasks.Wait()
-	if s.cluster != nil {
-		s.releaseAll()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), leaveTimeout)
+	defer cancel()
+	if err := s.leases.leave(ctx, true); err != nil {
+		s.log.Warn("the leases of batches could not be released; they end with the gateway's epoch", zap.Error(err))
+	}
+}
+
+// leaveTimeout limits the wait for the database when the Service is closed.
+const leaveTimeout = 2 * time.Second
+
+// isDraining reports whether no new lines are sent to backends.
+func (s *Service) isDraining() bool {
+	select {
+	case <-s.drained:
+		return true
+	default:
+		return false
 	}
 }
 

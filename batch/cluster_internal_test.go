@@ -126,7 +126,7 @@ func (c *testCluster) start(t *testing.T, name string) *testGateway {
 	must(t, g.Start(t.Context()))
 	t.Cleanup(g.Close)
 	poll.Until(t, name+" takes batches", func() bool {
-		return c.number(t, `SELECT count(*) FROM batch_runners WHERE gateway = $1`, g.id) == 1
+		return c.number(t, `SELECT count(*) FROM batch_runners WHERE gateway = $1`, g.id) == 1 && g.perBackend() > 0
 	})
 	return g
 }
@@ -138,10 +138,7 @@ func (c *testCluster) newGateway(t *testing.T, name string) *testGateway {
 	g := &testGateway{testCompleter: newTestCompleter(name), cluster: c}
 	g.Service = New(c.database(t), store, g.testCompleter, testSettings, zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)))
 	g.join(t, name)
-	g.Join(Cluster{
-		Epoch:    func() (int32, int64, bool) { epoch := g.epoch.Load(); return g.id, epoch, epoch > 0 },
-		Backends: func() []Backend { return []Backend{g.backend} },
-	})
+	g.Join(func() (int32, int64, bool) { epoch := g.epoch.Load(); return g.id, epoch, epoch > 0 })
 	return g
 }
 
@@ -387,21 +384,19 @@ func (s *testSettlement) Commit() {}
 
 func (s *testSettlement) Abandon() { s.abandoned = true }
 
-// testBackend is a backend whose places are leased, as one gateway sees it.
+// testBackend is a backend as one gateway sees it.
 type testBackend struct {
-	mu              sync.Mutex
-	leased, running int64
-	short           bool
-	highest         int64         // lines that ran at a time
-	total           *atomic.Int64 // over all gateways, if the test counts them
-	most            *atomic.Int64
+	mu      sync.Mutex
+	running int64
+	highest int64         // lines that ran at a time
+	total   *atomic.Int64 // over all gateways, if the test counts them
+	most    *atomic.Int64
 }
 
 func (b *testBackend) take(most int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.running >= b.leased || b.running >= most {
-		b.short = true
+	if b.running >= most {
 		return false
 	}
 	b.running++
@@ -413,7 +408,7 @@ func (b *testBackend) take(most int64) bool {
 	return true
 }
 
-// Release implements Place.
+// Release implements proxy.Place.
 func (b *testBackend) Release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -421,26 +416,6 @@ func (b *testBackend) Release() {
 	if b.total != nil {
 		b.total.Add(-1)
 	}
-}
-
-// Names implements Backend.
-func (*testBackend) Names() (string, string) { return "m", "gpu" }
-
-// ShrinkPlaces implements Backend.
-func (b *testBackend) ShrinkPlaces(most int64) (int64, int64, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	short := b.short
-	b.short = false
-	b.leased = max(b.running, min(b.leased, most))
-	return b.leased, b.running, short
-}
-
-// GrowPlaces implements Backend.
-func (b *testBackend) GrowPlaces(leased int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.leased = max(b.leased, leased)
 }
 
 // runnerOf returns which of two gateways runs a batch.
@@ -474,8 +449,8 @@ func TestBatchOfADeadGatewayIsFinishedByAnother(t *testing.T) {
 		serve[successor]()
 		d := successor.await(t, id, Completed)
 		successor.checkResults(t, d, lines)
-		if n := c.number(t, `SELECT count(*) FROM file_parts`) + c.number(t, `SELECT count(*) FROM batch_leases WHERE batch > 0`); n != 0 {
-			t.Errorf("%d parts and leases of the batch are left", n)
+		if n := c.number(t, `SELECT count(*) FROM batch_leases`); n != 0 {
+			t.Errorf("%d leases of the batch are left", n)
 		}
 	})
 }
@@ -507,7 +482,7 @@ func TestOutputCanBeReadAtAnyGatewayWhileItsBatchRuns(t *testing.T) {
 				t.Errorf("got %d bytes, %v, want whole lines", len(before), err)
 			}
 		}
-		// The download of a file whose batch ends meanwhile goes on, though the file gets another object.
+		// The download of a file whose batch ends meanwhile goes on.
 		other.reap(t, runner)
 		d, err := other.Batch(t.Context(), id)
 		must(t, err)
@@ -584,7 +559,6 @@ func TestPlacesOfABackendAreTheClusters(t *testing.T) {
 	if n := most.Load(); n != 8 {
 		t.Errorf("%d lines ran at the backend at a time, want 8", n)
 	}
-	poll.Until(t, "the places are given back", func() bool { return c.number(t, `SELECT coalesce(sum(places), 0)::bigint FROM batch_places`) == 0 })
 }
 
 func TestDrainedGatewayLeavesItsBatchesToOthers(t *testing.T) {
@@ -606,25 +580,6 @@ func TestDrainedGatewayLeavesItsBatchesToOthers(t *testing.T) {
 	if n := c.number(t, `SELECT count(*) FROM charges WHERE request_id LIKE 'req\_a\_%'`); n == 0 || n == 40 {
 		t.Errorf("%d lines are of the drained gateway, want those that ran", n)
 	}
-}
-
-// A batch that a gateway on SQLite has begun has one object for each file, also after the database was copied.
-func TestBatchOfACopiedDatabaseGoesOn(t *testing.T) {
-	c := newCluster(t)
-	a := c.start(t, "a")
-	serve := a.hold(20)
-	defer serve()
-	id := a.create(t, 40)
-	poll.Until(t, "the first results are recorded", func() bool { return c.number(t, `SELECT completed FROM batches`) == 20 })
-	a.Close()
-	_, err := c.write(t, `UPDATE files SET object = (SELECT object FROM file_parts WHERE file = files.id) WHERE purpose = 'batch_output'`)
-	must(t, err)
-	for _, table := range []string{"file_parts", "batch_leases"} {
-		_, err = c.write(t, `DELETE FROM `+table)
-		must(t, err)
-	}
-	b := c.start(t, "b")
-	b.checkResults(t, b.await(t, id, Completed), 40)
 }
 
 func TestGatewayThatReturnsRunsItsBatchesAgain(t *testing.T) {
@@ -664,14 +619,14 @@ func TestObjectsOfADeadGatewayAreDeleted(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.start(t, "a"), c.start(t, "b")
 	for _, g := range []*testGateway{a, b} {
-		must(t, g.write(t.Context(), func(ctx context.Context, tx database.Tx) error { return g.insertWriting(ctx, tx, "half-"+g.gateway) }))
-		must(t, g.store.Append(t.Context(), "half-"+g.gateway, 0, []byte("bytes")))
+		p := partOf(&File{ID: "file-" + g.gateway}, []byte("bytes"))
+		p.object = "half-" + g.gateway
+		must(t, g.put(t.Context(), p))
 	}
 	b.reap(t, a)
 	sweep := func() {
-		var l lease
-		poll.Until(t, "the gateway deletes what has expired", func() (ok bool) { l, ok = b.sweeperLease(); return ok })
-		must(t, b.sweepOnce(t.Context(), l, map[string]time.Time{}))
+		poll.Until(t, "the gateway deletes what has expired", b.leases.sweeps)
+		must(t, b.sweepOnce(t.Context(), map[string]time.Time{}))
 	}
 	sweep()
 	if _, err := b.store.Open(t.Context(), "half-a", 0, 5); !errors.Is(err, storage.ErrNotFound) {
@@ -729,11 +684,11 @@ type awayStore struct {
 	away *atomic.Bool
 }
 
-func (s awayStore) Append(ctx context.Context, name string, offset int64, data []byte) error {
+func (s awayStore) Put(ctx context.Context, name string, data []byte) error {
 	if s.away.Load() {
 		return errAway
 	}
-	return s.Store.Append(ctx, name, offset, data)
+	return s.Store.Put(ctx, name, data)
 }
 
 func (s awayStore) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
@@ -759,8 +714,9 @@ func TestGatewayStartsWhileTheStorageIsAway(t *testing.T) {
 		return g
 	}
 	a := start("a")
-	if err := a.store.Append(t.Context(), newObjectName(), 0, []byte("x")); !errors.Is(err, errUnchecked) {
-		t.Errorf("a write before the check: %v, want %v", err, errUnchecked)
+	put := func(g *testGateway) error { return g.put(t.Context(), partOf(&File{ID: "file-x"}, []byte("x"))) }
+	if err := put(a); !errors.Is(err, errAway) {
+		t.Errorf("a write before the check: %v, want %v", err, errAway)
 	}
 	away.Store(false)
 	id := a.create(t, 3)
@@ -775,8 +731,8 @@ func TestGatewayStartsWhileTheStorageIsAway(t *testing.T) {
 	}
 	b := start("b")
 	away.Store(false)
-	if err := b.store.Append(t.Context(), newObjectName(), 0, []byte("x")); !errors.Is(err, ErrOtherStorage) {
-		t.Errorf("a write to another storage: %v, want %v", err, ErrOtherStorage)
+	if err := put(b); !errors.Is(err, ErrStorageMismatch) {
+		t.Errorf("a write to another storage: %v, want %v", err, ErrStorageMismatch)
 	}
 	a.await(t, a.create(t, 3), Completed)
 	if n := c.number(t, `SELECT count(*) FROM batch_runners WHERE gateway = $1`, b.id); n != 0 {
@@ -795,7 +751,7 @@ func TestGatewayWithAnotherFolderIsRefused(t *testing.T) {
 		return store
 	}
 	b := elsewhere.newGateway(t, "b")
-	if err := b.Start(t.Context()); !errors.Is(err, ErrOtherStorage) {
+	if err := b.Start(t.Context()); !errors.Is(err, ErrStorageMismatch) {
 		t.Errorf("a gateway with another folder starts: %v", err)
 	}
 	a.Close() // a storage that was replaced while no gateway ran is a new one

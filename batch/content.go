@@ -1,18 +1,12 @@
 package batch
 
 import (
-	"context"
-	"database/sql"
 	"encoding/hex"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"basegate/batch/storage"
 	apierr "basegate/errors"
 	"basegate/proxy"
 )
@@ -100,142 +94,3 @@ func (w *contentResponse) Write(p []byte) (int, error) {
 
 // Unwrap serves http.ResponseController.
 func (w *contentResponse) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// openFile returns the content of a file, up to the bytes that counted when f was read.
-func (s *Service) openFile(ctx context.Context, f *File) (*objectReader, error) {
-	content := &objectReader{ctx: ctx, service: s, file: *f}
-	if f.Bytes == 0 { // it has no object
-		content.reader = http.NoBody
-		return content, nil
-	}
-	err := content.open()
-	switch {
-	case errors.Is(err, storage.ErrNotFound): // deleted since
-		return nil, apierr.NoSuchObject("file", f.ID)
-	case err != nil:
-		return nil, apierr.Storage(err)
-	}
-	return content, nil
-}
-
-// objectReader reads a file, all of it or with an error. It implements io.ReadSeekCloser.
-type objectReader struct {
-	ctx     context.Context //nolint:containedctx // of the request that reads
-	service *Service
-	file    File
-	parts   []part // in the order of their bytes; none before the first open
-	offset  int64
-	reader  io.ReadCloser // of one part, or nil
-	at      int64         // the offset of the reader
-	end     int64         // of what the reader reads
-}
-
-// open opens the part at the offset. The file of a batch gets other objects when the batch ends, so an object that is gone
-// is looked up again.
-func (r *objectReader) open() (err error) {
-	for tries := range 2 {
-		if r.parts == nil || tries > 0 {
-			if err = r.locate(tries > 0); err != nil {
-				break
-			}
-		}
-		p := r.parts[0]
-		r.end = r.file.Bytes
-		for _, next := range r.parts[1:] {
-			if next.start > r.offset {
-				r.end = next.start
-				break
-			}
-			p = next
-		}
-		r.reader, err = r.service.store.Open(r.ctx, p.object, r.offset-p.start, r.end-r.offset)
-		if !errors.Is(err, storage.ErrNotFound) {
-			break
-		}
-	}
-	if err != nil {
-		r.reader = nil
-		return fmt.Errorf("read a file: %w", err)
-	}
-	r.at = r.offset
-	return nil
-}
-
-// locate finds the objects of the file. The error is storage.ErrNotFound if the file was deleted.
-func (r *objectReader) locate(again bool) error {
-	object := r.file.object
-	for range 2 {
-		if again || object == "" {
-			f, err := fileByID(r.ctx, r.service.db.Read(), r.file.ID)
-			if errors.Is(err, sql.ErrNoRows) {
-				return storage.ErrNotFound
-			}
-			if err != nil {
-				return fmt.Errorf("find a file: %w", err)
-			}
-			object = f.object
-		}
-		if object != "" {
-			r.parts = []part{{object: object}}
-			return nil
-		}
-		parts, err := partsOf(r.ctx, r.service.db.Read(), r.file.ID)
-		if err != nil {
-			return fmt.Errorf("find the parts of a file: %w", err)
-		}
-		if len(parts) > 0 {
-			r.parts = parts
-			return nil
-		}
-		again = true // the batch has just ended
-	}
-	return storage.ErrNotFound
-}
-
-// Read implements io.Reader.
-func (r *objectReader) Read(p []byte) (int, error) {
-	if r.offset >= r.file.Bytes {
-		return 0, io.EOF
-	}
-	if r.reader != nil && (r.at != r.offset || r.at == r.end) { // a Seek to the end and back, as http.ServeContent makes it, costs nothing
-		r.Close()
-	}
-	if r.reader == nil {
-		if err := r.open(); err != nil {
-			return 0, err
-		}
-	}
-	n, err := r.reader.Read(p)
-	r.offset += int64(n)
-	r.at = r.offset
-	switch {
-	case !errors.Is(err, io.EOF):
-	case r.offset < r.end:
-		err = fmt.Errorf("read a file: got %d bytes of %d: %w", r.offset, r.file.Bytes, io.ErrUnexpectedEOF)
-	case r.offset < r.file.Bytes: // the next part follows
-		err = nil
-	}
-	return n, err
-}
-
-// Seek implements io.Seeker.
-func (r *objectReader) Seek(offset int64, whence int) (int64, error) {
-	switch whence {
-	case io.SeekCurrent:
-		offset += r.offset
-	case io.SeekEnd:
-		offset += r.file.Bytes
-	}
-	r.offset = offset
-	return offset, nil
-}
-
-// Close implements io.Closer.
-func (r *objectReader) Close() error {
-	if r.reader == nil {
-		return nil
-	}
-	err := r.reader.Close()
-	r.reader = nil
-	return err
-}

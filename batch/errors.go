@@ -13,18 +13,18 @@ import (
 
 // The errors of a validation may quote the file, so they are kept in the storage and not in a row.
 
-// storeErrors writes errors to an object, whose row says that it is being written.
-func (s *Service) storeErrors(ctx context.Context, errs []LineError) (object string, err error) {
+// storeErrors writes errors to an object.
+func (s *Service) storeErrors(ctx context.Context, errs []LineError) (*newPart, error) {
 	text, err := json.Marshal(errs)
 	if err != nil {
-		return "", fmt.Errorf("encode the errors of a batch: %w", err)
+		return nil, fmt.Errorf("encode the errors of a batch: %w", err)
 	}
-	object = newObjectName()
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, object) })
-	if err != nil {
-		return "", fmt.Errorf("store the errors of a batch: %w", err)
+	p := partOf(&File{}, text)
+	if err := s.put(ctx, p); err != nil {
+		s.discard(ctx, p)
+		return nil, fmt.Errorf("store the errors of a batch: %w", err)
 	}
-	return object, s.store.Append(ctx, object, 0, text)
+	return p, nil
 }
 
 // readErrors returns the errors of a batch; none if it has none or they have been deleted.
@@ -48,17 +48,17 @@ func (s *Service) readErrors(ctx context.Context, b *Batch) (errs []LineError, e
 }
 
 // deleteOldErrors deletes the errors of batches that failed long ago.
-func (s *Service) deleteOldErrors(ctx context.Context, l lease) error {
+func (s *Service) deleteOldErrors(ctx context.Context) error {
 	old, err := oldErrors(ctx, s.db.Read(), s.now()-int64(s.settings.Load().Keep.Seconds()))
 	if err != nil || len(old) == 0 {
 		return err
 	}
-	return s.writeLeased(ctx, sweeperSeq, l, func(ctx context.Context, tx database.Tx) error {
+	return s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		for i := range old {
 			if err := setErrors(ctx, tx, old[i].seq, ""); err != nil {
 				return err
 			}
-			if err := markDeleted(ctx, tx, old[i].errorsObject); err != nil {
+			if err := deleteObject(ctx, tx, old[i].errorsObject); err != nil {
 				return err
 			}
 		}

@@ -28,7 +28,9 @@ func (r *recorder) endRest(ctx context.Context, why ending) error {
 			if err != nil {
 				return err
 			}
-			if err := r.write(ctx, all); err != nil {
+			written := r.newResults(all)
+			if err := r.write(ctx, written); err != nil {
+				r.service.discard(ctx, written.output, written.failures)
 				return err
 			}
 		}
@@ -72,18 +74,18 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 			end = StatusCancelled
 		}
 	}
-	var finals []finalFile
-	for _, f := range []*resultFile{r.output, r.failures} {
+	digests := map[*File][]byte{}
+	for _, f := range []*File{r.output, r.failures} {
 		if f == nil {
 			continue
 		}
-		object, digest, err := r.finish(ctx, f)
+		digest, err := s.digest(ctx, f)
 		if err != nil {
-			return err
+			return fmt.Errorf("read a file of results: %w", err)
 		}
-		finals = append(finals, finalFile{f, object, digest})
+		digests[f] = digest
 	}
-	if err := r.setStatus(ctx, end, finals, InProgress, Finalizing, Cancelling); err != nil {
+	if err := r.setStatus(ctx, end, digests, InProgress, Finalizing, Cancelling); err != nil {
 		return err
 	}
 	s.log.Info("batch ended", zap.String("batch", r.batch.ID), zap.String("status", string(end)),
@@ -92,29 +94,8 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 	return nil
 }
 
-// finalFile is a file that does not change any more.
-type finalFile struct {
-	*resultFile
-
-	object string
-	digest []byte
-}
-
-// write makes a file final, in the transaction that ends its batch.
-func (f *finalFile) write(ctx context.Context, tx database.Tx, shared bool, expires int64) error {
-	if err := setFileFinal(ctx, tx, f.ID, f.object, f.digest, expires); err != nil || !shared || f.Bytes == 0 {
-		return err
-	}
-	if f.object != f.own.object { // a copy
-		if err := keepObject(ctx, tx, f.object); err != nil {
-			return err
-		}
-	}
-	return deleteParts(ctx, tx, f.ID, f.object)
-}
-
 // setStatus changes the status, and makes the files final with it.
-func (r *recorder) setStatus(ctx context.Context, to Status, finals []finalFile, from ...Status) error {
+func (r *recorder) setStatus(ctx context.Context, to Status, digests map[*File][]byte, from ...Status) error {
 	s := r.service
 	changed := false
 	err := s.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) (err error) {
@@ -122,13 +103,13 @@ func (r *recorder) setStatus(ctx context.Context, to Status, finals []finalFile,
 		if changed, err = setStatus(ctx, tx, r.batch.seq, to, now, from...); err != nil {
 			return err
 		}
-		for i := range finals {
-			if err := finals[i].write(ctx, tx, s.cluster != nil, now+s.keepOf(&r.batch)); err != nil {
+		for f, digest := range digests {
+			if err := setFileFinal(ctx, tx, f.ID, digest, now+s.keepOf(&r.batch)); err != nil {
 				return err
 			}
 		}
-		if s.cluster != nil && to.ended() {
-			return deleteLease(ctx, tx, r.batch.seq)
+		if to.ended() {
+			return s.leases.release(ctx, tx, r.batch.seq, r.lease)
 		}
 		return nil
 	})

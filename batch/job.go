@@ -61,9 +61,9 @@ const (
 // one outcome; its recorder receives them.
 type job struct {
 	service  *Service
-	lease    lease
-	batch    Batch // as it was when the job began
-	input    File
+	lease    holder
+	batch    Batch           // as it was when the job began
+	input    []part          // of the input file
 	ctx      context.Context //nolint:containedctx // of its lines
 	cancel   context.CancelCauseFunc
 	outcomes chan outcome
@@ -82,8 +82,8 @@ type job struct {
 	blocked    bool      // the key may send no line at all
 }
 
-func (s *Service) newJob(b *Batch, l lease, input *File) *job {
-	j := &job{service: s, lease: l, batch: *b, input: *input, outcomes: make(chan outcome, maxOutcomes), waitsSince: time.Now()}
+func (s *Service) newJob(b *Batch, l holder, input []part) *job {
+	j := &job{service: s, lease: l, batch: *b, input: input, outcomes: make(chan outcome, maxOutcomes), waitsSince: time.Now()}
 	j.ctx, j.cancel = context.WithCancelCause(s.ctx)
 	j.waitCaps = s.completer.Standing(b.Key).Caps
 	if b.Wait.isForBackend() { // until a line has been tried
@@ -200,12 +200,16 @@ func (s *source) refuse(l lineRef) {
 // round is what the jobs of one round of the dispatcher need not ask again.
 type round struct {
 	*Service
+	most      int                         // lines at a backend
 	full      map[string]proxy.WaitReason // models without room
 	standings map[string]proxy.Standing
 }
 
+// perBackend returns how many lines this gateway may run at a backend.
+func (s *Service) perBackend() int { return s.leases.share(s.settings.Load().PerBackend, s.clock()) }
+
 func newRound(s *Service) *round {
-	return &round{s, map[string]proxy.WaitReason{}, map[string]proxy.Standing{}}
+	return &round{s, s.perBackend(), map[string]proxy.WaitReason{}, map[string]proxy.Standing{}}
 }
 
 // standing tells whether a key may send lines.
@@ -275,7 +279,7 @@ func (j *job) startOf(source *source, r *round, now time.Time) bool {
 	}
 	var place proxy.Place
 	if !full {
-		place, reason = r.completer.AcquirePlace(source.model, settings.PerBackend, false)
+		place, reason = r.completer.AcquirePlace(source.model, r.most, false)
 	}
 	if place == nil {
 		if reason == proxy.WaitsForModel && !settings.StartModels {

@@ -120,7 +120,7 @@ func (j *job) sendLine(ref lineRef, place proxy.Place) outcome {
 		case !settings.StartModels:
 			reason = proxy.WaitsForWindow
 		case place == nil:
-			started, now := s.completer.AcquirePlace(j.batch.Models[ref.model], settings.PerBackend, true)
+			started, now := s.completer.AcquirePlace(j.batch.Models[ref.model], s.perBackend(), true)
 			if started != nil { // it runs already
 				started.Release()
 				return untried("", 0)
@@ -211,10 +211,7 @@ func trimmed(body []byte) []byte {
 
 // readLine reads a line of the input file.
 func (j *job) readLine(ctx context.Context, ref lineRef) ([]byte, error) {
-	r, err := j.service.store.Open(ctx, j.input.object, ref.offset, ref.length)
-	if err != nil {
-		return nil, fmt.Errorf("open the file of a batch: %w", err)
-	}
+	r := &fileReader{ctx: ctx, service: j.service, parts: j.input, offset: ref.offset, size: ref.offset + ref.length}
 	defer r.Close()
 	text := make([]byte, ref.length)
 	if _, err := io.ReadFull(r, text); err != nil {

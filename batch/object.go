@@ -20,7 +20,6 @@ type File struct {
 	CreatedAt int64
 	ExpiresAt int64
 
-	object string // in the storage
 	sha256 []byte // nil while the file grows
 	Lines  int64  // 0 if they are not known
 }

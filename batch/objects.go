@@ -13,26 +13,23 @@ import (
 
 // WriteObject stores data as an object, and calls keep with its name in the transaction with which it counts. After an error
 // the object is deleted.
-func (s *Service) WriteObject(ctx context.Context, data []byte, keep func(context.Context, database.Tx, string) error) (err error) {
-	name := newObjectName()
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, name) })
+func (s *Service) WriteObject(ctx context.Context, data []byte, keep func(context.Context, database.Tx, string) error) error {
+	p := partOf(&File{}, data)
+	err := s.put(ctx, p)
 	if err != nil {
-		return err
+		err = apierr.Storage(err)
+	} else {
+		err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+			if err := keepObject(ctx, tx, p.object); err != nil {
+				return err
+			}
+			return keep(ctx, tx, p.object)
+		})
 	}
-	defer func() {
-		if err != nil {
-			s.discard(ctx, name)
-		}
-	}()
-	if err := s.store.Append(ctx, name, 0, data); err != nil {
-		return apierr.Storage(err)
+	if err != nil {
+		s.discard(ctx, p)
 	}
-	return s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		if err := keepObject(ctx, tx, name); err != nil {
-			return err
-		}
-		return keep(ctx, tx, name)
-	})
+	return err
 }
 
 // OpenObject returns a reader of an object. The caller must close it.
@@ -46,5 +43,5 @@ func (s *Service) OpenObject(ctx context.Context, name string, size int64) (io.R
 
 // DeleteObject marks an object in a transaction; it is deleted after that.
 func (*Service) DeleteObject(ctx context.Context, tx database.Tx, name string) error {
-	return markDeleted(ctx, tx, name)
+	return deleteObject(ctx, tx, name)
 }

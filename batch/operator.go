@@ -35,13 +35,13 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 		return Batch{}, fmt.Errorf("%w: got %q; expected one of %s", ErrBadWindow, window, strings.Join(Windows(), ", "))
 	}
 	f := File{
-		ID: newID("file-"), Account: account, Key: key, Purpose: Input, Name: cleanName(name), object: newObjectName(),
+		ID: newID("file-"), Account: account, Key: key, Purpose: Input, Name: cleanName(name),
 		CreatedAt: b.CreatedAt, ExpiresAt: b.CreatedAt + int64(s.settings.Load().Keep.Seconds()),
 	}
 	defer func() {
 		s.releaseUpload(account, f.Bytes)
 		if err != nil {
-			s.discard(ctx, f.object)
+			s.discardUpload(ctx, &f)
 		}
 	}()
 	if err := s.receive(ctx, &f, file); err != nil {

@@ -159,7 +159,7 @@ func (r *recorder) park(ctx context.Context) error {
 // parking is a batch that is to be parked.
 type parking struct {
 	batch *Batch
-	lease lease
+	lease holder
 	wait  waiting
 	caps  int64
 }
@@ -172,13 +172,11 @@ func (s *Service) parkAll(ctx context.Context, all []parking) error {
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
 		for i := range all {
 			p := &all[i]
-			if s.cluster != nil {
-				if err := checkLease(ctx, tx, p.batch.seq, p.lease); err != nil {
-					return err
-				}
-				if err := releaseLease(ctx, tx, p.batch.seq, p.lease.holder); err != nil {
-					return err
-				}
+			if err := s.leases.check(ctx, tx, p.batch.seq, p.lease); err != nil {
+				return err
+			}
+			if err := s.leases.release(ctx, tx, p.batch.seq, p.lease); err != nil {
+				return err
 			}
 			if err := park(ctx, tx, p.batch, p.wait, p.caps, s.now()); err != nil {
 				return err
@@ -238,8 +236,7 @@ type turn struct {
 // for a backend go on in the order in which they were parked, if their accounts may have more in memory. In a cluster, the gateway
 // does it that deletes what has expired.
 func (p *poller) unparkDue(ctx context.Context, w *work) error {
-	l, ok := p.sweeperLease()
-	if !ok || p.isDraining() {
+	if !p.leases.sweeps() || p.isDraining() {
 		return nil
 	}
 	var a answers
@@ -264,7 +261,7 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 	if len(a.due)+len(a.keys) == 0 {
 		return nil
 	}
-	if err := p.writeLeased(ctx, sweeperSeq, l, a.write); err != nil {
+	if err := p.write(ctx, a.write); err != nil {
 		return fmt.Errorf("go on with batches that have waited: %w", err)
 	}
 	if len(a.due) > 0 {

@@ -5,174 +5,196 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
-	"strconv"
+	"sort"
+	"time"
 
+	"basegate/batch/storage"
 	"basegate/database"
+	apierr "basegate/errors"
+	"basegate/internal/wait"
 )
 
-// part is an object that holds the bytes of a file from an offset on. A file of results has one for each lease of its
-// batch that has written to it, until the batch ends and the file gets one object.
+// part is an object of the storage, which is written once: the bytes of a file from start to end.
 type part struct {
-	start  int64
-	object string
-	fence  int64
+	object     string
+	start, end int64
 }
 
-// insertWriting inserts the row of an object that this process is about to write.
-func (s *Service) insertWriting(ctx context.Context, tx database.Tx, object string) error {
-	if err := insertObject(ctx, tx, object, objectWriting); err != nil || s.db.Postgres() == nil {
-		return err
-	}
-	h := holder{}
-	if s.cluster != nil {
-		h = s.cluster.holder()
-	}
-	return insertWriter(ctx, tx, object, h)
+// newPart is a part that is to be written.
+type newPart struct {
+	part
+	file     string
+	data     []byte
+	reserved bool // it has a row, so that it is deleted if this process ends before the part counts
+	written  bool // its bytes are on disk, and must not be written again
 }
 
-// resultFile is a file that a recorder appends to.
-type resultFile struct {
-	File
-
-	own      part // of the recorder's lease; its object is empty before the first append
-	recorded bool // own has a row
+// partOf returns the next part of a file.
+func partOf(f *File, data []byte) *newPart {
+	return &newPart{part: part{newObjectName(), f.Bytes, f.Bytes + int64(len(data))}, file: f.ID, data: data}
 }
 
-// appendTo appends results to a file, behind the bytes that count.
-func (r *recorder) appendTo(ctx context.Context, f *resultFile, data []byte) error {
-	s := r.service
-	if s.cluster == nil {
-		return s.store.Append(ctx, f.object, f.Bytes, data) //nolint:wrapcheck // it says what failed
+// put writes a part. After an error, it can be called again. The part counts when a transaction keeps its object.
+func (s *Service) put(ctx context.Context, p *newPart) error {
+	if err := s.leases.checkStorage(ctx); err != nil {
+		return err //nolint:wrapcheck // it says what failed
 	}
-	if f.own.object == "" {
-		// Nobody else ever writes this object, neither an earlier holder of a lease that is late, nor a later one.
-		p := part{f.Bytes, newObjectName() + "-" + strconv.FormatInt(r.lease.fence, 16), r.lease.fence}
-		err := s.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
-			return s.insertWriting(ctx, tx, p.object)
+	return s.putUnchecked(ctx, p)
+}
+
+func (s *Service) putUnchecked(ctx context.Context, p *newPart) error {
+	if !p.reserved {
+		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+			return insertObject(ctx, tx, p, s.leases.holder(), s.clock().UnixMicro())
 		})
 		if err != nil {
-			return fmt.Errorf("create an object for results: %w", err)
+			return fmt.Errorf("reserve an object: %w", err)
 		}
-		f.own = p
+		p.reserved = true
 	}
-	return s.store.Append(ctx, f.own.object, f.Bytes-f.own.start, data) //nolint:wrapcheck // it says what failed
-}
-
-// addFirstPart makes the object of a file its first part: the batch was begun by a gateway that was alone, before the database
-// was copied.
-func (r *recorder) addFirstPart(ctx context.Context, f *File) error {
-	err := r.service.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
-		if f.Bytes > 0 {
-			if err := insertPart(ctx, tx, f.ID, part{object: f.object}); err != nil {
-				return err
-			}
-		} else if err := markDeleted(ctx, tx, f.object); err != nil {
-			return err
-		}
-		return setFileObject(ctx, tx, f.ID, "")
-	})
-	if err != nil {
-		return fmt.Errorf("divide a file of results into parts: %w", err)
-	}
-	f.object = ""
-	return nil
-}
-
-// recordPart makes the object that this lease has begun a part of the file.
-func (f *resultFile) recordPart(ctx context.Context, tx database.Tx) error {
-	if f.own.object == "" || f.recorded {
-		return nil
-	}
-	if err := keepObject(ctx, tx, f.own.object); err != nil {
-		return err
-	}
-	return insertPart(ctx, tx, f.ID, f.own)
-}
-
-// finish makes one object of a file that does not grow any more, and returns the object and its digest. An object that
-// another lease has written is copied: its writer may still be late with an append.
-func (r *recorder) finish(ctx context.Context, f *resultFile) (object string, digest []byte, err error) {
-	s := r.service
-	if f.Bytes == 0 {
-		return f.object, sha256.New().Sum(nil), nil
-	}
-	object = f.object
-	if object == "" {
-		if object = f.own.object; f.own.start > 0 || !f.recorded {
-			object = ""
-		}
-	}
-	if object == "" {
-		return r.copyParts(ctx, f)
-	}
-	if err := s.store.Finish(ctx, object, f.Bytes); err != nil {
-		return "", nil, err //nolint:wrapcheck // it says what failed
-	}
-	sum := sha256.New()
-	err = s.readFile(ctx, &f.File, func(piece []byte) error { return write(sum, piece) })
-	return object, sum.Sum(nil), err
-}
-
-// copyParts copies a file to a new object.
-func (r *recorder) copyParts(ctx context.Context, f *resultFile) (object string, digest []byte, err error) {
-	s := r.service
-	object = newObjectName() + "-" + strconv.FormatInt(r.lease.fence, 16)
-	err = s.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
-		return s.insertWriting(ctx, tx, object)
-	})
-	if err != nil {
-		return "", nil, fmt.Errorf("create an object for a file of results: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			s.discard(ctx, object)
-		}
-	}()
-	sum, offset := sha256.New(), int64(0)
-	err = s.readFile(ctx, &f.File, func(piece []byte) error {
-		if err := s.store.Append(ctx, object, offset, piece); err != nil {
+	if !p.written {
+		if err := s.store.Put(ctx, p.object, p.data); err != nil {
 			return err //nolint:wrapcheck // it says what failed
 		}
-		offset += int64(len(piece))
-		return write(sum, piece)
-	})
-	if err != nil {
-		return "", nil, err
+		p.written = true
 	}
-	if err := s.store.Finish(ctx, object, f.Bytes); err != nil {
-		return "", nil, err //nolint:wrapcheck // it says what failed
-	}
-	return object, sum.Sum(nil), nil
-}
-
-func write(sum hash.Hash, piece []byte) error {
-	sum.Write(piece) // never fails
 	return nil
 }
 
-// readFile calls a function with the pieces of a file's content.
-func (s *Service) readFile(ctx context.Context, f *File, each func(piece []byte) error) error {
+// discard marks objects that were reserved for deletion, unless they are kept.
+func (s *Service) discard(ctx context.Context, parts ...*newPart) {
+	ctx = context.WithoutCancel(ctx)
+	for _, p := range parts {
+		if p != nil && p.reserved {
+			s.db.Submit(func(tx database.Tx) error { return discardObject(ctx, tx, p.object) })
+		}
+	}
+	wake(s.deleted)
+}
+
+// openFile returns the content of a file, up to the bytes that counted when f was read.
+func (s *Service) openFile(ctx context.Context, f *File) (*fileReader, error) {
+	r := &fileReader{ctx: ctx, service: s, size: f.Bytes}
+	if f.Bytes == 0 {
+		return r, nil
+	}
+	err := s.leases.checkStorage(ctx)
+	if err == nil {
+		r.parts, err = partsOf(ctx, s.db.Read(), f.ID)
+	}
+	if err == nil {
+		err = r.open()
+	}
+	switch {
+	case errors.Is(err, storage.ErrNotFound): // deleted since
+		return nil, apierr.NoSuchObject("file", f.ID)
+	case err != nil:
+		return nil, apierr.Storage(err)
+	}
+	return r, nil
+}
+
+const (
+	readTries = 3 // of a read without progress
+	readPause = 200 * time.Millisecond
+)
+
+// fileReader reads a file, all of it or with an error. It implements io.ReadSeekCloser.
+type fileReader struct {
+	ctx     context.Context //nolint:containedctx // of the request that reads
+	service *Service
+	parts   []part // in the order of their bytes
+	size    int64
+	offset  int64
+	body    io.ReadCloser // of a part, or nil
+	at, end int64         // where body stands in the file, and where it ends
+}
+
+// open opens the part at the offset.
+func (r *fileReader) open() error {
+	i := sort.Search(len(r.parts), func(i int) bool { return r.parts[i].end > r.offset })
+	if i == len(r.parts) || r.parts[i].start > r.offset {
+		return storage.ErrNotFound
+	}
+	p := r.parts[i]
+	r.at, r.end = r.offset, min(p.end, r.size)
+	body, err := r.service.store.Open(r.ctx, p.object, r.at-p.start, r.end-r.at)
+	if err == nil {
+		r.body = body
+	}
+	return err //nolint:wrapcheck // it says what failed
+}
+
+// Read implements io.Reader. It tries again if the storage fails for a moment.
+func (r *fileReader) Read(p []byte) (n int, err error) {
+	if r.offset >= r.size {
+		return 0, io.EOF
+	}
+	for try := 1; ; try++ {
+		n, err = r.readPart(p)
+		switch {
+		case n > 0 || err == nil: // an error comes again
+			return n, nil
+		case try == readTries, errors.Is(err, storage.ErrNotFound), !wait.For(r.ctx, readPause):
+			return 0, fmt.Errorf("read a file at %d of %d bytes: %w", r.offset, r.size, err)
+		}
+	}
+}
+
+func (r *fileReader) readPart(p []byte) (int, error) {
+	if r.at != r.offset || r.at == r.end { // a Seek to the end and back, as http.ServeContent makes it, costs nothing
+		r.Close()
+	}
+	if r.body == nil {
+		if err := r.open(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := r.body.Read(p[:min(int64(len(p)), r.end-r.at)])
+	r.offset += int64(n)
+	r.at = r.offset
+	if err != nil {
+		r.Close()
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+		if r.at == r.end {
+			err = nil
+		}
+	}
+	return n, err //nolint:wrapcheck // by the caller
+}
+
+// Seek implements io.Seeker.
+func (r *fileReader) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += r.offset
+	case io.SeekEnd:
+		offset += r.size
+	}
+	r.offset = offset
+	return offset, nil
+}
+
+// Close implements io.Closer.
+func (r *fileReader) Close() error {
+	if r.body != nil {
+		r.body.Close()
+		r.body = nil
+	}
+	return nil
+}
+
+// digest returns the SHA-256 of a file.
+func (s *Service) digest(ctx context.Context, f *File) ([]byte, error) {
 	content, err := s.openFile(ctx, f)
 	if err != nil {
-		return fmt.Errorf("open a file of results: %w", err)
+		return nil, err
 	}
 	defer content.Close()
-	buffer := appendBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
-	defer appendBuffers.Put(buffer)
-	for {
-		n, err := io.ReadFull(content, *buffer)
-		if n > 0 {
-			if err := each((*buffer)[:n]); err != nil {
-				return err
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF) && content.offset == content.file.Bytes:
-			return nil
-		case err != nil:
-			return fmt.Errorf("read a file of results: %w", err)
-		}
-	}
+	sum := sha256.New()
+	_, err = io.Copy(sum, content)
+	return sum.Sum(nil), err //nolint:wrapcheck // it says what failed
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"basegate/database"
 	"basegate/proxy"
@@ -26,18 +27,14 @@ const (
 	objectDeleted = "deleted"
 )
 
-func insertObject(ctx context.Context, tx database.Execer, name, state string) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO objects (name, state) VALUES ($1, $2)`, name, state)
+// insertObject inserts the row of an object that a holder is about to write; the zero holder is a command.
+func insertObject(ctx context.Context, tx database.Execer, p *newPart, h holder, now int64) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO objects (name, state, file, start, bytes, gateway, epoch, begun_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, p.object, objectWriting, p.file, p.start, p.end-p.start, h.gateway, h.epoch, now)
 	return err
 }
 
-// markDeleted lets the sweeper delete an object.
-func markDeleted(ctx context.Context, tx database.Execer, name string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1`, name, objectDeleted)
-	return err
-}
-
-// keepObject marks an object as complete. The error is errSwept if it was deleted meanwhile.
+// keepObject makes an object a part of its file. The error is errSwept if it was deleted meanwhile.
 func keepObject(ctx context.Context, tx database.Execer, name string) error {
 	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectKept, objectWriting)
 	if err != nil {
@@ -49,19 +46,61 @@ func keepObject(ctx context.Context, tx database.Execer, name string) error {
 	return nil
 }
 
-// errSwept is the error of a write of a file whose object was deleted after its writer was declared dead.
+// errSwept is the error of a write of a file whose objects were deleted after their writer was declared dead.
 var errSwept = errors.New("the object was deleted while it was written")
 
-// discardObject marks an object for deletion, unless it is kept. It may have been deleted before.
-func discardObject(ctx context.Context, tx database.Execer, name string) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO objects (name, state) VALUES ($1, $2)
-		ON CONFLICT (name) DO UPDATE SET state = excluded.state WHERE objects.state = $3`, name, objectDeleted, objectWriting)
+// keepParts keeps all objects of an upload.
+func keepParts(ctx context.Context, tx database.Tx, f *File) error {
+	var kept int64
+	err := tx.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM objects WHERE file = $1 AND state = $2`, f.ID, objectWriting).Scan(&kept)
+	if err != nil {
+		return err
+	}
+	if kept != f.Bytes {
+		return errSwept
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE file = $1 AND state = $3`, f.ID, objectKept, objectWriting)
 	return err
 }
 
-// deleteWriting marks the objects that a crash has left half-written, and returns their number.
-func deleteWriting(ctx context.Context, tx database.Execer) (int64, error) {
-	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = $1 WHERE state = $2`, objectDeleted, objectWriting)
+// partsOf returns the parts of a file.
+func partsOf(ctx context.Context, q querier, file string) ([]part, error) {
+	return collect(ctx, q, func(r *sql.Rows) (p part, err error) { return p, r.Scan(&p.object, &p.start, &p.end) },
+		`SELECT name, start, start + bytes FROM objects WHERE file = $1 AND state = 'kept' ORDER BY start`, file)
+}
+
+// deleteParts marks the objects of a file.
+func deleteParts(ctx context.Context, tx database.Execer, file string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE file = $1`, file, objectDeleted)
+	return err
+}
+
+// discardObject marks an object for deletion, unless it is kept.
+func discardObject(ctx context.Context, tx database.Execer, name string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectDeleted, objectWriting)
+	return err
+}
+
+// discardParts marks the objects of an upload that has not become a file.
+func discardParts(ctx context.Context, tx database.Execer, file string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE file = $1 AND state = $3`, file, objectDeleted, objectWriting)
+	return err
+}
+
+func deleteObject(ctx context.Context, tx database.Execer, name string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1`, name, objectDeleted)
+	return err
+}
+
+// commandTime is how long a command may write an object.
+const commandTime = 24 * time.Hour
+
+// deleteOrphans marks the objects whose writers are gone, and returns their number. isAlive is the condition of a gateway that
+// is alive, whose parameters begin with $2.
+func deleteOrphans(ctx context.Context, tx database.Execer, isAlive string, now time.Time, args ...any) (int64, error) {
+	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = 'deleted'
+		WHERE state = 'writing' AND NOT (gateway = 0 AND begun_at > $1) AND NOT (`+isAlive+`)`,
+		append([]any{now.Add(-commandTime).UnixMicro()}, args...)...)
 	if err != nil {
 		return 0, err
 	}
@@ -73,35 +112,36 @@ func deletedObjects(ctx context.Context, q querier) ([]string, error) {
 		`SELECT name FROM objects WHERE state <> 'kept' AND state = $1`, objectDeleted)
 }
 
-func removeObject(ctx context.Context, tx database.Execer, name string) error {
-	_, err := tx.ExecContext(ctx, `DELETE FROM objects WHERE name = $1`, name)
-	return err
+func removeObjects(ctx context.Context, tx database.Execer, names []string) error {
+	for _, name := range names {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM objects WHERE name = $1`, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-const fileColumns = `seq, id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at, coalesce(lines, 0)`
+const fileColumns = `seq, id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, coalesce(lines, 0)`
 
 func scanFile(scan func(...any) error) (f File, err error) {
-	return f, scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.object, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt,
+	return f, scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt,
 		&f.Lines)
 }
 
 func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 	_, err := tx.ExecContext(ctx, `
-		INSERT INTO files (id, account_id, key_id, purpose, filename, object, bytes, sha256, created_at, expires_at, lines)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, nullif(CAST($11 AS BIGINT), 0))`,
-		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.object, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines)
+		INSERT INTO files (id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, lines)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif(CAST($10 AS BIGINT), 0))`,
+		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines)
 	return err
 }
 
-// keepFile inserts the row of a file whose object, if it has one, is complete.
-func keepFile(ctx context.Context, tx database.Execer, f *File) error {
+// keepFile inserts the row of an upload, all of which is in the storage.
+func keepFile(ctx context.Context, tx database.Tx, f *File) error {
 	if err := insertFile(ctx, tx, f); err != nil {
 		return err
 	}
-	if f.object == "" {
-		return nil
-	}
-	return keepObject(ctx, tx, f.object)
+	return keepParts(ctx, tx, f)
 }
 
 // findFile returns a file of an account that has not expired, or that a batch still needs. The error is sql.ErrNoRows if
@@ -173,12 +213,12 @@ func storedBytes(ctx context.Context, q querier, account string) (bytes int64, e
 	return bytes, err
 }
 
-// deleteFile deletes a file's row and marks its object.
+// deleteFile deletes a file's row and marks its objects.
 func deleteFile(ctx context.Context, tx database.Execer, f *File) error {
 	if _, err := tx.ExecContext(ctx, `DELETE FROM files WHERE id = $1`, f.ID); err != nil {
 		return err
 	}
-	return markDeleted(ctx, tx, f.object)
+	return deleteParts(ctx, tx, f.ID)
 }
 
 // setFileBytes records that a file of results has grown. It returns errLeaseLost if the file has another length than its
@@ -195,14 +235,8 @@ func setFileBytes(ctx context.Context, tx database.Execer, id string, from, to i
 }
 
 // setFileFinal makes a file of results final. It is kept from then on.
-func setFileFinal(ctx context.Context, tx database.Execer, id, object string, sha256 []byte, expires int64) error {
-	_, err := tx.ExecContext(ctx, `UPDATE files SET sha256 = $2, object = $3, expires_at = $4 WHERE id = $1`, id, sha256, object, expires)
-	return err
-}
-
-// setFileObject moves a file to another object.
-func setFileObject(ctx context.Context, tx database.Execer, id, object string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE files SET object = $2 WHERE id = $1`, id, object)
+func setFileFinal(ctx context.Context, tx database.Execer, id string, sha256 []byte, expires int64) error {
+	_, err := tx.ExecContext(ctx, `UPDATE files SET sha256 = $2, expires_at = $3 WHERE id = $1`, id, sha256, expires)
 	return err
 }
 

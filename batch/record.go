@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	maxRecorded    = 256     // results in one transaction: some 3 ms, by which it delays the settlements of others
-	maxRecordBytes = 8 << 20 // results of one append
+	maxRecorded    = 256         // results in one transaction: some 3 ms, by which it delays the settlements of others
+	maxRecordBytes = 8 << 20     // results of one write
+	recordEvery    = time.Second // a file has no more parts than its batch runs for seconds, but for those of many results
 	recordRetry    = time.Second
 	restAtOnce     = 500 // lines that do not run any more
 )
@@ -24,9 +25,10 @@ const (
 // recorder writes the results of a job.
 type recorder struct {
 	*job
-	batch            Batch       // with the counts and the status of the last write
-	output, failures *resultFile // failures is nil before the first failure
-	cut              bool        // a line was ended while it ran
+	batch            Batch     // with the counts and the status of the last write
+	output, failures *File     // failures is nil before the first failure
+	last             time.Time // of the last results
+	cut              bool      // a line was ended while it ran
 }
 
 // run records the outcomes of a job's lines until all have ended, its deadline passes, or it is cancelled, and ends the
@@ -123,7 +125,7 @@ func (r *recorder) open(ctx context.Context) error {
 	r.batch = b
 	for _, f := range []struct {
 		id string
-		to **resultFile
+		to **File
 	}{{b.OutputFile, &r.output}, {b.ErrorFile, &r.failures}} {
 		if f.id == "" {
 			continue
@@ -132,23 +134,7 @@ func (r *recorder) open(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find a file of a batch: %w", err)
 		}
-		if file.object != "" && r.service.cluster != nil {
-			if err := r.addFirstPart(ctx, &file); err != nil {
-				return err
-			}
-		}
-		if *f.to == nil {
-			*f.to = &resultFile{}
-		}
-		(*f.to).File = file
-		if (*f.to).own.object == "" {
-			continue
-		}
-		parts, err := partsOf(ctx, r.service.db.Read(), f.id)
-		if err != nil {
-			return fmt.Errorf("find the parts of a file of a batch: %w", err)
-		}
-		(*f.to).recorded = slices.Contains(parts, (*f.to).own)
+		*f.to = &file
 	}
 	return nil
 }
@@ -167,7 +153,7 @@ func (r *recorder) recordLines(ctx context.Context) {
 			}
 			ended = nil
 		}
-		if r.service.leaves() && ended != nil && r.closeIfIdle() {
+		if r.service.isDraining() && ended != nil && r.closeIfIdle() {
 			return
 		}
 		select {
@@ -204,26 +190,49 @@ func (j *job) closeIfIdle() bool {
 	return j.closed
 }
 
-// gather returns an outcome with those that have come meanwhile.
+// gather returns an outcome with those that have come meanwhile. If others run, it waits for more results until the last ones are
+// recordEvery old.
 func (r *recorder) gather(first outcome) []outcome {
-	all, bytes := []outcome{first}, len(first.text)
+	all, bytes, waits := []outcome{first}, len(first.text), first.kind == isResult
+	more := time.NewTimer(recordEvery - time.Since(r.last))
+	defer more.Stop()
 	for len(all) < maxRecorded && bytes < maxRecordBytes {
+		var o outcome
 		select {
-		case o := <-r.outcomes:
-			all, bytes = append(all, o), bytes+len(o.text)
+		case o = <-r.outcomes:
 		default:
-			return all
+			if !waits || !r.runsMoreThan(len(all)) || r.ctx.Err() != nil {
+				return all
+			}
+			select {
+			case o = <-r.outcomes:
+			case <-more.C:
+				return all
+			case <-r.ctx.Done():
+				return all
+			case <-r.service.drained:
+				return all
+			}
 		}
+		all, bytes, waits = append(all, o), bytes+len(o.text), waits && o.kind == isResult
 	}
 	return all
+}
+
+// runsMoreThan reports whether more than n lines run or have an outcome that is not handled.
+func (j *job) runsMoreThan(n int) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.unrecorded > n
 }
 
 // handle writes the results among the outcomes, however often that takes, unless the gateway stops or the lease is lost.
 func (r *recorder) handle(ctx context.Context, all []outcome) {
 	written := false
+	results := r.newResults(all)
 	for !written {
 		// A stop must not leave it open whether the results of lines that have ended are on disk.
-		err := r.write(context.WithoutCancel(ctx), all)
+		err := r.write(context.WithoutCancel(ctx), results)
 		if written = err == nil; written {
 			break
 		}
@@ -243,6 +252,10 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 			break
 		}
 	}
+	if !written {
+		r.service.discard(ctx, results.output, results.failures)
+	}
+	r.last = time.Now()
 	r.end(all, written)
 }
 
@@ -283,10 +296,16 @@ func discardResults(all []outcome) {
 	}
 }
 
-// write appends the results to their files, and then writes what counts of the files, the charges and the lines in one
-// transaction.
-func (r *recorder) write(ctx context.Context, all []outcome) error {
-	var c counts
+// results are outcomes that are written together.
+type results struct {
+	outcomes         []outcome
+	output, failures *newPart // nil: there are none
+	counts           counts
+}
+
+// newResults returns the results among outcomes as the next parts of their files.
+func (r *recorder) newResults(all []outcome) *results {
+	w := &results{outcomes: all}
 	succeeded, failed := 0, 0 // bytes: a slice that grows would take up to twice as many
 	for i := range all {
 		if all[i].success {
@@ -296,41 +315,58 @@ func (r *recorder) write(ctx context.Context, all []outcome) error {
 		}
 	}
 	output, failures := make([]byte, 0, succeeded), make([]byte, 0, failed)
-	changes := false
 	for i := range all {
 		o := &all[i]
-		changes = changes || o.kind != isUntried
 		switch {
 		case o.kind != isResult:
+			continue
 		case o.success:
 			output = append(output, o.text...)
-			c.completed++
+			w.counts.completed++
 		default:
 			failures = append(failures, o.text...)
-			c.failed++
+			w.counts.failed++
 		}
-		if o.kind == isResult {
-			c.charge(o)
-		}
+		w.counts.charge(o)
 	}
-	if !changes {
+	if len(output) > 0 {
+		w.output = partOf(r.output, output)
+	}
+	if len(failures) > 0 {
+		if r.failures == nil {
+			f := r.service.newOutput(&r.batch, "error")
+			r.failures = &f
+		}
+		w.failures = partOf(r.failures, failures)
+	}
+	return w
+}
+
+// write writes results to the storage, and then the parts, the charges and the lines in one transaction. After an error, it may be
+// called again.
+func (r *recorder) write(ctx context.Context, w *results) error {
+	if !slices.ContainsFunc(w.outcomes, func(o outcome) bool { return o.kind != isUntried }) {
 		return nil
 	}
-	made, err := r.append(ctx, output, failures)
-	if err != nil {
-		return err
+	for _, p := range []*newPart{w.output, w.failures} {
+		if p == nil {
+			continue
+		}
+		if err := r.service.put(ctx, p); err != nil {
+			return err
+		}
 	}
-	err = r.service.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
-		fresh, err := r.writeLines(ctx, tx, all)
+	err := r.service.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) error {
+		fresh, err := r.writeLines(ctx, tx, w.outcomes)
 		if err != nil || !fresh {
 			return err
 		}
-		return r.writeFiles(ctx, tx, c, len(output), len(failures), made)
+		return r.writeFiles(ctx, tx, w)
 	})
 	if err != nil {
 		return fmt.Errorf("record results: %w", err)
 	}
-	r.advance(c, len(output), len(failures))
+	r.advance(w)
 	return nil
 }
 
@@ -366,76 +402,40 @@ func (c *counts) charge(o *outcome) {
 	c.reasoning += o.reasoning
 }
 
-// append appends results to the files, and reports whether the error file is a new one.
-func (r *recorder) append(ctx context.Context, output, failures []byte) (made bool, err error) {
-	s := r.service
-	if len(output) > 0 {
-		if err := r.appendTo(ctx, r.output, output); err != nil {
-			return false, err
-		}
-	}
-	if len(failures) == 0 {
-		return false, nil
-	}
-	if r.failures == nil {
-		f := s.newOutput(&r.batch, "error")
-		if f.object != "" {
-			err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, f.object) })
-			if err != nil {
-				return false, fmt.Errorf("create an error file: %w", err)
-			}
-		}
-		r.failures = &resultFile{File: f}
-	}
-	made = r.failures.seq == 0
-	return made, r.appendTo(ctx, r.failures, failures)
-}
-
 // writeFiles writes what counts of the files.
-func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, c counts, output, failures int, made bool) error {
-	if output > 0 {
-		if err := setFileBytes(ctx, tx, r.output.ID, r.output.Bytes, r.output.Bytes+int64(output)); err != nil {
+func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, w *results) error {
+	if w.failures != nil && r.failures.seq == 0 {
+		if err := insertFile(ctx, tx, r.failures); err != nil {
 			return err
 		}
-		if err := r.output.recordPart(ctx, tx); err != nil {
-			return err
-		}
-	}
-	switch {
-	case made:
-		f := r.failures.File
-		f.Bytes = int64(failures)
-		if err := keepFile(ctx, tx, &f); err != nil {
-			return err
-		}
-		if err := setErrorFile(ctx, tx, r.batch.seq, f.ID); err != nil {
-			return err
-		}
-	case failures > 0:
-		if err := setFileBytes(ctx, tx, r.failures.ID, r.failures.Bytes, r.failures.Bytes+int64(failures)); err != nil {
+		if err := setErrorFile(ctx, tx, r.batch.seq, r.failures.ID); err != nil {
 			return err
 		}
 	}
-	if failures > 0 {
-		if err := r.failures.recordPart(ctx, tx); err != nil {
+	for _, p := range []*newPart{w.output, w.failures} {
+		if p == nil {
+			continue
+		}
+		if err := setFileBytes(ctx, tx, p.file, p.start, p.end); err != nil {
+			return err
+		}
+		if err := keepObject(ctx, tx, p.object); err != nil {
 			return err
 		}
 	}
-	return addCounts(ctx, tx, r.batch.seq, c)
+	return addCounts(ctx, tx, r.batch.seq, w.counts)
 }
 
 // advance counts what has been written.
-func (r *recorder) advance(c counts, output, failures int) {
-	if output > 0 {
-		r.output.Bytes += int64(output)
-		r.output.recorded = true
+func (r *recorder) advance(w *results) {
+	if w.output != nil {
+		r.output.Bytes = w.output.end
 	}
-	if failures > 0 {
-		r.failures.Bytes += int64(failures)
-		r.failures.recorded = true
+	if w.failures != nil {
+		r.failures.Bytes = w.failures.end
 		r.failures.seq = max(r.failures.seq, 1) // it has a row
 	}
-	r.batch.Completed += c.completed
-	r.batch.Failed += c.failed
+	r.batch.Completed += w.counts.completed
+	r.batch.Failed += w.counts.failed
 	r.left.Store(r.batch.remaining())
 }

@@ -17,32 +17,12 @@ import (
 )
 
 const (
-	pollInterval     = time.Second            // between looks for batches that commands have created or cancelled
-	sharedInterval   = 400 * time.Millisecond // the same for those that other gateways have
+	pollInterval     = 400 * time.Millisecond // between looks for batches that commands or other gateways have created or cancelled
 	dispatchInterval = 250 * time.Millisecond // between looks for room that no outcome has announced
 	sweepInterval    = 10 * time.Second
 
 	storageRequests = 8 // that one task makes at a time
 )
-
-// recover marks what a crash has left half-written.
-func (s *Service) recover(ctx context.Context) error {
-	if s.cluster != nil { // the sweeper does, since other gateways may be writing
-		return s.startStorage(ctx)
-	}
-	var left int64
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
-		left, err = deleteWriting(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("recover files: %w", err)
-	}
-	if left > 0 {
-		s.log.Info("uploads that a crash has cut off are deleted", zap.Int64("objects", left))
-	}
-	return nil
-}
 
 // poller is the state of poll.
 type poller struct {
@@ -58,11 +38,7 @@ type poller struct {
 
 // poll validates, starts and cancels batches.
 func (s *Service) poll() {
-	interval := pollInterval
-	if s.cluster != nil {
-		interval = sharedInterval
-	}
-	tick := time.NewTicker(interval)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	p := &poller{Service: s, validating: map[int64]context.CancelCauseFunc{}, validated: make(chan int64, 1)}
 	for {
@@ -185,16 +161,11 @@ func (p *poller) once(ctx context.Context) error {
 		return err
 	}
 	p.accounts = len(w.active)
-	var mine map[int64]lease
-	if p.cluster != nil {
-		if err := p.storageChecked(ctx); err != nil {
-			return err
-		}
-		if mine, err = p.leases(ctx, w); err != nil {
-			return err
-		}
-		p.endLostJobs(mine)
+	mine, err := p.leases.take(ctx, w, had, p.isDraining())
+	if err != nil {
+		return err //nolint:wrapcheck // it says what failed
 	}
+	p.endLostJobs(mine)
 	p.showWaits(ctx)
 	if err := p.cancelJobs(ctx); err != nil {
 		return err
@@ -203,7 +174,7 @@ func (p *poller) once(ctx context.Context) error {
 	for i := range w.batches {
 		b := &w.batches[i]
 		l, leased := mine[b.seq]
-		if p.cluster != nil && !leased || p.leaves() || p.validating[b.seq] != nil || slices.Contains(had, b.seq) {
+		if !leased || p.isDraining() || p.validating[b.seq] != nil || slices.Contains(had, b.seq) {
 			continue
 		}
 		st := p.completer.Standing(b.Key)
@@ -216,9 +187,8 @@ func (p *poller) once(ctx context.Context) error {
 			p.startJob(b, l, w)
 		}
 	}
-	if p.leaves() {
-		p.giveBack(ctx, mine)
-		return nil
+	if p.isDraining() {
+		return p.giveBack(ctx, mine)
 	}
 	if err := p.parkAll(ctx, parked); err != nil {
 		return err
@@ -233,7 +203,7 @@ func (p *poller) once(ctx context.Context) error {
 }
 
 // startValidation validates a batch in a goroutine of its own.
-func (p *poller) startValidation(b *Batch, l lease) {
+func (p *poller) startValidation(b *Batch, l holder) {
 	ctx, cancel := context.WithCancelCause(p.ctx)
 	p.validating[b.seq] = cancel
 	p.tasks.Go(func() {
@@ -247,20 +217,33 @@ func (p *poller) startValidation(b *Batch, l lease) {
 }
 
 // giveBack releases the leases of batches that this gateway, which drains, does nothing for.
-func (p *poller) giveBack(ctx context.Context, mine map[int64]lease) {
-	var given []int64
-	for seq := range mine {
-		if seq != sweeperSeq && p.validating[seq] == nil && !p.hasJob(seq) {
-			given = append(given, seq)
+func (p *poller) giveBack(ctx context.Context, mine map[int64]holder) error {
+	maps.DeleteFunc(mine, func(seq int64, _ holder) bool { return p.validating[seq] != nil || p.hasJob(seq) })
+	if !p.left {
+		if err := p.leases.leave(ctx, false); err != nil {
+			return fmt.Errorf("leave batches to others: %w", err)
 		}
+		p.left = true
 	}
-	if !p.left || len(given) > 0 {
-		p.left = p.release(ctx, append(given, sweeperSeq))
+	if len(mine) == 0 {
+		return nil
 	}
+	err := p.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		for seq, l := range mine {
+			if err := p.leases.release(ctx, tx, seq, l); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("leave batches to others: %w", err)
+	}
+	return nil
 }
 
 // validateUntilDone validates a batch, again if the gateway cannot. It leaves one to the poller whose key may not be used.
-func (s *Service) validateUntilDone(ctx context.Context, b *Batch, l lease) {
+func (s *Service) validateUntilDone(ctx context.Context, b *Batch, l holder) {
 	for {
 		err := s.validate(ctx, b, l)
 		if err == nil || errors.Is(err, errLeaseLost) || ctx.Err() != nil {
@@ -295,8 +278,8 @@ func (s *Service) jobSeqs() []int64 {
 
 // startJob starts the job of a batch, unless its account has enough that run: then those with later deadlines end for it. A batch
 // that only has to end needs no turn.
-func (s *Service) startJob(b *Batch, l lease, w *work) {
-	input, err := findFile(s.ctx, s.db.Read(), b.Account, b.InputFile, 0)
+func (s *Service) startJob(b *Batch, l holder, w *work) {
+	input, err := partsOf(s.ctx, s.db.Read(), b.InputFile)
 	if err != nil {
 		s.log.Error("a batch waits, since its input file cannot be looked up", zap.String("batch", b.ID), zap.Error(err))
 		return
@@ -319,7 +302,7 @@ func (s *Service) startJob(b *Batch, l lease, w *work) {
 			return
 		}
 	}
-	j := s.newJob(b, l, &input)
+	j := s.newJob(b, l, input)
 	s.jobs[b.seq] = j
 	s.tasks.Go(func() {
 		j.run()
@@ -354,7 +337,7 @@ func (p *poller) cancelJobs(ctx context.Context) error {
 }
 
 // endLostJobs ends the jobs whose leases are not among those of this gateway.
-func (s *Service) endLostJobs(mine map[int64]lease) {
+func (s *Service) endLostJobs(mine map[int64]holder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for seq, j := range s.jobs {

@@ -44,7 +44,6 @@ func startService(t *testing.T) *testGateway {
 	g := &testGateway{testCompleter: newTestCompleter("only"), cluster: &testCluster{db: db}}
 	_, err = g.cluster.write(t, `CREATE TABLE charges (request_id TEXT PRIMARY KEY, line TEXT NOT NULL, tokens BIGINT NOT NULL)`)
 	must(t, err)
-	g.backend.leased = 1000
 	g.Service = New(db, store, g.testCompleter, testSettings, zap.NewNop())
 	must(t, g.Start(t.Context()))
 	t.Cleanup(g.Close)
@@ -340,14 +339,16 @@ func TestExpiredBatchEndsAndExpiredFilesAreDeleted(t *testing.T) {
 	must(t, err)
 	_, err = g.call(t, "GET", "/v1/files/"+d.InputFile, "")
 	wantCode(t, "an expired file is shown", err, apierr.NotFound)
-	l, _ := g.sweeperLease()
-	must(t, g.sweepOnce(t.Context(), l, map[string]time.Time{}))
+	must(t, g.sweepOnce(t.Context(), map[string]time.Time{}))
 	if n := g.cluster.number(t, `SELECT count(*) FROM files`); n != 0 {
 		t.Errorf("%d expired files are kept", n)
 	}
-	if n := g.cluster.number(t, `SELECT count(*) FROM objects WHERE state <> 'kept'`); n != 0 {
-		t.Errorf("%d objects of expired files are left", n)
-	}
+	must(t, g.store.List(t.Context(), func(name string, size int64) error {
+		if g.cluster.number(t, `SELECT count(*) FROM objects WHERE file = 'storage' AND name = $1`, name) == 0 {
+			t.Errorf("%d bytes of expired files are left", size)
+		}
+		return nil
+	}))
 }
 
 func TestBatchWithReceiptsIsRefused(t *testing.T) {

@@ -2,8 +2,8 @@ package batch
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,16 +12,20 @@ import (
 	"basegate/database"
 )
 
+// lateWrites is how long after a crash or a failed write its bytes may still arrive: S3 servers end requests sooner whose client is
+// gone.
+const lateWrites = 30 * time.Second
+
 // sweep deletes the files whose time is over, and the bytes of deleted files.
 func (s *Service) sweep() {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	deleted := map[string]time.Time{}
 	for {
-		if l, ok := s.sweeperLease(); !ok {
+		if !s.leases.sweeps() {
 			clear(deleted)
 			s.backlog.Store(nil) // another gateway counts it
-		} else if err := s.sweepOnce(s.ctx, l, deleted); err != nil && s.ctx.Err() == nil && !errors.Is(err, errLeaseLost) {
+		} else if err := s.sweepOnce(s.ctx, deleted); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("deleted files cannot be removed from the storage yet", zap.Error(err))
 		}
 		select {
@@ -33,27 +37,15 @@ func (s *Service) sweep() {
 	}
 }
 
-// sweeperLease returns the lease on the deletion of what has expired, and false if another gateway has it.
-func (s *Service) sweeperLease() (lease, bool) {
-	if s.cluster == nil {
-		return lease{}, true
-	}
-	l := s.cluster.sweeper.Load()
-	if l == nil {
-		return lease{}, false
-	}
-	return *l, true
-}
-
 // sweepOnce deletes what is to be deleted at the moment. deleted says when an object was deleted for the first time.
-func (s *Service) sweepOnce(ctx context.Context, l lease, deleted map[string]time.Time) error {
+func (s *Service) sweepOnce(ctx context.Context, deleted map[string]time.Time) error {
 	if err := s.countBacklog(ctx); err != nil {
 		return err
 	}
-	if err := s.deleteExpired(ctx, l); err != nil {
+	if err := s.deleteExpired(ctx); err != nil {
 		return fmt.Errorf("delete expired files: %w", err)
 	}
-	if err := s.deleteOldErrors(ctx, l); err != nil {
+	if err := s.deleteOldErrors(ctx); err != nil {
 		return fmt.Errorf("delete the errors of old batches: %w", err)
 	}
 	names, err := deletedObjects(ctx, s.db.Read())
@@ -70,22 +62,20 @@ func (s *Service) sweepOnce(ctx context.Context, l lease, deleted map[string]tim
 
 // deleteExpired deletes the rows of expired files and idempotency tokens, and marks the objects of these files, and those
 // that a gateway has left half-written, for deletion.
-func (s *Service) deleteExpired(ctx context.Context, l lease) error {
+func (s *Service) deleteExpired(ctx context.Context) error {
 	expired, err := expiredFiles(ctx, s.db.Read(), s.now())
 	if err != nil {
 		return fmt.Errorf("find expired files: %w", err)
 	}
 	orphans := int64(0)
-	err = s.writeLeased(ctx, sweeperSeq, l, func(ctx context.Context, tx database.Tx) (err error) {
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
 		for i := range expired {
 			if err := deleteFile(ctx, tx, &expired[i]); err != nil {
 				return err
 			}
 		}
-		if s.cluster != nil {
-			if orphans, err = deleteOrphans(ctx, tx); err != nil {
-				return err
-			}
+		if orphans, err = s.leases.deleteOrphans(ctx, tx, s.clock()); err != nil {
+			return err
 		}
 		return forget(ctx, tx, s.now())
 	})
@@ -95,13 +85,14 @@ func (s *Service) deleteExpired(ctx context.Context, l lease) error {
 	return err
 }
 
-// purge deletes the bytes of deleted objects, and once more when no write to them can still be on its way. The row of an
-// object is deleted with the second deletion.
+// purge deletes the bytes of deleted objects, and once more when no write to them can still be on its way. Their rows are
+// deleted then.
 func (s *Service) purge(ctx context.Context, names []string, deleted map[string]time.Time) error {
-	var due []string
+	now := s.clock()
+	var due, gone []string
 	for _, name := range names {
 		first, again := deleted[name]
-		if !again || s.clock().Sub(first) >= s.store.LateWrites() {
+		if !again || now.Sub(first) >= lateWrites {
 			due = append(due, name)
 		}
 	}
@@ -109,17 +100,20 @@ func (s *Service) purge(ctx context.Context, names []string, deleted map[string]
 		return err
 	}
 	for _, name := range due {
-		if _, again := deleted[name]; !again {
-			deleted[name] = s.clock()
+		if _, again := deleted[name]; again {
+			gone = append(gone, name)
+		} else {
+			deleted[name] = now
 		}
-		if s.clock().Sub(deleted[name]) < s.store.LateWrites() {
-			continue
-		}
-		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return removeObject(ctx, tx, name) })
+	}
+	for some := range slices.Chunk(gone, maxRecorded) {
+		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return removeObjects(ctx, tx, some) })
 		if err != nil {
-			return fmt.Errorf("forget a deleted object: %w", err)
+			return fmt.Errorf("forget deleted objects: %w", err)
 		}
-		delete(deleted, name)
+		for _, name := range some {
+			delete(deleted, name)
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -113,7 +114,7 @@ func openSQLite(t *testing.T, dir string) (*database.DB, storage.Store) {
 
 // pass lets time pass, and waits for what is due at the end of it.
 func pass(d time.Duration) {
-	pass(d)
+	time.Sleep(d)
 	synctest.Wait()
 }
 
@@ -422,9 +423,9 @@ func (s *Service) row(t *testing.T, id string) Batch {
 // newRecorder returns the recorder of a job of a batch, which does not run.
 func (s *Service) newRecorder(t *testing.T, b *Batch) *recorder {
 	t.Helper()
-	input, err := fileByID(t.Context(), s.db.Read(), b.InputFile)
+	input, err := partsOf(t.Context(), s.db.Read(), b.InputFile)
 	must(t, err)
-	return &recorder{job: s.newJob(b, lease{}, &input), batch: *b}
+	return &recorder{job: s.newJob(b, holder{}, input), batch: *b}
 }
 
 func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
@@ -446,17 +447,17 @@ func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
 	}
 }
 
-// unfinishedStore is a storage where no object can be made final while it fails.
-type unfinishedStore struct {
+// unreadableStore is a storage that cannot be read while it fails.
+type unreadableStore struct {
 	storage.Store
 	fails *atomic.Bool
 }
 
-func (s unfinishedStore) Finish(ctx context.Context, name string, size int64) error {
+func (s unreadableStore) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if s.fails.Load() {
-		return errAway
+		return nil, errAway
 	}
-	return s.Store.Finish(ctx, name, size)
+	return s.Store.Open(ctx, name, offset, length)
 }
 
 // Its last line uses up the budget, and then its results cannot be made final for a while.
@@ -475,7 +476,7 @@ func TestBatchWithoutLinesLeftWaitsForNoBudget(t *testing.T) {
 			}
 			return false
 		}
-		s := New(db, unfinishedStore{store, fails}, models, testSettings, zap.NewNop())
+		s := New(db, unreadableStore{store, fails}, models, testSettings, zap.NewNop())
 		must(t, s.Start(t.Context()))
 		defer s.Close()
 		id := s.createLines(t, "k", "24h", slices.Repeat([]string{"m"}, lines)...)

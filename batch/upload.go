@@ -62,13 +62,13 @@ func (s *Service) uploadFile(c *proxy.ExtensionCall) (err error) {
 	u := &upload{service: s, call: c, seen: map[string]bool{}}
 	u.file = File{
 		ID: newID("file-"), Account: c.Account, Key: c.Key, Purpose: Input, Name: "upload.jsonl",
-		object: newObjectName(), CreatedAt: s.now(),
+		CreatedAt: s.now(),
 	}
 	kept := false
 	defer func() {
 		s.releaseUpload(c.Account, u.file.Bytes)
 		if u.stored && !kept {
-			s.discard(c.Request.Context(), u.file.object)
+			s.discardUpload(c.Request.Context(), &u.file)
 		}
 	}()
 	if err := u.read(); err != nil {
@@ -192,13 +192,9 @@ func (u *upload) store(part io.Reader) error {
 	return err
 }
 
-// receive appends what it reads to an object of its own, and sets the size, the lines and the digest of the file. The
-// error is a *readError or one of the API. The caller keeps or discards the object, and calls releaseUpload.
+// receive writes what it reads to parts of the file, and sets the size, the lines and the digest of the file. The
+// error is a *readError or one of the API. The caller keeps or discards the parts, and calls releaseUpload.
 func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.insertWriting(ctx, tx, f.object) })
-	if err != nil {
-		return unwritable(err)
-	}
 	buffer := appendBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
 	defer appendBuffers.Put(buffer)
 	digest := sha256.New()
@@ -252,6 +248,7 @@ func (s *Service) append(ctx context.Context, f *File, piece []byte) error {
 	s.mu.Lock()
 	used := stored + s.uploading[f.Account]
 	fits := used+size <= limits.MaxAccountBytes
+	p := partOf(f, piece)
 	if fits {
 		s.uploading[f.Account] += size
 		f.Bytes += size
@@ -260,7 +257,7 @@ func (s *Service) append(ctx context.Context, f *File, piece []byte) error {
 	if !fits {
 		return apierr.StorageQuota(limits.MaxAccountBytes, used-f.Bytes)
 	}
-	if err := s.store.Append(ctx, f.object, f.Bytes-size, piece); err != nil {
+	if err := s.put(ctx, p); err != nil {
 		if storage.IsFull(err) {
 			s.log.Error("the storage of files is full", zap.Error(err))
 		}
@@ -364,10 +361,10 @@ func (s *Service) checkQuota(ctx context.Context, tx database.Tx, f *File) error
 	return nil
 }
 
-// discard marks an object that no file has.
-func (s *Service) discard(ctx context.Context, object string) {
+// discardUpload marks the parts of an upload that does not become a file.
+func (s *Service) discardUpload(ctx context.Context, f *File) {
 	ctx = context.WithoutCancel(ctx)
-	s.db.Submit(func(tx database.Tx) error { return discardObject(ctx, tx, object) })
+	s.db.Submit(func(tx database.Tx) error { return discardParts(ctx, tx, f.ID) })
 	wake(s.deleted)
 }
 

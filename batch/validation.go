@@ -131,7 +131,7 @@ const linesPerWrite = 2000
 
 // validate validates the file of a new batch in turns between accounts, and then starts or fails it. An error means that it must
 // be tried again, unless ctx has ended.
-func (s *Service) validate(ctx context.Context, b *Batch, l lease) error {
+func (s *Service) validate(ctx context.Context, b *Batch, l holder) error {
 	input, err := findFile(ctx, s.db.Read(), b.Account, b.InputFile, s.now())
 	if err != nil {
 		return fmt.Errorf("find the file of a batch: %w", err)
@@ -175,7 +175,7 @@ func (s *Service) validate(ctx context.Context, b *Batch, l lease) error {
 }
 
 // clear deletes the lines of a batch, if it has any.
-func (s *Service) clear(ctx context.Context, seq int64, l lease) error {
+func (s *Service) clear(ctx context.Context, seq int64, l holder) error {
 	if lines, err := restOfLines(ctx, s.db.Read(), seq, 1); err == nil && len(lines) == 0 {
 		return nil
 	}
@@ -191,8 +191,8 @@ func (s *Service) clear(ctx context.Context, seq int64, l lease) error {
 	return nil
 }
 
-func (s *Service) failBatch(ctx context.Context, b *Batch, l lease, errs []LineError) error {
-	object, err := s.storeErrors(ctx, errs)
+func (s *Service) failBatch(ctx context.Context, b *Batch, l holder, errs []LineError) error {
+	p, err := s.storeErrors(ctx, errs)
 	if err != nil {
 		return err
 	}
@@ -201,22 +201,20 @@ func (s *Service) failBatch(ctx context.Context, b *Batch, l lease, errs []LineE
 		if failed, err = setStatus(ctx, tx, b.seq, Failed, s.now(), Validating); err != nil || !failed {
 			return err
 		}
-		if err := setErrors(ctx, tx, b.seq, object); err != nil {
+		if err := setErrors(ctx, tx, b.seq, p.object); err != nil {
 			return err
 		}
-		if s.cluster != nil {
-			if err := deleteLease(ctx, tx, b.seq); err != nil {
-				return err
-			}
+		if err := s.leases.release(ctx, tx, b.seq, l); err != nil {
+			return err
 		}
-		return keepObject(ctx, tx, object)
+		return keepObject(ctx, tx, p.object)
 	})
 	if err != nil {
-		s.discard(ctx, object)
+		s.discard(ctx, p)
 		return fmt.Errorf("fail a batch: %w", err)
 	}
 	if !failed { // it is cancelled
-		s.discard(ctx, object)
+		s.discard(ctx, p)
 		return nil
 	}
 	s.ended(*b, Failed)
@@ -225,7 +223,7 @@ func (s *Service) failBatch(ctx context.Context, b *Batch, l lease, errs []LineE
 }
 
 // startBatch writes the lines in the order in which they will run, and makes the output file.
-func (s *Service) startBatch(ctx context.Context, b *Batch, l lease, v *validation) error {
+func (s *Service) startBatch(ctx context.Context, b *Batch, l holder, v *validation) error {
 	sortByPrefix(v.lines)
 	refs := make([]lineRef, 0, min(linesPerWrite, len(v.lines)))
 	rest := v.lines
@@ -257,7 +255,7 @@ func (s *Service) startBatch(ctx context.Context, b *Batch, l lease, v *validati
 		if err := setValidated(ctx, tx, b.seq, len(v.lines), v.models, output.ID); err != nil {
 			return err
 		}
-		return insertOutput(ctx, tx, &output)
+		return insertFile(ctx, tx, &output)
 	})
 	if err != nil {
 		return fmt.Errorf("start a batch: %w", err)
@@ -268,26 +266,13 @@ func (s *Service) startBatch(ctx context.Context, b *Batch, l lease, v *validati
 
 // newOutput returns a file of results.
 func (s *Service) newOutput(b *Batch, kind string) File {
-	f := File{
+	return File{
 		ID: newID("file-"), Account: b.Account, Key: b.Key, Purpose: Output, Name: b.ID + "_" + kind + ".jsonl",
 		CreatedAt: s.now(), ExpiresAt: b.ExpiresAt + s.keepOf(b), // until the batch ends
 	}
-	if s.cluster == nil { // else it has parts
-		f.object = newObjectName()
-	}
-	return f
 }
 
 // keepOf returns how long the results of a batch are kept, in seconds from its end.
 func (s *Service) keepOf(b *Batch) int64 {
 	return cmp.Or(b.outputKeep, int64(s.settings.Load().Keep.Seconds()))
-}
-
-func insertOutput(ctx context.Context, tx database.Tx, f *File) error {
-	if f.object != "" {
-		if err := insertObject(ctx, tx, f.object, objectKept); err != nil {
-			return err
-		}
-	}
-	return insertFile(ctx, tx, f)
 }

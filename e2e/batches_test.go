@@ -428,7 +428,7 @@ func (e *environment) storedObjects() []string {
 	}
 	if e.postgresURL != "" { // without the one by which gateways know that they share the folder
 		var shared string
-		must(e.t, e.openLedger().QueryRow(`SELECT object FROM storage_marker`).Scan(&shared))
+		must(e.t, e.openLedger().QueryRow(`SELECT name FROM objects WHERE file = 'storage' AND state = 'kept'`).Scan(&shared))
 		delete(names, shared)
 	}
 	return slices.Collect(maps.Keys(names))

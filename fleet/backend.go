@@ -75,7 +75,7 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
 		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
 		observer: &f.observer,
-		places:   places{shared: &f.sharedPlaces}, turns: newTurns(), readFrom: burstFrom,
+		turns:    newTurns(), readFrom: burstFrom,
 		probeNow: make(chan struct{}, 1), queueNow: make(chan struct{}, 1),
 		leases: f.leases, fences: &f.fences,
 		stopProbes: func() {},

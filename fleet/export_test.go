@@ -1,4 +1,4 @@
 package fleet
 
 // BatchLines returns how many batch lines the backend runs.
-func (b *Backend) BatchLines() int64 { return b.places.load() }
+func (b *Backend) BatchLines() int64 { return b.places.running.Load() }

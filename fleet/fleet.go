@@ -45,8 +45,6 @@ type Fleet struct {
 	started   bool
 	bootTimes map[string]*bootTimes // by "model/backend"; kept across reloads
 
-	sharedPlaces atomic.Bool // see SharePlaces
-
 	booked    atomic.Pointer[[]BookedWindow]
 	firstSeen firstSeen
 	reports   reports

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -26,83 +25,14 @@ type Place struct {
 }
 
 // places counts the batch lines that run at a backend.
-type places struct {
-	shared *atomic.Bool // other gateways have places too, so this one has those that it has leased
-
-	mu      sync.Mutex // guards the fields below
-	running int64
-	leased  int64
-	short   bool // a line has found no place because all leased ones were taken
-}
-
-// load returns how many lines run.
-func (p *places) load() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.running
-}
-
-// room returns how many lines run, and whether one more than those may.
-func (p *places) room(most int64) (running int64, free bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.running, p.mayRun(most)
-}
-
-// mayRun reports whether one more line may run. The caller holds p.mu.
-func (p *places) mayRun(most int64) bool {
-	if p.running >= most {
-		return false
-	}
-	if p.shared.Load() && p.running >= p.leased {
-		p.short = true
-		return false
-	}
-	return true
-}
+type places struct{ running atomic.Int64 }
 
 // take counts one more line if running lines run and one more may.
 func (p *places) take(running, most int64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running != running || !p.mayRun(most) {
-		return false
-	}
-	p.running++
-	return true
+	return running < most && p.running.CompareAndSwap(running, running+1)
 }
 
-func (p *places) release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.running--
-}
-
-// SharePlaces makes the backends' places for batch lines those that were leased by Backend.GrowPlaces, which are none at
-// first. Other gateways lease the rest.
-func (f *Fleet) SharePlaces() { f.sharedPlaces.Store(true) }
-
-// Names returns the ids of the model and the backend.
-func (b *Backend) Names() (model, backend string) { return b.modelID, b.Name }
-
-// ShrinkPlaces lowers the number of leased places to most, but not below the lines that run. It returns both, and whether a
-// line has found all leased places taken since the last call.
-func (b *Backend) ShrinkPlaces(most int64) (leased, running int64, short bool) {
-	p := &b.places
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	short, p.short = p.short, false
-	p.leased = max(p.running, min(p.leased, most))
-	return p.leased, p.running, short
-}
-
-// GrowPlaces raises the number of leased places.
-func (b *Backend) GrowPlaces(leased int64) {
-	p := &b.places
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.leased = max(p.leased, leased)
-}
+func (p *places) release() { p.running.Add(-1) }
 
 // AcquirePlace returns a place at the ready backend with the fewest batch lines: one that runs fewer than most of them,
 // and where no request waited at the last probe. It starts nothing: the error is ErrUnsuitable, ErrNoPlace or
@@ -125,7 +55,7 @@ func (m *Model) AcquirePlace(c Caller, most int) (*Place, error) {
 			if b.hasQueue() {
 				continue
 			}
-			if n, free := b.places.room(int64(most)); free && (chosen == nil || n < fewest) {
+			if n := b.places.running.Load(); n < int64(most) && (chosen == nil || n < fewest) {
 				chosen, fewest = b, n
 			}
 		}
@@ -148,7 +78,7 @@ var ErrNotReady = errors.New("no backend is ready")
 func (p *Place) Prefer(prefix Prefix, caller Caller) {
 	var candidates []candidate
 	for _, b := range p.model.suitable(caller) {
-		c := candidate{backend: b, load: b.places.load()}
+		c := candidate{backend: b, load: b.places.running.Load()}
 		if b == p.Backend {
 			c.load-- // without this line
 		} else if !b.serves(caller) || b.hasQueue() || c.load >= p.most {
@@ -213,7 +143,7 @@ func (b *Backend) probeQueue(ctx context.Context) {
 	running, waiting, known := engineLoad(response.Body)
 	b.queued.Store(waiting)
 	if known && response.Status == http.StatusOK {
-		b.turns.observe(b.clock(), running, max(0, waiting-b.places.load()))
+		b.turns.observe(b.clock(), running, max(0, waiting-b.places.running.Load()))
 	} else {
 		b.turns.open()
 	}

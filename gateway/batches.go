@@ -8,29 +8,11 @@ import (
 
 	"basegate/batch"
 	"basegate/budget/admission"
-	"basegate/budget/cluster"
 	"basegate/database"
 	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/proxy"
 )
-
-// shareBatches makes the gateway run batches together with those on the same PostgreSQL database.
-func (g *Gateway) shareBatches() {
-	l, ok := g.ledger.(*cluster.Ledger)
-	if !ok {
-		return
-	}
-	g.fleet.SharePlaces()
-	g.batches.Join(batch.Cluster{Epoch: l.Epoch, Backends: func() (all []batch.Backend) {
-		for _, m := range g.fleet.Models() {
-			for _, b := range m.Backends() {
-				all = append(all, b)
-			}
-		}
-		return all
-	}})
-}
 
 // NewBatches returns a Service for commands, which need no Start, and a function that closes its files.
 func NewBatches(cfg *config.Config, db *database.DB) (*batch.Service, func() error, error) {

@@ -181,7 +181,9 @@ func (g *Gateway) newBatches() error {
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, g.proxy, batchSettings(g.config), g.log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
-	g.shareBatches()
+	if l, shared := g.ledger.(*cluster.Ledger); shared {
+		g.batches.Join(l.Epoch)
+	}
 	g.registry.MustRegister(batch.NewCollector(g.batches))
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
-	"time"
 )
 
 // Modes of the folder and its files: they hold prompts and completions.
@@ -52,51 +51,33 @@ func (d *Disk) Close() error {
 	return nil
 }
 
-// Append implements Store.
-func (d *Disk) Append(_ context.Context, name string, offset int64, data []byte) error {
-	if err := d.write(name, offset, data); err != nil {
-		return fmt.Errorf("append to an object: %w", withoutName(err))
+// Put implements Store.
+func (d *Disk) Put(_ context.Context, name string, data []byte) error {
+	err := d.write(name, data)
+	if err == nil {
+		err = d.syncFolder()
+	}
+	if err != nil {
+		return fmt.Errorf("write an object: %w", withoutName(err))
 	}
 	return nil
 }
 
-func (d *Disk) write(name string, offset int64, data []byte) (err error) {
-	flags := os.O_WRONLY
-	if offset == 0 {
-		flags |= os.O_CREATE
-	}
-	file, err := d.root.OpenFile(name, flags, fileMode)
+func (d *Disk) write(name string, data []byte) (err error) {
+	file, err := d.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, fileMode)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if offset == 0 && d.uid >= 0 {
+	if d.uid >= 0 {
 		if err := file.Chown(d.uid, d.gid); err != nil {
 			return err
 		}
 	}
-	if info.Size() < offset {
-		return ErrShort
-	}
-	if info.Size() > offset {
-		if err := file.Truncate(offset); err != nil {
-			return err
-		}
-	}
-	if _, err := file.WriteAt(data, offset); err != nil {
+	if _, err := file.Write(data); err != nil {
 		return err
 	}
-	if err := file.Sync(); err != nil {
-		return err
-	}
-	if offset > 0 {
-		return nil
-	}
-	return d.syncFolder()
+	return file.Sync()
 }
 
 // syncFolder flushes the names of the folder's files.
@@ -134,11 +115,26 @@ func (d *Disk) Delete(_ context.Context, name string) error {
 	return nil
 }
 
-// Finish implements Store.
-func (*Disk) Finish(context.Context, string, int64) error { return nil }
-
-// LateWrites implements Store.
-func (*Disk) LateWrites() time.Duration { return 0 }
+// List implements Store.
+func (d *Disk) List(ctx context.Context, found func(name string, size int64) error) error {
+	err := fs.WalkDir(d.root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil //nolint:nilerr // deleted meanwhile
+		}
+		return found(name, info.Size())
+	})
+	if err != nil {
+		return fmt.Errorf("list objects: %w", withoutName(err))
+	}
+	return nil
+}
 
 // withoutName returns an error without the object's name, which is as good as the right to read it.
 func withoutName(err error) error {

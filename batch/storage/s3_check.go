@@ -31,7 +31,7 @@ func (s *S3) Check(ctx context.Context) (warnings []string, err error) {
 	if err != nil || found.AccessKeyID == "" {
 		return nil, errNoCredentials
 	}
-	for o := range s.client.ListObjectsIter(ctx, s.settings.Bucket, minio.ListObjectsOptions{Prefix: s.key("check-"), MaxKeys: 1}) {
+	for o := range s.client.ListObjectsIter(ctx, s.settings.Bucket, minio.ListObjectsOptions{Prefix: s.prefix() + "check-", MaxKeys: 1}) {
 		if o.Err != nil {
 			return nil, explain(o.Err)
 		}
@@ -73,7 +73,7 @@ func isUnsupported(err error) bool {
 func (s *S3) tryObject(ctx context.Context) error {
 	name := "check-" + strings.ToLower(rand.Text())
 	content := []byte(name)
-	if err := s.Append(ctx, name, 0, content); err != nil {
+	if err := s.Put(ctx, name, content); err != nil {
 		return err
 	}
 	r, err := s.Open(ctx, name, 0, int64(len(content)))

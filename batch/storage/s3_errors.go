@@ -105,7 +105,7 @@ func isConflict(err error) bool {
 	return ok && r.status == http.StatusConflict
 }
 
-// isMissing reports whether a segment does not exist.
+// isMissing reports whether an object does not exist.
 func isMissing(err error) bool {
 	r, ok := errors.AsType[minio.ErrorResponse](err)
 	return ok && r.Code == "NoSuchKey"

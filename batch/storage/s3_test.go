@@ -1,7 +1,6 @@
 package storage_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -142,18 +141,18 @@ func TestErrorsSayWhatToDoWithoutTheNameOfTheObject(t *testing.T) {
 	} {
 		s := openSettings(t, fakeError(t, http.StatusBadRequest, code))
 		_, opened := s.Open(t.Context(), name, 0, 1)
-		for _, err := range []error{s.Append(t.Context(), name, 0, []byte("x")), opened, s.Delete(t.Context(), name), s.Finish(t.Context(), name, 1)} {
+		for _, err := range []error{s.Put(t.Context(), name, []byte("x")), opened, s.Delete(t.Context(), name)} {
 			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), name) {
 				t.Errorf("%s: got %v, want %q without the name", code, err, want)
 			}
 		}
 	}
 	full := openSettings(t, fakeError(t, http.StatusInsufficientStorage, "XMinioStorageFull"))
-	if err := full.Append(t.Context(), name, 0, []byte("x")); !storage.IsFull(err) {
+	if err := full.Put(t.Context(), name, []byte("x")); !storage.IsFull(err) {
 		t.Errorf("got %v, want an error that IsFull knows", err)
 	}
 	unreachable := openSettings(t, storage.S3Settings{Endpoint: "127.0.0.1:1", Bucket: "files", Region: "r", Plaintext: true})
-	if err := unreachable.Append(t.Context(), name, 0, []byte("x")); err == nil || strings.Contains(err.Error(), name) {
+	if err := unreachable.Put(t.Context(), name, []byte("x")); err == nil || strings.Contains(err.Error(), name) {
 		t.Errorf("got %v, want an error without the name", err)
 	}
 }
@@ -175,89 +174,7 @@ func faultyServer(t *testing.T, server *s3test.Server, handle func(w http.Respon
 	return settings
 }
 
-// A process that was killed leaves a request that the server carries out after the next process has written.
-func TestLateWriteOfAnEarlierProcessDoesNotCount(t *testing.T) {
-	server := s3test.Start(t)
-	s3test.Setenv(t)
-	var held atomic.Pointer[func()]
-	var hold atomic.Bool
-	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
-		if r.Method == http.MethodPut && hold.Load() {
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
-				return
-			}
-			late := r.Clone(context.WithoutCancel(r.Context()))
-			late.Body = io.NopCloser(strings.NewReader(string(body)))
-			send := func() { forward.ServeHTTP(httptest.NewRecorder(), late) }
-			held.CompareAndSwap(nil, &send)
-			panic(http.ErrAbortHandler)
-		}
-		forward.ServeHTTP(w, r)
-	})
-	first := openSettings(t, settings)
-	must(t, first.Append(t.Context(), "a", 0, []byte("one\n")))
-	hold.Store(true)
-	if err := first.Append(t.Context(), "a", 4, []byte("a line of the first process\n")); err == nil {
-		t.Fatal("the append succeeded")
-	}
-	second := openS3(t, server)
-	must(t, second.Append(t.Context(), "a", 4, []byte("two\n")))
-	must(t, second.Append(t.Context(), "a", 8, []byte("three\n")))
-	(*held.Load())()
-	if n := len(server.Keys("")); n != 4 {
-		t.Fatalf("the bucket has %d keys, want the late segment as the fourth", n)
-	}
-	wantContent(t, openS3(t, server), "a", 0, 14, "one\ntwo\nthree\n")
-	third := openS3(t, server)
-	must(t, third.Append(t.Context(), "a", 14, []byte("four\n")))
-	must(t, third.Finish(t.Context(), "a", 19))
-	wantContent(t, openS3(t, server), "a", 0, 19, "one\ntwo\nthree\nfour\n")
-	must(t, third.Delete(t.Context(), "a"))
-	if keys := server.Keys(""); len(keys) > 0 {
-		t.Errorf("the bucket has %q after the deletion", keys)
-	}
-}
-
-func TestManySmallAppendsAreFewSegments(t *testing.T) {
-	server := s3test.Start(t)
-	s := openS3(t, server)
-	line := []byte(strings.Repeat("x", 99) + "\n")
-	const appends = 400
-	for i := range appends {
-		must(t, s.Append(t.Context(), "a", int64(i*len(line)), line))
-		if n := len(server.Keys("")); n > 64 {
-			t.Fatalf("%d appends made %d segments, want at most 64", i+1, n)
-		}
-	}
-	wantContent(t, s, "a", 0, appends*100, strings.Repeat(string(line), appends))
-}
-
-func TestReadSurvivesConnectionsThatBreak(t *testing.T) {
-	server := s3test.Start(t)
-	s3test.Setenv(t)
-	var cut atomic.Int32
-	settings := faultyServer(t, server, func(w http.ResponseWriter, r *http.Request, forward http.Handler) {
-		if r.Method == http.MethodGet && r.Header.Get("Range") != "" && cut.Add(1)%2 == 1 {
-			forward.ServeHTTP(&shortWriter{ResponseWriter: w, left: 1000}, r)
-			return
-		}
-		forward.ServeHTTP(w, r)
-	})
-	s := openSettings(t, settings)
-	want := ""
-	for i := range 5 {
-		piece := strings.Repeat(fmt.Sprint(i), 200_000)
-		must(t, s.Append(t.Context(), "a", int64(len(want)), []byte(piece)))
-		want += piece
-	}
-	wantContent(t, s, "a", 0, int64(len(want)), want)
-	if cut.Load() < 5 {
-		t.Errorf("%d requests for segments, want at least 5", cut.Load())
-	}
-}
-
-func TestAppendSurvivesAConflict(t *testing.T) {
+func TestPutSurvivesAConflict(t *testing.T) {
 	server := s3test.Start(t)
 	s3test.Setenv(t)
 	var writes atomic.Int32
@@ -271,41 +188,24 @@ func TestAppendSurvivesAConflict(t *testing.T) {
 		forward.ServeHTTP(w, r)
 	})
 	s := openSettings(t, settings)
-	must(t, s.Append(t.Context(), "a", 0, []byte("text")))
+	must(t, s.Put(t.Context(), "a", []byte("text")))
 	wantContent(t, s, "a", 0, 4, "text")
 	if writes.Load() != 3 {
 		t.Errorf("%d writes, want two that fail and one that succeeds", writes.Load())
 	}
 }
 
-// shortWriter ends the connection after some bytes.
-type shortWriter struct {
-	http.ResponseWriter
-	left int
-}
-
-func (w *shortWriter) Write(p []byte) (int, error) {
-	n, err := w.ResponseWriter.Write(p[:min(len(p), w.left)])
-	if w.left -= n; w.left == 0 {
-		http.NewResponseController(w.ResponseWriter).Flush()
-		panic(http.ErrAbortHandler)
-	}
-	return n, err
-}
-
-// The documents describe how to move a folder to a bucket.
+// The documents describe how to move a folder to a bucket: the names of the files are the keys.
 func TestFilesOfAFolderCanBeCopiedToABucket(t *testing.T) {
 	server := s3test.Start(t)
 	s := openS3(t, server)
 	const content = "one\ntwo\n"
-	_, err := server.Client.Client.PutObject(t.Context(), s3test.Bucket, "lab/files/a/0000000000000001-0-8", strings.NewReader(content), 8, minio.PutObjectOptions{})
+	_, err := server.Client.Client.PutObject(t.Context(), s3test.Bucket, "lab/files/a", strings.NewReader(content), 8, minio.PutObjectOptions{})
 	must(t, err)
 	wantContent(t, s, "a", 0, 8, content)
-	must(t, s.Append(t.Context(), "a", 4, []byte("three\n")))
-	wantContent(t, s, "a", 0, 10, "one\nthree\n")
 }
 
-// The lines of a batch are small ranges of one file: each is one request, without another listing.
+// The lines of a batch are small ranges of one file: each is one request.
 func TestRangesOfAnObjectNeedOneRequestEach(t *testing.T) {
 	server := s3test.Start(t)
 	s3test.Setenv(t)
@@ -315,8 +215,7 @@ func TestRangesOfAnObjectNeedOneRequestEach(t *testing.T) {
 		forward.ServeHTTP(w, r)
 	})
 	s := openSettings(t, settings)
-	must(t, s.Append(t.Context(), "a", 0, []byte("one\ntwo\nten\n")))
-	wantContent(t, s, "a", 0, 12, "one\ntwo\nten\n")
+	must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nten\n")))
 	requests.Store(0)
 	for i := range 10 {
 		wantContent(t, s, "a", int64(i%3*4), 3, []string{"one", "two", "ten"}[i%3])

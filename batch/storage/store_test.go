@@ -1,15 +1,11 @@
 package storage_test
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"basegate/batch/storage"
@@ -67,49 +63,17 @@ func wantContent(t *testing.T, s storage.Store, name string, offset, length int6
 	}
 }
 
-func TestAppendsMakeAnObject(t *testing.T) {
+func TestPutObjectIsRead(t *testing.T) {
 	forEachStore(t, func(s testStore) {
 		t := s.t
-		must(t, s.Append(t.Context(), "a", 0, []byte("one\n")))
-		must(t, s.Append(t.Context(), "a", 4, []byte("two\n")))
-		wantContent(t, s, "a", 0, 8, "one\ntwo\n")
-		wantContent(t, s, "a", 4, 3, "two")
-		wantContent(t, s, "a", 2, 100, "e\ntwo\n")
-		wantContent(t, s, "a", 100, 100, "")
-		must(t, s.Append(t.Context(), "a", 8, []byte("three\n")))
-		wantContent(t, s, "a", 0, 14, "one\ntwo\nthree\n")
-		must(t, s.Finish(t.Context(), "a", 14))
-		must(t, s.Finish(t.Context(), "a", 14))
-		wantContent(t, s, "a", 2, 8, "e\ntwo\nth")
-	})
-}
-
-func TestAppendDiscardsWhatLiesBehindItsOffset(t *testing.T) {
-	forEachStore(t, func(s testStore) {
-		t := s.t
-		must(t, s.Append(t.Context(), "a", 0, []byte("one\n")))
-		must(t, s.Append(t.Context(), "a", 4, []byte("a longer line that was never recorded\n")))
-		must(t, s.reopen().Append(t.Context(), "a", 4, []byte("two\n")))
-		wantContent(t, s, "a", 0, 1000, "one\ntwo\n")
-		must(t, s.Append(t.Context(), "a", 2, []byte("ce\n"))) // in the middle of an append
-		wantContent(t, s, "a", 0, 1000, "once\n")
-		must(t, s.Append(t.Context(), "a", 0, []byte("new\n")))
-		wantContent(t, s, "a", 0, 1000, "new\n")
+		must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nthree\n")))
+		must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nthree\n"))) // after an error, it is repeated
+		store := s.reopen()
+		wantContent(t, store, "a", 0, 14, "one\ntwo\nthree\n")
+		wantContent(t, store, "a", 4, 3, "two")
+		wantContent(t, store, "a", 2, 100, "e\ntwo\nthree\n")
 		if n := s.left(); n != 1 {
 			t.Errorf("%d files or keys are left, want 1", n)
-		}
-	})
-}
-
-func TestAppendNoticesLostBytes(t *testing.T) {
-	forEachStore(t, func(s testStore) {
-		t := s.t
-		must(t, s.Append(t.Context(), "a", 0, []byte("one\n")))
-		if err := s.Append(t.Context(), "a", 8, []byte("three\n")); !errors.Is(err, storage.ErrShort) {
-			t.Errorf("got %v, want ErrShort", err)
-		}
-		if err := s.Append(t.Context(), "missing", 8, []byte("three\n")); err == nil {
-			t.Error("an append to an object that does not exist succeeded")
 		}
 	})
 }
@@ -117,10 +81,8 @@ func TestAppendNoticesLostBytes(t *testing.T) {
 func TestDeletedObjectIsGone(t *testing.T) {
 	forEachStore(t, func(s testStore) {
 		t := s.t
-		must(t, s.Append(t.Context(), "a", 0, []byte("one\n")))
-		must(t, s.Append(t.Context(), "a", 4, []byte("two\n")))
-		must(t, s.Append(t.Context(), "ab", 0, []byte("another\n")))
-		wantContent(t, s, "a", 0, 8, "one\ntwo\n")
+		must(t, s.Put(t.Context(), "a", []byte("one\n")))
+		must(t, s.Put(t.Context(), "ab", []byte("another\n")))
 		must(t, s.Delete(t.Context(), "a"))
 		must(t, s.Delete(t.Context(), "a"))
 		if _, err := s.Open(t.Context(), "a", 0, 1); !errors.Is(err, storage.ErrNotFound) {
@@ -137,8 +99,8 @@ func TestNamesCannotLeaveTheFolder(t *testing.T) {
 	forEachStore(t, func(s testStore) {
 		t := s.t
 		for _, name := range []string{"../outside", "..", ""} {
-			if err := s.Append(t.Context(), name, 0, []byte("x")); err == nil {
-				t.Errorf("an append to %q succeeded", name)
+			if err := s.Put(t.Context(), name, []byte("x")); err == nil {
+				t.Errorf("an object %q was written", name)
 			}
 			if _, err := s.Open(t.Context(), name+"/outside", 0, 1); err == nil {
 				t.Errorf("%q can be read", name)
@@ -147,76 +109,16 @@ func TestNamesCannotLeaveTheFolder(t *testing.T) {
 	})
 }
 
-// Random appends, a part of which repeat or discard earlier ones or come from a restarted process, leave the bytes that a
-// buffer in memory has.
-func TestRandomAppendsLeaveWhatWasAppended(t *testing.T) {
-	forEachStore(t, func(s testStore) {
-		t := s.t
-		random := rand.New(rand.NewPCG(1, 2))
-		var want []byte
-		store := s.Store
-		for i := range 150 {
-			offset := len(want)
-			switch random.IntN(8) {
-			case 0:
-				offset = random.IntN(len(want) + 1)
-			case 1:
-				store = s.reopen()
-			}
-			data := []byte(strings.Repeat(fmt.Sprintf("%d,", i), 1+random.IntN(2000)))
-			want = append(want[:offset], data...)
-			must(t, store.Append(t.Context(), "a", int64(offset), data))
-			if i%10 == 0 {
-				from := random.IntN(len(want))
-				wantContent(t, store, "a", int64(from), int64(len(want)-from), string(want[from:]))
-			}
-		}
-		wantContent(t, store, "a", 0, int64(len(want)), string(want))
-		must(t, store.Finish(t.Context(), "a", int64(len(want))))
-		wantContent(t, store, "a", 0, int64(len(want)), string(want))
-		if n := s.left(); n != 1 {
-			t.Errorf("a finished object has %d files or keys, want 1", n)
-		}
-	})
-}
-
-// A reader goes on while the object grows and its parts are merged.
-func TestReadersSeeAnObjectThatIsFinishedMeanwhile(t *testing.T) {
-	forEachStore(t, func(s testStore) {
-		t := s.t
-		piece := bytes.Repeat([]byte("x"), 100_000)
-		var want []byte
-		for i := range 20 {
-			piece[0] = byte('a' + i)
-			must(t, s.Append(t.Context(), "a", int64(len(want)), piece))
-			want = append(want, piece...)
-		}
-		r, err := s.Open(t.Context(), "a", 0, int64(len(want)))
-		must(t, err)
-		defer r.Close()
-		got := make([]byte, 150_000)
-		_, err = io.ReadFull(r, got)
-		must(t, err)
-		must(t, s.reopen().Finish(t.Context(), "a", int64(len(want))))
-		rest, err := io.ReadAll(r)
-		must(t, err)
-		if got = append(got, rest...); !bytes.Equal(got, want) {
-			t.Errorf("read %d bytes that differ from the %d that were written", len(got), len(want))
-		}
-	})
-}
-
 func TestObjectsAreListedWithTheirSizes(t *testing.T) {
 	forEachStore(t, func(s testStore) {
 		want := map[string]int64{"a": 5, "b": 12, "c": 3}
 		for name, size := range want {
-			must(s.t, s.Append(s.t.Context(), name, 0, make([]byte, size-2)))
-			must(s.t, s.Append(s.t.Context(), name, size-2, make([]byte, 2)))
+			must(s.t, s.Put(s.t.Context(), name, make([]byte, size)))
 		}
-		must(s.t, s.Append(s.t.Context(), "deleted", 0, make([]byte, 9)))
+		must(s.t, s.Put(s.t.Context(), "deleted", make([]byte, 9)))
 		must(s.t, s.Delete(s.t.Context(), "deleted"))
 		got := map[string]int64{}
-		must(s.t, s.Store.(storage.Lister).List(s.t.Context(), func(name string, size int64) error {
+		must(s.t, s.List(s.t.Context(), func(name string, size int64) error {
 			got[name] = size
 			return nil
 		}))

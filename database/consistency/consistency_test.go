@@ -216,7 +216,7 @@ func TestStorageOfAnotherDatabaseIsLeftAlone(t *testing.T) {
 	store, err := storage.OpenDisk(filepath.Join(folder, "files"))
 	must(t, err)
 	defer store.Close()
-	must(t, store.Append(t.Context(), orphanObject, 0, []byte("bytes")))
+	must(t, store.Put(t.Context(), orphanObject, []byte("bytes")))
 	files := consistency.NewFiles(db, store, identity.New(db, zap.NewNop(), identity.Settings{}).AuditLog)
 	var done []string
 	must(t, files.Repair(t.Context(), func(text string) { done = append(done, text) }))
@@ -228,7 +228,7 @@ func TestStorageOfAnotherDatabaseIsLeftAlone(t *testing.T) {
 		return
 	}
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
-		_, err := tx.ExecContext(t.Context(), `INSERT INTO storage_marker ("only", object) VALUES (1, 'missing')`)
+		_, err := tx.ExecContext(t.Context(), `INSERT INTO objects (name, state, file) VALUES ('missing', 'kept', 'storage')`)
 		return err
 	}))
 	if err := files.Repair(t.Context(), func(string) {}); err == nil || !strings.Contains(err.Error(), "the storage is not the one that the gateways use") {
@@ -244,19 +244,20 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	store, err := storage.OpenDisk(filepath.Join(folder, "files"))
 	must(t, err)
 	defer store.Close()
-	for name, size := range map[string]int{"whole": 10, "short": 4, "unused": 3, "document": 8, orphanObject: 7, "old": 2, "README.txt": 1} {
-		must(t, store.Append(t.Context(), name, 0, make([]byte, size)))
+	for name, size := range map[string]int{"whole1": 6, "whole2": 4, "errors": 2, "short": 4, "unused": 3, "document": 8, orphanObject: 7, "old": 2, "README.txt": 1} {
+		must(t, store.Put(t.Context(), name, make([]byte, size)))
 	}
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		for _, name := range []string{"whole", "short", "missing"} {
-			_, err := tx.ExecContext(t.Context(), `INSERT INTO files (id, account_id, key_id, purpose, filename, object, bytes, created_at, expires_at)
-				VALUES ($1, 'acc', 'key', 'batch', 'x', $2, 10, 5, 4000000000)`, "file-"+name, name)
+			_, err := tx.ExecContext(t.Context(), `INSERT INTO files (id, account_id, key_id, purpose, filename, bytes, created_at, expires_at)
+				VALUES ($1, 'acc', 'key', 'batch', 'x', 10, 5, 4000000000)`, "file-"+name)
 			if err != nil {
 				return err
 			}
 		}
-		_, err := tx.ExecContext(t.Context(), `INSERT INTO objects (name, state) VALUES ('whole', 'kept'), ('short', 'kept'), ('missing', 'kept'),
-			('unused', 'kept'), ('old', 'deleted'), ('document', 'kept'), ('lost', 'kept')`)
+		_, err := tx.ExecContext(t.Context(), `INSERT INTO batches (id, account_id, key_id, endpoint, completion_window, input_file_id, status,
+				errors, models, created_at, expires_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+			VALUES ('batch_1', 'acc', 'key', '/v1/completions', '24h', 'file-x', 'failed', 'errors', '[]', 1, 2, 0, 0, 0, 0, 0, 0, 0)`)
 		if err != nil {
 			return err
 		}
@@ -271,7 +272,10 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 				return err
 			}
 		}
-		return nil
+		_, err = tx.ExecContext(t.Context(), `INSERT INTO objects (name, state, file, start, bytes) VALUES ('whole1', 'kept', 'file-whole', 0, 6),
+			('whole2', 'kept', 'file-whole', 6, 4), ('short', 'kept', 'file-short', 0, 10), ('missing', 'kept', 'file-missing', 0, 10),
+			('unused', 'kept', 'file-deleted', 0, 3), ('errors', 'kept', '', 0, 2), ('document', 'kept', '', 0, 8), ('lost', 'kept', '', 0, 8), ('old', 'deleted', 'file-old', 0, 2)`)
+		return err
 	}))
 	audit := identity.New(db, zap.NewNop(), identity.Settings{}).AuditLog
 	files := consistency.NewFiles(db, store, audit)

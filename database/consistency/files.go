@@ -11,7 +11,7 @@ import (
 	"basegate/identity"
 )
 
-// Files checks the rows of files and of saved prompts against the storage.
+// Files checks the rows of files against the storage.
 type Files struct {
 	db    *database.DB
 	store storage.Store
@@ -23,35 +23,32 @@ func NewFiles(db *database.DB, store storage.Store, audit *identity.AuditLog) *F
 	return &Files{db: db, store: store, audit: audit}
 }
 
-// errNoList is returned for a store that cannot list its objects.
-var errNoList = errors.New("the storage of files cannot be listed")
+// prompt is the kind of a saved prompt.
+const prompt = "saved prompt"
 
 // lostFile is a file or a saved prompt whose bytes are not in the storage.
 type lostFile struct {
-	kind, id, account string
-	object            string
-	expiresAt         int64 // of a file
-	text              string
+	kind, id  string
+	object    string // of a saved prompt
+	expiresAt int64  // of a file
+	text      string
 }
-
-// prompt is the kind of a saved prompt.
-const prompt = "saved prompt"
 
 // comparison is the result of comparing files with their objects.
 type comparison struct {
 	lost    []lostFile
-	unused  []string // objects with a row that no file has
+	unused  []string // objects with a row that neither a file nor a prompt has
 	orphans []string // objects without a row
 	bytes   int64    // of the orphans
 	ours    bool     // the storage has an object of this database
-	marker  string   // the object by which gateways recognize their storage, if it is not there
+	storage string   // the object by which gateways recognize their storage, if it is not there
 }
 
-// errOtherStorage is returned by Repair if the files would all be lost because the storage is not theirs.
-var errOtherStorage = errors.New("the storage is not the one that the gateways use: correct files.url, or mount its folder")
+// errStorageMismatch is returned by Repair if the files would all be lost because the storage is not theirs.
+var errStorageMismatch = errors.New("the storage is not the one that the gateways use: correct files.url, or mount its folder")
 
 // objectName matches the names that package batch gives to objects. A folder may have files of others.
-var objectName = regexp.MustCompile(`^[a-z2-7]{26}(-[0-9a-f]+)?$`)
+var objectName = regexp.MustCompile(`^[a-z2-7]{26}$`)
 
 // Check compares the rows of files with the storage, in which the names of objects are secret.
 func (f *Files) Check(ctx context.Context, report func(Problem)) error {
@@ -59,8 +56,8 @@ func (f *Files) Check(ctx context.Context, report func(Problem)) error {
 	if err != nil {
 		return fmt.Errorf("check files: %w", err)
 	}
-	if all.marker != "" {
-		report(Problem{Part: "files", Text: errOtherStorage.Error()})
+	if all.storage != "" {
+		report(Problem{Part: "files", Text: errStorageMismatch.Error()})
 	}
 	for _, l := range all.lost {
 		p := Problem{Part: "files", Text: l.text}
@@ -79,15 +76,15 @@ func (f *Files) Check(ctx context.Context, report func(Problem)) error {
 }
 
 // Repair expires files whose bytes are lost, so that their users get the error of an expired file, deletes saved prompts whose
-// bytes are lost, and deletes objects that belong to neither. It reports what it did. If nothing shows that the storage is the database's, it deletes no object
-// without a row.
+// bytes are lost, and deletes objects that belong to neither. It reports what it did. If nothing shows that the storage is the
+// database's, it deletes no prompt, and no object without a row.
 func (f *Files) Repair(ctx context.Context, report func(string)) error {
 	all, err := f.compare(ctx)
 	if err != nil {
 		return fmt.Errorf("check files: %w", err)
 	}
-	if all.marker != "" {
-		return fmt.Errorf("repair files: %w", errOtherStorage)
+	if all.storage != "" {
+		return fmt.Errorf("repair files: %w", errStorageMismatch)
 	}
 	for _, l := range all.lost {
 		if l.expiresAt == markedLost {
@@ -165,41 +162,31 @@ func (f *Files) giveUp(ctx context.Context, l *lostFile, report func(string)) er
 	return nil
 }
 
-// compare lists the storage first, so that an object that is created meanwhile has its row.
+// compare reads the rows of files before it lists the storage, and those of objects after it, so that what is created meanwhile is
+// neither lost nor an orphan.
 func (f *Files) compare(ctx context.Context) (all comparison, err error) {
-	lister, ok := f.store.(storage.Lister)
-	if !ok {
-		return all, errNoList
+	files, err := f.files(ctx)
+	if err != nil {
+		return all, err
 	}
 	sizes := map[string]int64{}
-	err = lister.List(ctx, func(name string, size int64) error {
+	err = f.store.List(ctx, func(name string, size int64) error {
 		sizes[name] = size
 		return nil
 	})
 	if err != nil {
 		return all, err //nolint:wrapcheck // it says what failed
 	}
-	used, err := f.compareFiles(ctx, sizes, &all)
+	all.lost = lostFiles(files, sizes)
+	rows, err := f.compareObjects(ctx, sizes, &all)
 	if err != nil {
 		return all, err
-	}
-	rows, err := f.objects(ctx)
-	if err != nil {
-		return all, err
-	}
-	for name, state := range rows {
-		if _, exists := sizes[name]; exists {
-			all.ours = true
-		}
-		if state == "kept" && !used[name] {
-			all.unused = append(all.unused, name)
-		}
 	}
 	for name, size := range sizes {
-		if _, hasRow := rows[name]; hasRow || used[name] || !objectName.MatchString(name) {
+		if rows[name] || !objectName.MatchString(name) {
 			continue
 		}
-		reader, err := f.store.Open(ctx, name, 0, 0)
+		reader, err := f.store.Open(ctx, name, 0, 1)
 		switch {
 		case errors.Is(err, storage.ErrNotFound): // deleted meanwhile, with its row
 		case err != nil:
@@ -212,90 +199,89 @@ func (f *Files) compare(ctx context.Context) (all comparison, err error) {
 	return all, nil
 }
 
-// compareFiles finds files and saved prompts whose objects are missing or too short, and returns the names of all objects in
-// use.
-func (f *Files) compareFiles(ctx context.Context, sizes map[string]int64, all *comparison) (used map[string]bool, err error) {
-	used = map[string]bool{}
+// storedFile is a file or a saved prompt with the sizes of its objects.
+type storedFile struct {
+	kind, id, account string
+	bytes, expiresAt  int64
+	objects           map[string]int64
+}
+
+// files returns all files and saved prompts with their objects.
+func (f *Files) files(ctx context.Context) (all []storedFile, err error) {
 	rows, err := f.db.Read().QueryContext(ctx, `
-		SELECT 'file', id, account_id, object, bytes, expires_at FROM files
-		UNION ALL SELECT 'saved prompt', id, account_id, object, document_bytes, 0 FROM prompts
+		SELECT 'file', f.id, f.account_id, f.bytes, f.expires_at, coalesce(o.name, ''), coalesce(o.bytes, 0)
+		FROM files f LEFT JOIN objects o ON o.file = f.id AND o.state = 'kept'
+		UNION ALL SELECT 'saved prompt', id, account_id, document_bytes, 0, object, document_bytes FROM prompts WHERE object <> ''
 		ORDER BY 1, 2`)
 	if err != nil {
 		return nil, fmt.Errorf("read files: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var l lostFile
+		s := storedFile{objects: map[string]int64{}}
+		var object string
 		var bytes int64
-		if err := rows.Scan(&l.kind, &l.id, &l.account, &l.object, &bytes, &l.expiresAt); err != nil {
+		if err := rows.Scan(&s.kind, &s.id, &s.account, &s.bytes, &s.expiresAt, &object, &bytes); err != nil {
 			return nil, fmt.Errorf("read files: %w", err)
 		}
-		if l.object == "" {
-			continue
+		if n := len(all); n == 0 || all[n-1].id != s.id {
+			all = append(all, s)
 		}
-		used[l.object] = true
-		size, exists := sizes[l.object]
-		switch {
-		case bytes == 0 || size >= bytes:
-			continue
-		case !exists:
-			l.text = fmt.Sprintf("%s %s of account %s: its %d bytes are not in the storage", l.kind, l.id, l.account, bytes)
-		default:
-			l.text = fmt.Sprintf("%s %s of account %s: %d of its %d bytes are in the storage", l.kind, l.id, l.account, size, bytes)
-		}
-		all.lost = append(all.lost, l)
+		all[len(all)-1].objects[object] = bytes
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read files: %w", err)
 	}
-	return used, f.addParts(ctx, used, sizes, all)
+	return all, nil
 }
 
-// addParts adds the objects that gateways on PostgreSQL use and no row of files names: parts of files that grow, and the one by
-// which they recognize their storage.
-func (f *Files) addParts(ctx context.Context, used map[string]bool, sizes map[string]int64, all *comparison) error {
-	if f.db.Postgres() == nil {
-		return nil
-	}
-	rows, err := f.db.Read().QueryContext(ctx, `SELECT object, false FROM file_parts UNION ALL SELECT object, true FROM storage_marker`)
-	if err != nil {
-		return fmt.Errorf("read parts of files: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var object string
-		var isMarker bool
-		if err := rows.Scan(&object, &isMarker); err != nil {
-			return fmt.Errorf("read parts of files: %w", err)
+// lostFiles returns the files whose objects are missing or too short.
+func lostFiles(files []storedFile, sizes map[string]int64) (lost []lostFile) {
+	for _, f := range files {
+		stored, object := int64(0), ""
+		for name, bytes := range f.objects {
+			stored, object = stored+min(bytes, sizes[name]), name
 		}
-		used[object] = true
-		if _, exists := sizes[object]; isMarker && !exists {
-			all.marker = object
+		text := fmt.Sprintf("%s %s of account %s: %d of its %d bytes are in the storage", f.kind, f.id, f.account, stored, f.bytes)
+		switch {
+		case stored >= f.bytes:
+			continue
+		case stored == 0:
+			text = fmt.Sprintf("%s %s of account %s: its %d bytes are not in the storage", f.kind, f.id, f.account, f.bytes)
 		}
+		lost = append(lost, lostFile{f.kind, f.id, object, f.expiresAt, text})
 	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("read parts of files: %w", err)
-	}
-	return nil
+	return lost
 }
 
-// objects returns the states of all objects by their names.
-func (f *Files) objects(ctx context.Context) (map[string]string, error) {
-	rows, err := f.db.Read().QueryContext(ctx, `SELECT name, state FROM objects`)
+// compareObjects finds the objects that belong to no file, and returns which objects have a row.
+func (f *Files) compareObjects(ctx context.Context, sizes map[string]int64, all *comparison) (rowed map[string]bool, err error) {
+	rows, err := f.db.Read().QueryContext(ctx, `SELECT name, file = 'storage', state = 'kept' AND file NOT IN (SELECT id FROM files)
+		AND name NOT IN (SELECT errors FROM batches WHERE errors IS NOT NULL)
+		AND name NOT IN (SELECT object FROM prompts) FROM objects`)
 	if err != nil {
 		return nil, fmt.Errorf("read objects: %w", err)
 	}
 	defer rows.Close()
-	states := map[string]string{}
+	rowed = map[string]bool{}
 	for rows.Next() {
-		var name, state string
-		if err := rows.Scan(&name, &state); err != nil {
+		var name string
+		var ofStorage, unused bool
+		if err := rows.Scan(&name, &ofStorage, &unused); err != nil {
 			return nil, fmt.Errorf("read objects: %w", err)
 		}
-		states[name] = state
+		_, exists := sizes[name]
+		rowed[name] = true
+		all.ours = all.ours || exists
+		switch {
+		case ofStorage && unused && !exists:
+			all.storage = name
+		case unused && !ofStorage:
+			all.unused = append(all.unused, name)
+		}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read objects: %w", err)
 	}
-	return states, nil
+	return rowed, nil
 }

@@ -31,6 +31,8 @@ var notCopied = map[string]string{
 	"usage_watermark":  "see summedIn",
 	"model_orders":     "orders to the gateway that runs",
 	"request_details":  "the target has its columns in requests",
+	"objects.gateway":  "of a gateway that has ended",
+	"objects.epoch":    "see objects.gateway",
 	"inflight":         "copied as interrupted requests",
 	"requests.seq":     "the order of insertion, which PostgreSQL has in xid",
 }

@@ -159,9 +159,6 @@ type copier struct {
 }
 
 func (c *copier) run(ctx context.Context) error {
-	if err := c.refuseGrowingFiles(ctx); err != nil {
-		return err
-	}
 	tables, err := c.tables(ctx)
 	if err != nil {
 		return fmt.Errorf("read the source's schema: %w", err)
@@ -184,19 +181,6 @@ func (c *copier) run(ctx context.Context) error {
 		return fmt.Errorf("finish the copy: %w", err)
 	}
 	return c.report(ctx, sum, len(tables))
-}
-
-// refuseGrowingFiles returns an error if batches write results: gateways on PostgreSQL write them otherwise than one on
-// SQLite.
-func (c *copier) refuseGrowingFiles(ctx context.Context) error {
-	var growing int64
-	if err := c.from.QueryRowContext(ctx, "SELECT count(*) FROM files WHERE sha256 IS NULL").Scan(&growing); err != nil {
-		return fmt.Errorf("read the source: %w", err)
-	}
-	if growing > 0 {
-		return fmt.Errorf("%d files of results are not complete: let the batches end, or cancel them, and stop the gateway then", growing)
-	}
-	return nil
 }
 
 // claim locks the target, so that no gateway starts on it and no other copy runs, and returns an error unless it is empty.
