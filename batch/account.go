@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"slices"
 	"strings"
 
@@ -46,7 +45,7 @@ func (f *AccountFile) Input() bool { return f.Purpose == Input }
 // FilesOf returns files of an account, the newest first, behind the file with the id after unless that is empty; and
 // whether there are more.
 func (s *Service) FilesOf(ctx context.Context, account, after string, limit int) (_ []AccountFile, more bool, err error) {
-	p := page{account: account, limit: limit + 1}
+	p := page{account: account, limit: limit}
 	if after != "" {
 		f, err := s.file(ctx, account, after)
 		if err != nil {
@@ -54,12 +53,9 @@ func (s *Service) FilesOf(ctx context.Context, account, after string, limit int)
 		}
 		p.after = f.seq
 	}
-	files, err := listFiles(ctx, s.db.Read(), p, "", s.now())
+	files, more, err := listFiles(ctx, s.db.Read(), p, "", s.now())
 	if err != nil {
 		return nil, false, unreadable(err)
-	}
-	if more = len(files) > limit; more {
-		files = files[:limit]
 	}
 	all, err := s.withBatches(ctx, account, files)
 	return all, more, err
@@ -123,8 +119,7 @@ func batchesOfFiles(ctx context.Context, q querier, account string, files []any)
 		list[i] = fmt.Sprintf("$%d", i+2)
 	}
 	in := " IN (" + strings.Join(list, ", ") + ")"
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND (input_file_id`+in+`
+	return selectBatches(ctx, q, `WHERE account_id = $1 AND (input_file_id`+in+`
 			OR output_file_id`+in+` OR error_file_id`+in+`) ORDER BY seq`, append([]any{account}, files...)...)
 }
 
@@ -150,32 +145,17 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	if err != nil {
 		return File{}, nil, apierr.InvalidField("key", "the key cannot be used: it is paused, revoked or expired")
 	}
-	now, limits := s.now(), s.settings.Load()
-	f := File{
-		ID: newID("file-"), Account: u.Account, Key: u.Key, Purpose: Input,
-		Name:      cmp.Or(cleanName(path.Base(strings.ReplaceAll(u.Name, `\`, "/"))), "upload.jsonl"),
-		CreatedAt: now, ExpiresAt: now + int64(limits.Keep.Seconds()),
-	}
+	f := s.newUpload(u.Account, u.Key, u.Name)
 	kept := false
-	defer func() {
-		s.releaseUpload(u.Account, f.Bytes)
-		if !kept {
-			s.discardUpload(ctx, &f)
-		}
-	}()
+	defer func() { s.endUpload(ctx, &f, kept) }()
 	lines, errs, err := s.receiveChecked(ctx, &f, from, func(r io.Reader) (int, []LineError, error) {
-		return Check(ctx, r, u.Endpoint, limits.MaxLineBytes, check)
+		return Check(ctx, r, u.Endpoint, s.settings.Load().MaxLineBytes, check)
 	})
 	if err != nil || len(errs) > 0 {
 		return File{}, errs, err
 	}
 	f.Lines = int64(lines) // without blank ones
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		if err := s.checkQuota(ctx, tx, &f); err != nil {
-			return err
-		}
-		return keepFile(ctx, tx, &f)
-	})
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.keepFile(ctx, tx, &f) })
 	if err != nil {
 		return File{}, nil, unwritable(err)
 	}
@@ -210,7 +190,7 @@ func (s *Service) receiveChecked(ctx context.Context, f *File, from io.Reader,
 // BatchesOf returns batches of an account, or of all if it is empty: the newest first, behind the batch with the id after
 // unless that is empty; and whether there are more. The errors of their validation are left out.
 func (s *Service) BatchesOf(ctx context.Context, account, after string, limit int) (_ []Batch, more bool, err error) {
-	p := page{account: account, limit: limit + 1}
+	p := page{account: account, limit: limit}
 	if after != "" {
 		b, err := s.batchOf(ctx, account, after)
 		if err != nil {
@@ -218,24 +198,8 @@ func (s *Service) BatchesOf(ctx context.Context, account, after string, limit in
 		}
 		p.after = b.seq
 	}
-	list := listBatches
-	if account == "" {
-		list = listAllBatches
-	}
-	all, err := list(ctx, s.db.Read(), p)
-	if err != nil {
-		return nil, false, unreadable(err)
-	}
-	if more = len(all) > limit; more {
-		all = all[:limit]
-	}
-	return all, more, nil
-}
-
-func listAllBatches(ctx context.Context, q querier, p page) ([]Batch, error) {
-	text, args := p.clause()
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE $1 = ''`+text, args...)
+	all, more, err := listBatches(ctx, s.db.Read(), p)
+	return all, more, unreadable(err)
 }
 
 // UnfinishedOf returns the batches of an account that have not ended.

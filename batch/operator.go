@@ -34,25 +34,14 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 	if b.ExpiresAt == 0 {
 		return Batch{}, fmt.Errorf("%w: got %q; expected one of %s", ErrBadWindow, window, strings.Join(Windows(), ", "))
 	}
-	f := File{
-		ID: newID("file-"), Account: account, Key: key, Purpose: Input, Name: cleanName(name),
-		CreatedAt: b.CreatedAt, ExpiresAt: b.CreatedAt + int64(s.settings.Load().Keep.Seconds()),
-	}
-	defer func() {
-		s.releaseUpload(account, f.Bytes)
-		if err != nil {
-			s.discardUpload(ctx, &f)
-		}
-	}()
+	f := s.newUpload(account, key, name)
+	defer func() { s.endUpload(ctx, &f, err == nil) }()
 	if err := s.receive(ctx, &f, file); err != nil {
 		return Batch{}, explained(err)
 	}
 	b.InputFile = f.ID
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		if err := s.checkQuota(ctx, tx, &f); err != nil {
-			return err
-		}
-		if err := keepFile(ctx, tx, &f); err != nil {
+		if err := s.keepFile(ctx, tx, &f); err != nil {
 			return err
 		}
 		return s.addBatch(ctx, tx, &b)
@@ -92,33 +81,31 @@ func (d *Details) Progress() (ended, total int64) {
 	return d.Counts.Completed + d.Counts.Failed, d.Counts.Total
 }
 
+func detailsOf(b *Batch, errs []LineError) Details {
+	return Details{b.toObject(errs), b.Account, b.Key}
+}
+
 // Batches returns the latest batches of all accounts, up to a limit.
 func (s *Service) Batches(ctx context.Context, limit int) ([]Details, error) {
-	all, err := latestBatches(ctx, s.db.Read(), limit)
+	all, _, err := listBatches(ctx, s.db.Read(), page{limit: limit})
 	if err != nil {
 		return nil, fmt.Errorf("read batches: %w", err)
 	}
 	details := make([]Details, len(all))
 	for i := range all {
-		details[i] = Details{all[i].toObject(nil), all[i].Account, all[i].Key}
+		details[i] = detailsOf(&all[i], nil)
 	}
 	return details, nil
 }
 
 // Batch returns a batch. The error is ErrNoBatch if there is none.
 func (s *Service) Batch(ctx context.Context, id string) (*Details, error) {
-	b, err := batchByID(ctx, s.db.Read(), id)
-	if errors.Is(err, sql.ErrNoRows) {
+	b, errs, err := s.BatchOf(ctx, "", id)
+	if isNotFound(err) {
 		return nil, ErrNoBatch
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read a batch: %w", err)
-	}
-	errs, err := s.readErrors(ctx, &b)
-	if err != nil {
-		return nil, err
-	}
-	return &Details{b.toObject(errs), b.Account, b.Key}, nil
+	d := detailsOf(&b, errs)
+	return &d, err
 }
 
 // ErrEnded is returned by Cancel for a batch that has ended.
@@ -126,25 +113,16 @@ var ErrEnded = errors.New("the batch has ended")
 
 // Cancel cancels a batch. The error may be ErrNoBatch or ErrEnded.
 func (s *Service) Cancel(ctx context.Context, id string) error {
-	b, err := batchByID(ctx, s.db.Read(), id)
-	if errors.Is(err, sql.ErrNoRows) {
-		return ErrNoBatch
+	err := s.CancelOf(ctx, "", id)
+	if e, ok := errors.AsType[*apierr.Error](err); ok {
+		switch e.Code { //nolint:exhaustive // the others say what failed
+		case apierr.NotFound:
+			return ErrNoBatch
+		case apierr.BatchNotCancellable:
+			return ErrEnded
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("read a batch: %w", err)
-	}
-	changed := false
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
-		changed, err = setStatus(ctx, tx, b.seq, Cancelling, s.now(), Validating, InProgress)
-		return err
-	})
-	switch {
-	case err != nil:
-		return fmt.Errorf("cancel a batch: %w", err)
-	case !changed && b.Status != Cancelling:
-		return ErrEnded
-	}
-	return nil
+	return err
 }
 
 // FileDetails are a file as the API shows it, and whose it is.

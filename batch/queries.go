@@ -128,20 +128,20 @@ func scanFile(scan func(...any) error) (f File, err error) {
 		&f.Lines)
 }
 
+func selectFile(ctx context.Context, q querier, where string, args ...any) (File, error) {
+	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files `+where, args...).Scan)
+}
+
+func selectFiles(ctx context.Context, q querier, where string, args ...any) ([]File, error) {
+	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) }, `SELECT `+fileColumns+` FROM files `+where, args...)
+}
+
 func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO files (id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, lines)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif(CAST($10 AS BIGINT), 0))`,
 		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines)
 	return err
-}
-
-// keepFile inserts the row of an upload, all of which is in the storage.
-func keepFile(ctx context.Context, tx database.Tx, f *File) error {
-	if err := insertFile(ctx, tx, f); err != nil {
-		return err
-	}
-	return keepParts(ctx, tx, f)
 }
 
 // findFile returns a file of an account that has not expired, or that a batch still needs. The error is sql.ErrNoRows if
@@ -153,13 +153,12 @@ func findFile(ctx context.Context, q querier, account, id string, now int64) (Fi
 
 // fileByID returns a file of any account. The error is sql.ErrNoRows if there is none.
 func fileByID(ctx context.Context, q querier, id string) (File, error) {
-	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files WHERE id = $1`, id).Scan)
+	return selectFile(ctx, q, `WHERE id = $1`, id)
 }
 
 // latestFiles returns files of all accounts, the newest first.
 func latestFiles(ctx context.Context, q querier, limit int) ([]File, error) {
-	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) },
-		`SELECT `+fileColumns+` FROM files ORDER BY seq DESC LIMIT $1`, limit)
+	return selectFiles(ctx, q, `ORDER BY seq DESC LIMIT $1`, limit)
 }
 
 // userOfFile selects the batch that has not ended and needs the file of the outer query.
@@ -187,20 +186,27 @@ func (p page) clause() (text string, args []any) {
 		order, compare = "ASC", ">"
 	}
 	text = fmt.Sprintf(` AND ($2 = 0 OR seq %s $2) ORDER BY seq %s LIMIT $3`, compare, order)
-	return text, []any{p.account, p.after, p.limit}
+	return text, []any{p.account, p.after, p.limit + 1}
 }
 
-func listFiles(ctx context.Context, q querier, p page, purpose Purpose, now int64) ([]File, error) {
+// cut returns the rows of a page that was read with clause, and whether there are more behind it.
+func cut[T any](p page, rows []T, err error) ([]T, bool, error) {
+	if len(rows) > p.limit {
+		return rows[:p.limit], true, err
+	}
+	return rows, false, err
+}
+
+func listFiles(ctx context.Context, q querier, p page, purpose Purpose, now int64) (_ []File, more bool, err error) {
 	text, args := p.clause()
-	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) },
-		`SELECT `+fileColumns+` FROM files WHERE account_id = $1 AND ($4 = '' OR purpose = $4)
-			AND (expires_at > $5 OR EXISTS (`+userOfFile+`))`+text, append(args, string(purpose), now)...)
+	files, err := selectFiles(ctx, q, `WHERE account_id = $1 AND ($4 = '' OR purpose = $4)
+		AND (expires_at > $5 OR EXISTS (`+userOfFile+`))`+text, append(args, string(purpose), now)...)
+	return cut(p, files, err)
 }
 
 // expiredFiles returns files whose time is over and that no batch needs.
 func expiredFiles(ctx context.Context, q querier, now int64) ([]File, error) {
-	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) },
-		`SELECT `+fileColumns+` FROM files WHERE expires_at <= $1 AND NOT EXISTS (`+userOfFile+`) LIMIT 100`, now)
+	return selectFiles(ctx, q, `WHERE expires_at <= $1 AND NOT EXISTS (`+userOfFile+`) LIMIT 100`, now)
 }
 
 func countFiles(ctx context.Context, q querier, account string) (n int, err error) {
@@ -267,6 +273,14 @@ func scanBatch(scan func(...any) error) (b Batch, err error) {
 	return b, json.Unmarshal([]byte(models), &b.Models)
 }
 
+func selectBatch(ctx context.Context, q querier, where string, args ...any) (Batch, error) {
+	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches `+where, args...).Scan)
+}
+
+func selectBatches(ctx context.Context, q querier, where string, args ...any) ([]Batch, error) {
+	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) }, `SELECT `+batchColumns+` FROM batches `+where, args...)
+}
+
 func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO batches (id, account_id, key_id, endpoint, completion_window, input_file_id, output_keep, status, metadata, models,
@@ -286,28 +300,27 @@ func nullText(b []byte) any {
 
 // findBatch returns a batch of an account. The error is sql.ErrNoRows if there is none.
 func findBatch(ctx context.Context, q querier, account, id string) (Batch, error) {
-	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND account_id = $2`, id, account).Scan)
+	return selectBatch(ctx, q, `WHERE id = $1 AND account_id = $2`, id, account)
 }
 
 // batchByID returns a batch of any account. The error is sql.ErrNoRows if there is none.
 func batchByID(ctx context.Context, q querier, id string) (Batch, error) {
-	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE id = $1`, id).Scan)
-}
-
-// latestBatches returns batches of all accounts, the newest first.
-func latestBatches(ctx context.Context, q querier, limit int) ([]Batch, error) {
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches ORDER BY seq DESC LIMIT $1`, limit)
+	return selectBatch(ctx, q, `WHERE id = $1`, id)
 }
 
 func batchBySeq(ctx context.Context, q querier, seq int64) (Batch, error) {
-	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE seq = $1`, seq).Scan)
+	return selectBatch(ctx, q, `WHERE seq = $1`, seq)
 }
 
-func listBatches(ctx context.Context, q querier, p page) ([]Batch, error) {
+// listBatches returns batches of an account, or of all if it is empty.
+func listBatches(ctx context.Context, q querier, p page) (_ []Batch, more bool, err error) {
+	account := `account_id = $1`
+	if p.account == "" {
+		account = `$1 = ''`
+	}
 	text, args := p.clause()
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1`+text, args...)
+	batches, err := selectBatches(ctx, q, `WHERE `+account+text, args...)
+	return cut(p, batches, err)
 }
 
 // isUnfinished is the condition of the indexes on batches that have not ended.
@@ -315,8 +328,7 @@ const isUnfinished = `status IN ('validating', 'in_progress', 'finalizing', 'can
 
 // unfinishedOf returns the batches of an account that have not ended.
 func unfinishedOf(ctx context.Context, q querier, account string) ([]Batch, error) {
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND `+isUnfinished, account)
+	return selectBatches(ctx, q, `WHERE account_id = $1 AND `+isUnfinished, account)
 }
 
 func countUnfinished(ctx context.Context, q querier, account string) (n int, err error) {
@@ -338,8 +350,7 @@ func dueBatches(ctx context.Context, q querier, status Status, most int) (due []
 	page := 2 * most
 	last, n := "", 0 // the account of the last batch, and how many it has in due
 	for {
-		rows, err := collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-			`SELECT `+batchColumns+` FROM batches WHERE status = $1 AND account_id > $2 AND `+isUnfinished+` AND parked_at = 0
+		rows, err := selectBatches(ctx, q, `WHERE status = $1 AND account_id > $2 AND `+isUnfinished+` AND parked_at = 0
 				ORDER BY account_id, expires_at, seq LIMIT $3`, string(status), last, page)
 		if err != nil {
 			return nil, err
@@ -373,8 +384,7 @@ func dueKeys(ctx context.Context, q querier, account string) ([]string, error) {
 
 // dueOf returns batches of a key in progress that are not parked.
 func dueOf(ctx context.Context, q querier, account, key string, limit int) ([]Batch, error) {
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE `+isInProgress+` AND key_id = $2 ORDER BY expires_at, seq LIMIT $3`, account, key, limit)
+	return selectBatches(ctx, q, `WHERE `+isInProgress+` AND key_id = $2 ORDER BY expires_at, seq LIMIT $3`, account, key, limit)
 }
 
 // cancelling returns which of some batches are to be cancelled.
@@ -399,11 +409,11 @@ const waitsForBackend = `waits_for IN ('model', 'capacity', 'window')`
 // firstParked returns the parked batch with the earliest deadline of the next key with one, in the order of accounts and keys,
 // behind a key. The error is sql.ErrNoRows if there is none.
 func firstParked(ctx context.Context, q querier, account, key string) (Batch, error) {
-	b, err := scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND key_id > $2 AND `+isParked+`
-		ORDER BY key_id, expires_at, seq LIMIT 1`, account, key).Scan)
+	b, err := selectBatch(ctx, q, `WHERE account_id = $1 AND key_id > $2 AND `+isParked+`
+		ORDER BY key_id, expires_at, seq LIMIT 1`, account, key)
 	if errors.Is(err, sql.ErrNoRows) {
-		b, err = scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches WHERE account_id > $1 AND `+isParked+`
-			ORDER BY account_id, key_id, expires_at, seq LIMIT 1`, account).Scan)
+		b, err = selectBatch(ctx, q, `WHERE account_id > $1 AND `+isParked+`
+			ORDER BY account_id, key_id, expires_at, seq LIMIT 1`, account)
 	}
 	return b, err
 }
@@ -411,8 +421,7 @@ func firstParked(ctx context.Context, q querier, account, key string) (Batch, er
 // parkedOf returns parked batches of a key that may be due, those with the earliest deadlines first: none in progress if the key may
 // send no lines, and not those whose lines the same caps have refused.
 func parkedOf(ctx context.Context, q querier, account, key string, st *proxy.Standing, now int64, limit int) ([]Batch, error) {
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
+	return selectBatches(ctx, q, `WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
 			AND ($3 OR status <> 'in_progress' OR expires_at <= $4
 				OR $5 AND (waits_for <> 'budget' OR resets_at <= $4 OR parked_caps <> $6))
 			ORDER BY expires_at, seq LIMIT $7`,
@@ -482,8 +491,7 @@ func setErrors(ctx context.Context, tx database.Execer, seq int64, object string
 
 // oldErrors returns batches whose errors have been kept since a time.
 func oldErrors(ctx context.Context, q querier, failedBefore int64) ([]Batch, error) {
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) },
-		`SELECT `+batchColumns+` FROM batches WHERE errors IS NOT NULL AND failed_at <= $1 LIMIT 100`, failedBefore)
+	return selectBatches(ctx, q, `WHERE errors IS NOT NULL AND failed_at <= $1 LIMIT 100`, failedBefore)
 }
 
 func setValidated(ctx context.Context, tx database.Execer, seq int64, total int, models []string, output string) error {

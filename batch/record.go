@@ -17,7 +17,7 @@ import (
 const (
 	maxRecorded    = 256         // results in one transaction: some 3 ms, by which it delays the settlements of others
 	maxRecordBytes = 8 << 20     // results of one write
-	recordEvery    = time.Second // a file has no more parts than its batch runs for seconds, but for those of many results
+	recordEvery    = time.Second // between writes of few results, each of which is a part of a file
 	recordRetry    = time.Second
 	restAtOnce     = 500 // lines that do not run any more
 )
@@ -190,8 +190,8 @@ func (j *job) closeIfIdle() bool {
 	return j.closed
 }
 
-// gather returns an outcome with those that have come meanwhile. If others run, it waits for more results until the last ones are
-// recordEvery old.
+// gather returns an outcome with those that have come meanwhile. If lines are left, it waits for more results until the last write
+// is recordEvery ago.
 func (r *recorder) gather(first outcome) []outcome {
 	all, bytes, waits := []outcome{first}, len(first.text), first.kind == isResult
 	more := time.NewTimer(recordEvery - time.Since(r.last))
@@ -201,7 +201,7 @@ func (r *recorder) gather(first outcome) []outcome {
 		select {
 		case o = <-r.outcomes:
 		default:
-			if !waits || !r.runsMoreThan(len(all)) || r.ctx.Err() != nil {
+			if !waits || !r.expectsMore(len(all)) || r.ctx.Err() != nil {
 				return all
 			}
 			select {
@@ -219,11 +219,11 @@ func (r *recorder) gather(first outcome) []outcome {
 	return all
 }
 
-// runsMoreThan reports whether more than n lines run or have an outcome that is not handled.
-func (j *job) runsMoreThan(n int) bool {
+// expectsMore reports whether more than n lines have no result, and the job is not to end before they do.
+func (j *job) expectsMore(n int) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.unrecorded > n
+	return !j.yields && j.left.Load() > int64(n)
 }
 
 // handle writes the results among the outcomes, however often that takes, unless the gateway stops or the lease is lost.

@@ -107,17 +107,15 @@ func (s *Service) listFiles(c *proxy.ExtensionCall) error {
 		}
 		p.after = f.seq
 	}
-	wanted := p.limit
-	p.limit++
-	files, err := listFiles(ctx, s.db.Read(), p, Purpose(onlyText(q["purpose"])), s.now())
+	files, more, err := listFiles(ctx, s.db.Read(), p, Purpose(onlyText(q["purpose"])), s.now())
 	if err != nil {
 		return unreadable(err)
 	}
-	objects := make([]fileObject, 0, min(len(files), wanted))
-	for i := range files[:min(len(files), wanted)] {
+	objects := make([]fileObject, 0, len(files))
+	for i := range files {
 		objects = append(objects, files[i].toObject())
 	}
-	return sendJSON(c, newList(objects, func(o fileObject) string { return o.ID }, len(files) > wanted))
+	return sendJSON(c, newList(objects, func(o fileObject) string { return o.ID }, more))
 }
 
 // ofCursor makes the error that there is no such object name the parameter after.
@@ -203,21 +201,19 @@ func (s *Service) listBatches(c *proxy.ExtensionCall) error {
 		}
 		p.after = b.seq
 	}
-	wanted := p.limit
-	p.limit++
-	batches, err := listBatches(c.Request.Context(), s.db.Read(), p)
+	batches, more, err := listBatches(c.Request.Context(), s.db.Read(), p)
 	if err != nil {
 		return unreadable(err)
 	}
-	objects := make([]batchObject, 0, min(len(batches), wanted))
-	for i := range batches[:min(len(batches), wanted)] {
+	objects := make([]batchObject, 0, len(batches))
+	for i := range batches {
 		o, err := s.object(c.Request.Context(), &batches[i])
 		if err != nil {
 			return err
 		}
 		objects = append(objects, o)
 	}
-	return sendJSON(c, newList(objects, func(o batchObject) string { return o.ID }, len(batches) > wanted))
+	return sendJSON(c, newList(objects, func(o batchObject) string { return o.ID }, more))
 }
 
 // object returns a batch as the API shows it.

@@ -59,25 +59,16 @@ func (s *Service) uploadFile(c *proxy.ExtensionCall) (err error) {
 		return err
 	}
 	defer turn.Release()
-	u := &upload{service: s, call: c, seen: map[string]bool{}}
-	u.file = File{
-		ID: newID("file-"), Account: c.Account, Key: c.Key, Purpose: Input, Name: "upload.jsonl",
-		CreatedAt: s.now(),
-	}
+	u := &upload{service: s, call: c, seen: map[string]bool{}, file: s.newUpload(c.Account, c.Key, "")}
 	kept := false
-	defer func() {
-		s.releaseUpload(c.Account, u.file.Bytes)
-		if u.stored && !kept {
-			s.discardUpload(c.Request.Context(), &u.file)
-		}
-	}()
+	defer func() { s.endUpload(c.Request.Context(), &u.file, kept) }()
 	if err := u.read(); err != nil {
 		return err
 	}
 	if err := u.check(); err != nil {
 		return err
 	}
-	f, created, err := s.keepFile(c, u)
+	f, created, err := s.keepOnce(c, u)
 	if err != nil {
 		return err
 	}
@@ -142,9 +133,7 @@ func (u *upload) readPart(part *multipart.Part) error {
 	}[spelled]
 	switch {
 	case name == "file":
-		if f := path.Base(strings.ReplaceAll(part.FileName(), `\`, "/")); part.FileName() != "" {
-			u.file.Name = cleanName(f)
-		}
+		u.file.Name = cleanName(part.FileName())
 		return u.store(part)
 	case name == "":
 		return apierr.InvalidField("file", `a field of the form has no name; expected a header such as Content-Disposition: form-data; name="file"`)
@@ -162,18 +151,33 @@ func (u *upload) readPart(part *multipart.Part) error {
 	return nil
 }
 
-// cleanName returns a file's name without what could not be shown, and of a length that can.
+// unnamed is the name of a file that is sent without one.
+const unnamed = "upload.jsonl"
+
+// newUpload returns a file of an account, of which nothing is stored yet.
+func (s *Service) newUpload(account, key, name string) File {
+	now := s.now()
+	return File{
+		ID: newID("file-"), Account: account, Key: key, Purpose: Input, Name: cleanName(name),
+		CreatedAt: now, ExpiresAt: now + int64(s.settings.Load().Keep.Seconds()),
+	}
+}
+
+// cleanName returns a file's name without its folder and what could not be shown, and of a length that can.
 func cleanName(name string) string {
+	if name == "" {
+		return unnamed
+	}
 	name = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return -1
 		}
 		return r
-	}, strings.ToValidUTF8(name, "\uFFFD"))
+	}, strings.ToValidUTF8(path.Base(strings.ReplaceAll(name, `\`, "/")), "\uFFFD"))
 	for len(name) > maxFilename {
 		name = name[:len(name)-1]
 	}
-	return strings.ToValidUTF8(name, "")
+	return cmp.Or(strings.ToValidUTF8(name, ""), unnamed)
 }
 
 // readError is the error of what a file is read from.
@@ -193,7 +197,7 @@ func (u *upload) store(part io.Reader) error {
 }
 
 // receive writes what it reads to parts of the file, and sets the size, the lines and the digest of the file. The
-// error is a *readError or one of the API. The caller keeps or discards the parts, and calls releaseUpload.
+// error is a *readError or one of the API. The caller calls endUpload.
 func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
 	buffer := appendBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
 	defer appendBuffers.Put(buffer)
@@ -266,13 +270,19 @@ func (s *Service) append(ctx context.Context, f *File, piece []byte) error {
 	return nil
 }
 
-// releaseUpload ends the count of an upload's bytes as such.
-func (s *Service) releaseUpload(account string, bytes int64) {
+// endUpload ends the count of an upload's bytes as such, and marks its parts for deletion unless they are kept.
+func (s *Service) endUpload(ctx context.Context, f *File, kept bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.uploading[account] -= bytes; s.uploading[account] <= 0 {
-		delete(s.uploading, account)
+	if s.uploading[f.Account] -= f.Bytes; s.uploading[f.Account] <= 0 {
+		delete(s.uploading, f.Account)
 	}
+	s.mu.Unlock()
+	if kept {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	s.db.Submit(func(tx database.Tx) error { return discardParts(ctx, tx, f.ID) })
+	wake(s.deleted)
 }
 
 // check validates the fields, once all have arrived.
@@ -305,8 +315,8 @@ func (u *upload) check() error {
 	return nil
 }
 
-// keepFile inserts the file's row. If the client has sent the same request before, it returns the file of that one.
-func (s *Service) keepFile(c *proxy.ExtensionCall, u *upload) (_ File, created bool, err error) {
+// keepOnce keeps the file. If the client has sent the same request before, it returns the file of that one.
+func (s *Service) keepOnce(c *proxy.ExtensionCall, u *upload) (_ File, created bool, err error) {
 	ctx := c.Request.Context()
 	origin := originOf(c, u.digest)
 	earlier := ""
@@ -323,10 +333,7 @@ func (s *Service) keepFile(c *proxy.ExtensionCall, u *upload) (_ File, created b
 			}
 			earlier = ""
 		}
-		if err := s.checkQuota(ctx, tx, &u.file); err != nil {
-			return err
-		}
-		if err := keepFile(ctx, tx, &u.file); err != nil {
+		if err := s.keepFile(ctx, tx, &u.file); err != nil {
 			return err
 		}
 		return s.rememberOrigin(ctx, tx, &origin, u.file.ID)
@@ -338,6 +345,17 @@ func (s *Service) keepFile(c *proxy.ExtensionCall, u *upload) (_ File, created b
 		return f, false, nil
 	}
 	return u.file, true, nil
+}
+
+// keepFile inserts the row of a file, all of which is in the storage, if its account may have it.
+func (s *Service) keepFile(ctx context.Context, tx database.Tx, f *File) error {
+	if err := s.checkQuota(ctx, tx, f); err != nil {
+		return err
+	}
+	if err := insertFile(ctx, tx, f); err != nil {
+		return err
+	}
+	return keepParts(ctx, tx, f)
 }
 
 // checkQuota returns an error if the files of the account are too many or too large together with a new one. Other gateways may
@@ -359,13 +377,6 @@ func (s *Service) checkQuota(ctx context.Context, tx database.Tx, f *File) error
 		return apierr.StorageQuota(limits.MaxAccountBytes, stored)
 	}
 	return nil
-}
-
-// discardUpload marks the parts of an upload that does not become a file.
-func (s *Service) discardUpload(ctx context.Context, f *File) {
-	ctx = context.WithoutCancel(ctx)
-	s.db.Submit(func(tx database.Tx) error { return discardParts(ctx, tx, f.ID) })
-	wake(s.deleted)
 }
 
 // acquireUpload waits for a place for an upload, before any of it is read.

@@ -7,7 +7,7 @@ ALTER TABLE objects
     ADD COLUMN file     TEXT NOT NULL DEFAULT '',
     ADD COLUMN start    BIGINT NOT NULL DEFAULT 0,  -- the offset in the file of its first byte
     ADD COLUMN bytes    BIGINT NOT NULL DEFAULT 0,
-    ADD COLUMN gateway  INTEGER NOT NULL DEFAULT 0, -- its writer; 0: a command
+    ADD COLUMN gateway  BIGINT NOT NULL DEFAULT 0,  -- its writer; 0: a command
     ADD COLUMN epoch    BIGINT NOT NULL DEFAULT 0,  -- of the writer: once that has ended, 'writing' means left behind
     ADD COLUMN begun_at BIGINT NOT NULL DEFAULT 0;  -- microseconds
 
@@ -19,7 +19,6 @@ UPDATE objects SET file = p.file, start = p.start, bytes = p.bytes
     WHERE p.object = objects.name;
 UPDATE objects SET file = 'storage', bytes = 1 FROM storage_marker m WHERE m.object = objects.name;
 
-CREATE INDEX objects_file ON objects (file, start);
 ALTER TABLE files DROP COLUMN object;
 DROP TABLE file_parts;
 DROP TABLE object_writers;
