@@ -130,9 +130,6 @@ type Upload struct {
 	Endpoint     string // that its lines must name
 }
 
-// errChecked ends the upload of a file whose errors are known.
-var errChecked = errors.New("the file has too many errors")
-
 // StoreChecked stores an input file, and validates it as it arrives, as the key sends its lines. It returns the errors of a
 // file that is not stored because of them. An error of reading is returned as it is.
 func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_ File, errs []LineError, err error) {
@@ -148,8 +145,10 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	f := s.newUpload(u.Account, u.Key, u.Name)
 	kept := false
 	defer func() { s.endUpload(ctx, &f, kept) }()
-	lines, errs, err := s.receiveChecked(ctx, &f, from, func(r io.Reader) (int, []LineError, error) {
-		return Check(ctx, r, u.Endpoint, s.settings.Load().MaxLineBytes, check)
+	var lines int
+	err = s.receive(ctx, &f, from, func(r io.Reader) (err error) {
+		lines, errs, err = Check(ctx, r, u.Endpoint, s.settings.Load().MaxLineBytes, check)
+		return err
 	})
 	if err != nil || len(errs) > 0 {
 		return File{}, errs, err
@@ -161,30 +160,6 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	}
 	kept = true
 	return f, nil, nil
-}
-
-// receiveChecked stores what it reads while a goroutine checks it. It stops reading when the check ends early.
-func (s *Service) receiveChecked(ctx context.Context, f *File, from io.Reader,
-	check func(io.Reader) (int, []LineError, error),
-) (lines int, errs []LineError, err error) {
-	pipe, copied := io.Pipe()
-	var checkErr error
-	checked := make(chan struct{})
-	go func() {
-		defer close(checked)
-		lines, errs, checkErr = check(pipe)
-		pipe.CloseWithError(errChecked)
-	}()
-	err = s.receive(ctx, f, io.TeeReader(from, copied))
-	copied.CloseWithError(err) // io.EOF if it is nil
-	<-checked
-	switch {
-	case errors.Is(err, errChecked) && checkErr == nil:
-		return lines, errs, nil
-	case err != nil && !errors.Is(err, errChecked):
-		return 0, nil, err
-	}
-	return lines, errs, checkErr
 }
 
 // BatchesOf returns batches of an account, or of all if it is empty: the newest first, behind the batch with the id after

@@ -103,7 +103,7 @@ func (c *cluster) takeFree(ctx context.Context, tx database.Tx, me holder, share
 	if err != nil {
 		return nil, err
 	}
-	w, err := c.service.findWork(ctx, tx, share)
+	w, err := c.service.findWork(ctx, tx, share) // again: one may have ended
 	if err != nil {
 		return nil, err
 	}
@@ -111,22 +111,22 @@ func (c *cluster) takeFree(ctx context.Context, tx database.Tx, me holder, share
 	if err != nil {
 		return nil, err
 	}
-	own, part := 0, (len(w.batches)+len(runners)-1)/max(len(runners), 1)
+	part := (len(w.batches) + len(runners) - 1) / max(len(runners), 1)
 	for i := range w.batches {
 		if held[w.batches[i].seq] == me {
-			own++
+			part--
 		}
 	}
 	for i := range w.batches {
 		seq := w.batches[i].seq
-		if held[seq] != (holder{}) || own >= part {
+		if held[seq] != (holder{}) || part <= 0 {
 			continue
 		}
 		if err := addLease(ctx, tx, seq, me); err != nil {
 			return nil, err
 		}
 		held[seq] = me
-		own++
+		part--
 	}
 	return held, nil
 }

@@ -66,32 +66,27 @@ func heldLeases(ctx context.Context, q querier) (held map[int64]holder, now int6
 
 // addLease leases a batch that no gateway has.
 func addLease(ctx context.Context, tx database.Execer, seq int64, h holder) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO batch_leases (batch, gateway, epoch) VALUES ($1, $2, $3)
+	return exec(ctx, tx, `INSERT INTO batch_leases (batch, gateway, epoch) VALUES ($1, $2, $3)
 		ON CONFLICT (batch) DO UPDATE SET gateway = excluded.gateway, epoch = excluded.epoch`, seq, h.gateway, h.epoch)
-	return err
 }
 
 func deleteLease(ctx context.Context, tx database.Execer, seq int64, h holder) error {
-	_, err := tx.ExecContext(ctx, `DELETE FROM batch_leases WHERE batch = $1 AND gateway = $2 AND epoch = $3`, seq, h.gateway, h.epoch)
-	return err
+	return exec(ctx, tx, `DELETE FROM batch_leases WHERE batch = $1 AND gateway = $2 AND epoch = $3`, seq, h.gateway, h.epoch)
 }
 
 // deleteLeasesOf ends all leases of a gateway.
 func deleteLeasesOf(ctx context.Context, tx database.Execer, h holder) error {
-	_, err := tx.ExecContext(ctx, `DELETE FROM batch_leases WHERE gateway = $1 AND epoch = $2`, h.gateway, h.epoch)
-	return err
+	return exec(ctx, tx, `DELETE FROM batch_leases WHERE gateway = $1 AND epoch = $2`, h.gateway, h.epoch)
 }
 
 // addRunner counts a gateway among those that take batches.
 func addRunner(ctx context.Context, tx database.Execer, h holder) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO batch_runners (gateway, epoch) VALUES ($1, $2)
+	return exec(ctx, tx, `INSERT INTO batch_runners (gateway, epoch) VALUES ($1, $2)
 		ON CONFLICT (gateway) DO UPDATE SET epoch = excluded.epoch`, h.gateway, h.epoch)
-	return err
 }
 
 func removeRunner(ctx context.Context, tx database.Execer, h holder) error {
-	_, err := tx.ExecContext(ctx, `DELETE FROM batch_runners WHERE gateway = $1 AND epoch = $2`, h.gateway, h.epoch)
-	return err
+	return exec(ctx, tx, `DELETE FROM batch_runners WHERE gateway = $1 AND epoch = $2`, h.gateway, h.epoch)
 }
 
 // aliveRunners returns the gateways that take batches, in order.

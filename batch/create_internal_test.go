@@ -116,13 +116,3 @@ func TestWithModelSetsMissingModels(t *testing.T) {
 		t.Errorf("a long line becomes %s, %v", got, err)
 	}
 }
-
-func TestCloseEndsTheCopyOfAReaderThatStoppedEarly(t *testing.T) {
-	r := WithModel(strings.NewReader(strings.Repeat("x\n", 1000)), "m", 10)
-	if _, err := r.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil { // returns when the goroutine has ended
-		t.Error(err)
-	}
-}

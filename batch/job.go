@@ -41,7 +41,7 @@ var endings = map[error]ending{
 const keyRevoked = "the key was revoked"
 
 const (
-	readAhead     = 256  // lines of a model that a job has read
+	linesAhead    = 256  // lines of a model that a job has read
 	maxDelayed    = 256  // lines of a model that wait for another attempt
 	maxUnrecorded = 1024 // lines of a job that run, or whose results are not on disk
 	maxOutcomes   = 16   // that wait for the recorder of a job; further ones wait in the goroutines of their lines
@@ -164,7 +164,7 @@ func (s *source) next(j *job, now time.Time) (l lineRef, found bool, err error) 
 				return l, true, nil
 			}
 		}
-		if s.read, err = nextLines(j.ctx, j.service.db.Read(), j.batch.seq, s.index, s.after, readAhead); err != nil {
+		if s.read, err = nextLines(j.ctx, j.service.db.Read(), j.batch.seq, s.index, s.after, linesAhead); err != nil {
 			return lineRef{}, false, err
 		}
 		if len(s.read) > 0 {

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tidwall/gjson"
 
 	apierr "basegate/errors"
 )
@@ -184,4 +186,16 @@ func (l *line) set(name string, value jsontext.Value, text []byte, end int64) *i
 		return problem(invalid, apierr.Clip(name), "unknown field %q: a line has custom_id, method, url and body", apierr.Clip(name))
 	}
 	return nil
+}
+
+// EndpointOf returns the endpoint that the first line of an input file names, or that of completions if it names none, and a
+// reader of the whole file. A line may have up to maxLine bytes.
+func EndpointOf(file io.Reader, maxLine int64) (endpoint string, whole io.Reader) {
+	var head bytes.Buffer
+	line, _, err := newLineScanner(io.TeeReader(file, &head), maxLine).next()
+	whole = io.MultiReader(&head, file) // which returns an error of the file again
+	if url := gjson.GetBytes(line, "url").Str; err == nil && slices.Contains(endpoints, url) {
+		return url, whole
+	}
+	return endpoints[0], whole
 }

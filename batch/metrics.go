@@ -51,29 +51,23 @@ var (
 		"Age of the oldest batch that has lines without a result; 0 if there is none.", nil, nil)
 )
 
-// Collector exports the figures of a Service.
-type Collector struct{ service *Service }
-
-// NewCollector returns the collector of a Service.
-func NewCollector(s *Service) *Collector { return &Collector{s} }
-
 // Describe implements prometheus.Collector.
-func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	c.service.metrics.lines.Describe(ch)
+func (s *Service) Describe(ch chan<- *prometheus.Desc) {
+	s.metrics.lines.Describe(ch)
 	ch <- linesDesc
 	ch <- oldestDesc
 }
 
 // Collect implements prometheus.Collector.
-func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	c.service.metrics.lines.Collect(ch)
-	running := c.service.metrics.running.Load()
-	b, oldest := c.service.backlog.Load(), 0.0
+func (s *Service) Collect(ch chan<- prometheus.Metric) {
+	s.metrics.lines.Collect(ch)
+	running := s.metrics.running.Load()
+	b, oldest := s.backlog.Load(), 0.0
 	if b == nil {
 		b = &backlog{}
 	}
 	if b.oldest > 0 {
-		oldest = float64(c.service.now() - b.oldest)
+		oldest = float64(s.now() - b.oldest)
 	}
 	ch <- prometheus.MustNewConstMetric(linesDesc, prometheus.GaugeValue, float64(running), "running")
 	ch <- prometheus.MustNewConstMetric(linesDesc, prometheus.GaugeValue, float64(max(b.lines-running, 0)), "waiting")

@@ -36,7 +36,7 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 	}
 	f := s.newUpload(account, key, name)
 	defer func() { s.endUpload(ctx, &f, err == nil) }()
-	if err := s.receive(ctx, &f, file); err != nil {
+	if err := s.receive(ctx, &f, file, discardAll); err != nil {
 		return Batch{}, explained(err)
 	}
 	b.InputFile = f.ID

@@ -98,6 +98,7 @@ func (s *Service) openFile(ctx context.Context, f *File) (*fileReader, error) {
 const (
 	readTries = 3 // of a read without progress
 	readPause = 200 * time.Millisecond
+	readAhead = 8 // parts that are opened at a time: a bucket takes some milliseconds for each
 )
 
 // fileReader reads a file, all of it or with an error. It implements io.ReadSeekCloser.
@@ -109,21 +110,58 @@ type fileReader struct {
 	offset  int64
 	body    io.ReadCloser // of a part, or nil
 	at, end int64         // where body stands in the file, and where it ends
+	ahead   []*opening    // of the parts behind body
 }
 
-// open opens the part at the offset.
+// opening is a part that is being opened.
+type opening struct {
+	part
+	done chan struct{} // closed when body and err are set
+	body io.ReadCloser
+	err  error
+}
+
+// start begins to open a part at the position.
+func (r *fileReader) start(p part, position int64) *opening {
+	o := &opening{part: p, done: make(chan struct{})}
+	go func() {
+		defer close(o.done)
+		o.body, o.err = r.service.store.Open(r.ctx, p.object, position-p.start, min(p.end, r.size)-position)
+	}()
+	return o
+}
+
+// open opens the part at the offset, and begins to open those behind it if the reader comes from the part before it.
 func (r *fileReader) open() error {
 	i := sort.Search(len(r.parts), func(i int) bool { return r.parts[i].end > r.offset })
 	if i == len(r.parts) || r.parts[i].start > r.offset {
 		return storage.ErrNotFound
 	}
 	p := r.parts[i]
-	r.at, r.end = r.offset, min(p.end, r.size)
-	body, err := r.service.store.Open(r.ctx, p.object, r.at-p.start, r.end-r.at)
-	if err == nil {
-		r.body = body
+	if len(r.ahead) == 0 || r.ahead[0].part != p || r.offset != p.start {
+		r.closeAhead()
+		r.ahead = append(r.ahead, r.start(p, r.offset))
 	}
-	return err //nolint:wrapcheck // it says what failed
+	if r.end == p.start {
+		for next := i + len(r.ahead); next < len(r.parts) && len(r.ahead) < readAhead && r.parts[next].start < r.size; next++ {
+			r.ahead = append(r.ahead, r.start(r.parts[next], r.parts[next].start))
+		}
+	}
+	first := r.ahead[0]
+	r.ahead = r.ahead[1:]
+	<-first.done
+	r.body, r.at, r.end = first.body, r.offset, min(p.end, r.size)
+	return first.err //nolint:wrapcheck // it says what failed
+}
+
+// closeAhead ends what is being opened.
+func (r *fileReader) closeAhead() {
+	for _, o := range r.ahead {
+		if <-o.done; o.err == nil {
+			o.body.Close()
+		}
+	}
+	r.ahead = nil
 }
 
 // Read implements io.Reader. It tries again if the storage fails for a moment.
@@ -144,10 +182,11 @@ func (r *fileReader) Read(p []byte) (n int, err error) {
 
 func (r *fileReader) readPart(p []byte) (int, error) {
 	if r.at != r.offset || r.at == r.end { // a Seek to the end and back, as http.ServeContent makes it, costs nothing
-		r.Close()
+		r.closeBody()
 	}
 	if r.body == nil {
 		if err := r.open(); err != nil {
+			r.body = nil
 			return 0, err
 		}
 	}
@@ -155,7 +194,7 @@ func (r *fileReader) readPart(p []byte) (int, error) {
 	r.offset += int64(n)
 	r.at = r.offset
 	if err != nil {
-		r.Close()
+		r.closeBody()
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
@@ -178,12 +217,17 @@ func (r *fileReader) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// Close implements io.Closer.
-func (r *fileReader) Close() error {
+func (r *fileReader) closeBody() {
 	if r.body != nil {
 		r.body.Close()
 		r.body = nil
 	}
+}
+
+// Close implements io.Closer. It waits for what is being opened.
+func (r *fileReader) Close() error {
+	r.closeBody()
+	r.closeAhead()
 	return nil
 }
 

@@ -20,6 +20,20 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
+func exec(ctx context.Context, tx database.Execer, text string, args ...any) error {
+	_, err := tx.ExecContext(ctx, text, args...)
+	return err
+}
+
+// affected returns how many rows a statement has changed.
+func affected(ctx context.Context, tx database.Execer, text string, args ...any) (int64, error) {
+	result, err := tx.ExecContext(ctx, text, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 // States of an object of the storage.
 const (
 	objectWriting = "writing"
@@ -29,21 +43,17 @@ const (
 
 // insertObject inserts the row of an object that a holder is about to write; the zero holder is a command.
 func insertObject(ctx context.Context, tx database.Execer, p *newPart, h holder, now int64) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO objects (name, state, file, start, bytes, gateway, epoch, begun_at)
+	return exec(ctx, tx, `INSERT INTO objects (name, state, file, start, bytes, gateway, epoch, begun_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, p.object, objectWriting, p.file, p.start, p.end-p.start, h.gateway, h.epoch, now)
-	return err
 }
 
 // keepObject makes an object a part of its file. The error is errSwept if it was deleted meanwhile.
 func keepObject(ctx context.Context, tx database.Execer, name string) error {
-	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectKept, objectWriting)
-	if err != nil {
-		return err
+	n, err := affected(ctx, tx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectKept, objectWriting)
+	if err == nil && n == 0 {
+		return errSwept
 	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(err, errSwept)
-	}
-	return nil
+	return err
 }
 
 // errSwept is the error of a write of a file whose objects were deleted after their writer was declared dead.
@@ -71,25 +81,21 @@ func partsOf(ctx context.Context, q querier, file string) ([]part, error) {
 
 // deleteParts marks the objects of a file.
 func deleteParts(ctx context.Context, tx database.Execer, file string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE file = $1`, file, objectDeleted)
-	return err
+	return exec(ctx, tx, `UPDATE objects SET state = $2 WHERE file = $1`, file, objectDeleted)
 }
 
 // discardObject marks an object for deletion, unless it is kept.
 func discardObject(ctx context.Context, tx database.Execer, name string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectDeleted, objectWriting)
-	return err
+	return exec(ctx, tx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectDeleted, objectWriting)
 }
 
 // discardParts marks the objects of an upload that has not become a file.
 func discardParts(ctx context.Context, tx database.Execer, file string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE file = $1 AND state = $3`, file, objectDeleted, objectWriting)
-	return err
+	return exec(ctx, tx, `UPDATE objects SET state = $2 WHERE file = $1 AND state = $3`, file, objectDeleted, objectWriting)
 }
 
 func deleteObject(ctx context.Context, tx database.Execer, name string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE name = $1`, name, objectDeleted)
-	return err
+	return exec(ctx, tx, `UPDATE objects SET state = $2 WHERE name = $1`, name, objectDeleted)
 }
 
 // commandTime is how long a command may write an object.
@@ -98,13 +104,9 @@ const commandTime = 24 * time.Hour
 // deleteOrphans marks the objects whose writers are gone, and returns their number. isAlive is the condition of a gateway that
 // is alive, whose parameters begin with $2.
 func deleteOrphans(ctx context.Context, tx database.Execer, isAlive string, now time.Time, args ...any) (int64, error) {
-	result, err := tx.ExecContext(ctx, `UPDATE objects SET state = 'deleted'
+	return affected(ctx, tx, `UPDATE objects SET state = 'deleted'
 		WHERE state = 'writing' AND NOT (gateway = 0 AND begun_at > $1) AND NOT (`+isAlive+`)`,
 		append([]any{now.Add(-commandTime).UnixMicro()}, args...)...)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
 }
 
 func deletedObjects(ctx context.Context, q querier) ([]string, error) {
@@ -137,11 +139,10 @@ func selectFiles(ctx context.Context, q querier, where string, args ...any) ([]F
 }
 
 func insertFile(ctx context.Context, tx database.Execer, f *File) error {
-	_, err := tx.ExecContext(ctx, `
+	return exec(ctx, tx, `
 		INSERT INTO files (id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, lines)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif(CAST($10 AS BIGINT), 0))`,
 		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines)
-	return err
 }
 
 // findFile returns a file of an account that has not expired, or that a batch still needs. The error is sql.ErrNoRows if
@@ -230,20 +231,16 @@ func deleteFile(ctx context.Context, tx database.Execer, f *File) error {
 // setFileBytes records that a file of results has grown. It returns errLeaseLost if the file has another length than its
 // writer believes, as after a failover that has lost commits.
 func setFileBytes(ctx context.Context, tx database.Execer, id string, from, to int64) error {
-	result, err := tx.ExecContext(ctx, `UPDATE files SET bytes = $3 WHERE id = $1 AND bytes = $2`, id, from, to)
-	if err != nil {
-		return err
+	n, err := affected(ctx, tx, `UPDATE files SET bytes = $3 WHERE id = $1 AND bytes = $2`, id, from, to)
+	if err == nil && n == 0 {
+		return errLeaseLost
 	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(err, errLeaseLost)
-	}
-	return nil
+	return err
 }
 
 // setFileFinal makes a file of results final. It is kept from then on.
 func setFileFinal(ctx context.Context, tx database.Execer, id string, sha256 []byte, expires int64) error {
-	_, err := tx.ExecContext(ctx, `UPDATE files SET sha256 = $2, expires_at = $3 WHERE id = $1`, id, sha256, expires)
-	return err
+	return exec(ctx, tx, `UPDATE files SET sha256 = $2, expires_at = $3 WHERE id = $1`, id, sha256, expires)
 }
 
 const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, input_file_id, output_file_id, error_file_id,
@@ -282,13 +279,12 @@ func selectBatches(ctx context.Context, q querier, where string, args ...any) ([
 }
 
 func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
-	_, err := tx.ExecContext(ctx, `
+	return exec(ctx, tx, `
 		INSERT INTO batches (id, account_id, key_id, endpoint, completion_window, input_file_id, output_keep, status, metadata, models,
 			created_at, expires_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
 		VALUES ($1, $2, $3, $4, $5, $6, nullif(CAST($7 AS BIGINT), 0), $8, $9, '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0)`,
 		b.ID, b.Account, b.Key, b.Endpoint, b.Window, b.InputFile, b.outputKeep, string(b.Status), nullText(b.Metadata),
 		b.CreatedAt, b.ExpiresAt)
-	return err
 }
 
 func nullText(b []byte) any {
@@ -437,30 +433,26 @@ func parkedForBackend(ctx context.Context, q querier, account string) (found boo
 
 // park parks a batch, unless it has got another status.
 func park(ctx context.Context, tx database.Execer, b *Batch, w waiting, caps, now int64) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = $3, waits_for = $4, resets_at = $5, parked_caps = $6
+	return exec(ctx, tx, `UPDATE batches SET parked_at = $3, waits_for = $4, resets_at = $5, parked_caps = $6
 		WHERE seq = $1 AND status = $2`, b.seq, string(b.Status), now, string(w.Reason), w.ResetsAt, caps)
-	return err
 }
 
 // unpark makes a batch due, which waits for a backend at most.
 func unpark(ctx context.Context, tx database.Execer, seq int64) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET parked_at = 0, resets_at = 0,
+	return exec(ctx, tx, `UPDATE batches SET parked_at = 0, resets_at = 0,
 		waits_for = CASE WHEN `+waitsForBackend+` THEN waits_for ELSE '' END WHERE seq = $1`, seq)
-	return err
 }
 
 // setWait writes what a batch waits for, unless it has been parked since it was in memory: then its row says it.
 func setWait(ctx context.Context, tx database.Execer, seq int64, w waiting) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET waits_for = $2, resets_at = $3 WHERE seq = $1 AND parked_at = 0`,
+	return exec(ctx, tx, `UPDATE batches SET waits_for = $2, resets_at = $3 WHERE seq = $1 AND parked_at = 0`,
 		seq, string(w.Reason), w.ResetsAt)
-	return err
 }
 
 // setParkedWait writes what all parked batches of a key wait for.
 func setParkedWait(ctx context.Context, tx database.Execer, account, key string, w waiting) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET waits_for = $3, resets_at = $4 WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
+	return exec(ctx, tx, `UPDATE batches SET waits_for = $3, resets_at = $4 WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
 		AND (waits_for <> $3 OR resets_at <> $4)`, account, key, string(w.Reason), w.ResetsAt)
-	return err
 }
 
 // timeColumns are the columns with the times at which a batch has got a status.
@@ -475,18 +467,13 @@ func setStatus(ctx context.Context, tx database.Execer, seq int64, to Status, no
 	for i, s := range from {
 		was[i] = "'" + string(s) + "'"
 	}
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(`UPDATE batches SET status = $2, %s = $3, parked_at = 0 WHERE seq = $1 AND status IN (%s)`,
+	n, err := affected(ctx, tx, fmt.Sprintf(`UPDATE batches SET status = $2, %s = $3, parked_at = 0 WHERE seq = $1 AND status IN (%s)`,
 		timeColumns[to], strings.Join(was, ", ")), seq, string(to), now)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
 	return n > 0, err
 }
 
 func setErrors(ctx context.Context, tx database.Execer, seq int64, object string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET errors = nullif($2, '') WHERE seq = $1`, seq, object)
-	return err
+	return exec(ctx, tx, `UPDATE batches SET errors = nullif($2, '') WHERE seq = $1`, seq, object)
 }
 
 // oldErrors returns batches whose errors have been kept since a time.
@@ -504,8 +491,7 @@ func setValidated(ctx context.Context, tx database.Execer, seq int64, total int,
 }
 
 func setErrorFile(ctx context.Context, tx database.Execer, seq int64, file string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET error_file_id = $2 WHERE seq = $1`, seq, file)
-	return err
+	return exec(ctx, tx, `UPDATE batches SET error_file_id = $2 WHERE seq = $1`, seq, file)
 }
 
 // counts are added to a batch when lines have ended.
@@ -515,10 +501,9 @@ type counts struct {
 }
 
 func addCounts(ctx context.Context, tx database.Execer, seq int64, c counts) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batches SET completed = completed + $2, failed = failed + $3, input_tokens = input_tokens + $4,
+	return exec(ctx, tx, `UPDATE batches SET completed = completed + $2, failed = failed + $3, input_tokens = input_tokens + $4,
 		cached_tokens = cached_tokens + $5, output_tokens = output_tokens + $6, reasoning_tokens = reasoning_tokens + $7 WHERE seq = $1`,
 		seq, c.completed, c.failed, c.input, c.cached, c.output, c.reasoning)
-	return err
 }
 
 // lineRef is a line that has no result yet: where it stands in the input file, and in the order of its batch.
@@ -568,12 +553,8 @@ func tuples(n, columns int, more string) string {
 
 // clearLines deletes up to most lines of a batch, and reports whether there are more.
 func clearLines(ctx context.Context, tx database.Execer, seq int64, most int) (more bool, err error) {
-	result, err := tx.ExecContext(ctx, `DELETE FROM batch_lines WHERE (batch, model, position) IN
+	n, err := affected(ctx, tx, `DELETE FROM batch_lines WHERE (batch, model, position) IN
 		(SELECT batch, model, position FROM batch_lines WHERE batch = $1 LIMIT $2)`, seq, most)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
 	return n == int64(most), err
 }
 
@@ -594,18 +575,13 @@ func restOfLines(ctx context.Context, q querier, seq int64, limit int) ([]lineRe
 
 // deleteLine deletes a line that has a result, and reports whether it was there.
 func deleteLine(ctx context.Context, tx database.Execer, seq int64, l lineRef) (bool, error) {
-	result, err := tx.ExecContext(ctx, `DELETE FROM batch_lines WHERE batch = $1 AND model = $2 AND position = $3`, seq, l.model, l.position)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
+	n, err := affected(ctx, tx, `DELETE FROM batch_lines WHERE batch = $1 AND model = $2 AND position = $3`, seq, l.model, l.position)
 	return n > 0, err
 }
 
 func setAttempts(ctx context.Context, tx database.Execer, seq int64, l lineRef) error {
-	_, err := tx.ExecContext(ctx, `UPDATE batch_lines SET attempts = $4 WHERE batch = $1 AND model = $2 AND position = $3`,
+	return exec(ctx, tx, `UPDATE batch_lines SET attempts = $4 WHERE batch = $1 AND model = $2 AND position = $3`,
 		seq, l.model, l.position, l.attempts)
-	return err
 }
 
 // remembered is what a client has created before with the same token.
@@ -626,15 +602,13 @@ func recall(ctx context.Context, q querier, key, token string, now int64) (*reme
 }
 
 func remember(ctx context.Context, tx database.Execer, key, token string, r remembered, until int64) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO idempotency (key_id, token, digest, object_id, expires_at) VALUES ($1, $2, $3, $4, $5)
+	return exec(ctx, tx, `INSERT INTO idempotency (key_id, token, digest, object_id, expires_at) VALUES ($1, $2, $3, $4, $5)
 		ON CONFLICT (key_id, token) DO UPDATE SET digest = excluded.digest, object_id = excluded.object_id, expires_at = excluded.expires_at`,
 		key, token, r.digest, r.object, until)
-	return err
 }
 
 func forget(ctx context.Context, tx database.Execer, now int64) error {
-	_, err := tx.ExecContext(ctx, `DELETE FROM idempotency WHERE expires_at <= $1`, now)
-	return err
+	return exec(ctx, tx, `DELETE FROM idempotency WHERE expires_at <= $1`, now)
 }
 
 // collect returns the rows of a query.

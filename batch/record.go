@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func (j *job) run() {
 		case err == nil || s.ctx.Err() != nil:
 			return
 		case errors.Is(err, errLeaseLost):
-			s.log.Info("the batch is left to another gateway", zap.String("batch", j.batch.ID))
+			s.log.Info("the batch goes on at another gateway, or at the next start", zap.String("batch", j.batch.ID))
 			return
 		}
 		s.log.Error("a batch cannot be recorded, and is tried again", zap.String("batch", j.batch.ID), zap.Error(err))
@@ -241,7 +242,11 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 			break
 		}
 		if errors.Is(err, budget.ErrNotReserved) { // they cannot be charged, so they do not count
-			discardResults(all)
+			for i := range all {
+				if o := &all[i]; o.kind == isResult { // so it runs again
+					o.kind, o.delay = isUntried, waitDelay
+				}
+			}
 			break
 		}
 		if ctx.Err() != nil {
@@ -260,13 +265,6 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 }
 
 // end ends what the lines of outcomes hold, which are written or not.
-func (r *recorder) end(all []outcome, written bool) {
-	for _, o := range all {
-		r.cut = r.cut || written && o.kind == isResult && o.cut
-	}
-	r.job.end(all, written)
-}
-
 func (j *job) end(all []outcome, written bool) {
 	for i := range all {
 		o := &all[i]
@@ -287,57 +285,41 @@ func (j *job) end(all []outcome, written bool) {
 	}
 }
 
-// discardResults makes lines with results run again.
-func discardResults(all []outcome) {
-	for i := range all {
-		if o := &all[i]; o.kind == isResult {
-			o.kind, o.delay = isUntried, waitDelay
-		}
-	}
-}
-
 // results are outcomes that are written together.
 type results struct {
 	outcomes         []outcome
 	output, failures *newPart // nil: there are none
 	counts           counts
+	cut              bool // a line was ended while it ran
 }
 
 // newResults returns the results among outcomes as the next parts of their files.
 func (r *recorder) newResults(all []outcome) *results {
 	w := &results{outcomes: all}
-	succeeded, failed := 0, 0 // bytes: a slice that grows would take up to twice as many
-	for i := range all {
-		if all[i].success {
-			succeeded += len(all[i].text)
-		} else {
-			failed += len(all[i].text)
-		}
-	}
-	output, failures := make([]byte, 0, succeeded), make([]byte, 0, failed)
+	var output, failures [][]byte
 	for i := range all {
 		o := &all[i]
 		switch {
 		case o.kind != isResult:
 			continue
 		case o.success:
-			output = append(output, o.text...)
-			w.counts.completed++
+			output = append(output, o.text)
 		default:
-			failures = append(failures, o.text...)
-			w.counts.failed++
+			failures = append(failures, o.text)
 		}
 		w.counts.charge(o)
+		w.cut = w.cut || o.cut
 	}
+	w.counts.completed, w.counts.failed = int64(len(output)), int64(len(failures))
 	if len(output) > 0 {
-		w.output = partOf(r.output, output)
+		w.output = partOf(r.output, bytes.Join(output, nil))
 	}
 	if len(failures) > 0 {
 		if r.failures == nil {
 			f := r.service.newOutput(&r.batch, "error")
 			r.failures = &f
 		}
-		w.failures = partOf(r.failures, failures)
+		w.failures = partOf(r.failures, bytes.Join(failures, nil))
 	}
 	return w
 }
@@ -437,5 +419,6 @@ func (r *recorder) advance(w *results) {
 	}
 	r.batch.Completed += w.counts.completed
 	r.batch.Failed += w.counts.failed
+	r.cut = r.cut || w.cut
 	r.left.Store(r.batch.remaining())
 }

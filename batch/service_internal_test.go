@@ -164,7 +164,7 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 
 // Lines that begin alike are sent one after another, so that vLLM's prefix cache serves them, in whatever order a file has them.
 func TestLinesThatBeginAlikeAreSentOneAfterAnother(t *testing.T) {
-	const prefixes, lines = 12, 2 * readAhead
+	const prefixes, lines = 12, 2 * linesAhead
 	g := startService(t)
 	settings := testSettings
 	settings.PerBackend = 1

@@ -586,3 +586,16 @@ func TestParkedBatchThatOnlyHasToEndIsDueWithoutABudget(t *testing.T) {
 		})
 	}
 }
+
+// Each write of results is a part of their file, so lines that end one after another are written together.
+func TestResultsOfFewLinesAreWrittenOnceASecond(t *testing.T) {
+	timedService(t, newSlowModels(100*time.Millisecond), func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+		id := s.createLines(t, "k", "24h", slices.Repeat([]string{"m"}, 50)...)
+		time.Sleep(15 * time.Second)
+		d := s.wantStatus(t, "with a line at a time", id, Completed)
+		parts, err := partsOf(t.Context(), s.db.Read(), *d.OutputFile)
+		if must(t, err); len(parts) > 15 || d.Counts.Completed != 50 {
+			t.Errorf("the results are %d parts of %+v, want one for each second", len(parts), d.Counts)
+		}
+	})
+}

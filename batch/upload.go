@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"mime/multipart"
 	"path"
@@ -26,10 +27,10 @@ import (
 	"basegate/proxy"
 )
 
-// appendSize is how much of an upload is appended and flushed at a time, in bytes.
-const appendSize = 4 << 20
+// partSize is the size of the parts of an upload, in bytes.
+const partSize = 4 << 20
 
-var appendBuffers = sync.Pool{New: func() any { b := make([]byte, appendSize); return &b }}
+var uploadBuffers = sync.Pool{New: func() any { b := make([]byte, partSize); return &b }}
 
 // Limits of the fields of an upload.
 const (
@@ -189,42 +190,75 @@ func (e *readError) Unwrap() error { return e.error }
 // store stores the file as it comes.
 func (u *upload) store(part io.Reader) error {
 	u.stored = true
-	err := u.service.receive(u.call.Request.Context(), &u.file, part)
+	err := u.service.receive(u.call.Request.Context(), &u.file, part, discardAll)
 	if failed, ok := errors.AsType[*readError](err); ok {
 		return broken(failed)
 	}
 	return err
 }
 
-// receive writes what it reads to parts of the file, and sets the size, the lines and the digest of the file. The
-// error is a *readError or one of the API. The caller calls endUpload.
-func (s *Service) receive(ctx context.Context, f *File, from io.Reader) error {
-	buffer := appendBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
-	defer appendBuffers.Put(buffer)
-	digest := sha256.New()
-	inLine := false // the last line has no end yet
-	for {
-		n, err := fill(*buffer, from)
-		end := errors.Is(err, io.EOF)
-		if err != nil && !end {
-			return &readError{err}
-		}
-		if n > 0 {
-			if err := s.append(ctx, f, (*buffer)[:n]); err != nil {
-				return err
-			}
-			digest.Write((*buffer)[:n])
-			f.Lines += int64(bytes.Count((*buffer)[:n], []byte("\n")))
-			inLine = (*buffer)[n-1] != '\n'
-		}
-		if end {
-			if inLine {
-				f.Lines++
-			}
-			f.sha256 = digest.Sum(nil)
-			return nil
-		}
+// uploadReader stores what is read through it as parts of a file, and sets the size, the lines and the digest of the file. Its
+// errors are *readError or those of the API.
+type uploadReader struct {
+	ctx     context.Context //nolint:containedctx // of the request that uploads
+	service *Service
+	file    *File
+	from    io.Reader
+	buffer  []byte
+	rest    []byte // of the buffer, which is stored
+	digest  hash.Hash
+	inLine  bool  // the last line has no end yet
+	err     error // behind rest
+}
+
+// receive stores a file, which read reads to its end. The caller calls endUpload.
+func (s *Service) receive(ctx context.Context, f *File, from io.Reader, read func(io.Reader) error) error {
+	buffer := uploadBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	defer uploadBuffers.Put(buffer)
+	return read(&uploadReader{ctx: ctx, service: s, file: f, from: from, buffer: *buffer, digest: sha256.New()})
+}
+
+// discardAll reads to the end.
+func discardAll(from io.Reader) error {
+	_, err := io.Copy(io.Discard, from)
+	return err //nolint:wrapcheck // by the caller
+}
+
+// Read implements io.Reader.
+func (r *uploadReader) Read(p []byte) (int, error) {
+	if len(r.rest) == 0 && r.err == nil {
+		r.rest, r.err = r.next()
 	}
+	if len(r.rest) == 0 {
+		return 0, r.err
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// next stores the next part.
+func (r *uploadReader) next() ([]byte, error) {
+	n, err := fill(r.buffer, r.from)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, &readError{err}
+	}
+	piece := r.buffer[:n]
+	if n > 0 {
+		if err := r.service.append(r.ctx, r.file, piece); err != nil {
+			return nil, err
+		}
+		r.digest.Write(piece)
+		r.file.Lines += int64(bytes.Count(piece, []byte("\n")))
+		r.inLine = piece[n-1] != '\n'
+	}
+	if err != nil {
+		if r.inLine {
+			r.file.Lines++
+		}
+		r.file.sha256 = r.digest.Sum(nil)
+	}
+	return piece, err
 }
 
 // fill reads until p is full or from ends. It returns the error of from: io.ReadFull makes one of two ends of it, a regular

@@ -72,9 +72,7 @@ func newBatchCreate() *cobra.Command {
 				}
 				source := io.Reader(file)
 				if model != "" {
-					lines := batch.WithModel(file, model, cfg.Server.MaxBodyBytes)
-					defer lines.Close()
-					source = lines
+					source = batch.WithModel(file, model, cfg.Server.MaxBodyBytes)
 				}
 				b, err := s.Create(ctx, k.AccountID, k.ID, filepath.Base(args[0]), window, source)
 				if err != nil {

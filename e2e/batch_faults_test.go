@@ -150,7 +150,7 @@ func TestFaultsBatchSurvivesAFullDisk(t *testing.T) {
 	poll.Until(t, "the upload that was refused has left nothing", func() bool {
 		left, err := os.ReadDir(folder)
 		must(t, err)
-		return len(left) == 2 // the input and the output
+		return len(left) == env.keptObjects()
 	})
 }
 

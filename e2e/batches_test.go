@@ -434,6 +434,13 @@ func (e *environment) storedObjects() []string {
 	return slices.Collect(maps.Keys(names))
 }
 
+// keptObjects returns how many objects the files have.
+func (e *environment) keptObjects() (n int) {
+	e.t.Helper()
+	must(e.t, e.openLedger().QueryRow(`SELECT count(*) FROM objects WHERE state = 'kept' AND file <> 'storage'`).Scan(&n))
+	return n
+}
+
 // storageFolder returns the folder in which the bytes of files are, also those of a bucket.
 func (e *environment) storageFolder() string {
 	if e.bucket != nil {

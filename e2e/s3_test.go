@@ -84,8 +84,8 @@ func TestBucketHoldsWhatIsKeptAndNoLogItsNames(t *testing.T) {
 	b := g.waitForBatch(g.secret, id, "completed")
 	g.checkResults(g.secret, b, ids)
 	names := env.storedObjects()
-	if len(names) != 2 || len(env.bucket.Keys("")) != 2 {
-		t.Errorf("the bucket has %q, want one object of the input and one of the output", env.bucket.Keys(""))
+	if kept := env.keptObjects(); len(names) != kept || len(env.bucket.Keys("")) != kept || kept < 2 {
+		t.Errorf("the bucket has %q, want the %d objects of the input and the output", env.bucket.Keys(""), kept)
 	}
 	for _, r := range []string{"bytes=10-19", "bytes=-7"} {
 		request := g.request(t.Context(), http.MethodGet, g.url+"/v1/files/"+b.Get("input_file_id").Str+"/content", "")
@@ -101,7 +101,7 @@ func TestBucketHoldsWhatIsKeptAndNoLogItsNames(t *testing.T) {
 	g.call(http.MethodDelete, "/v1/files/"+b.Get("input_file_id").Str, g.secret, "")
 	poll.Until(t, "the deletion fails", func() bool { return strings.Contains(g.stderr.String(), "cannot be removed") })
 	env.bucket.Restart()
-	poll.Until(t, "the input is deleted", func() bool { return len(env.storedObjects()) == 1 })
+	poll.Until(t, "the input is deleted", func() bool { return len(env.storedObjects()) == len(names)-1 })
 	g.signal(syscall.SIGTERM)
 	<-g.exited
 	for _, name := range names {
@@ -127,12 +127,12 @@ func TestUploadThatACrashHasCutOffLeavesTheBucket(t *testing.T) {
 			r.Body.Close()
 		}
 	}()
-	poll.Until(t, "a part is stored", func() bool { return len(env.storedObjects()) == 1 })
+	poll.Until(t, "a part is stored", func() bool { return len(env.storedObjects()) > 0 })
 	name := env.storedObjects()[0]
 	g.kill()
 	env.serveWithKey(g.secret)
 	poll.Until(t, "it is deleted", func() bool { return len(env.bucket.Keys("")) == 0 })
-	late := "lab/one/" + name + "/0000000000000001-0-1"
+	late := "lab/one/" + name
 	// versitygw removes the empty folder of a deleted object after its reply, and refuses a write that comes between.
 	poll.Until(t, "the late write is accepted", func() bool {
 		_, err := env.bucket.Client.Client.PutObject(t.Context(), s3test.Bucket, late, strings.NewReader("x"), 1, minio.PutObjectOptions{})
@@ -214,7 +214,7 @@ func TestCommandsUseTheBucket(t *testing.T) {
 	if got := env.run("file", "download", b.Get("input_file_id").Str); got != file {
 		t.Errorf("downloaded %d bytes, want %d", len(got), len(file))
 	}
-	if names := env.storedObjects(); len(names) != 2 || slices.ContainsFunc(names, func(n string) bool { return len(n) < 20 }) {
+	if names := env.storedObjects(); len(names) < 2 || slices.ContainsFunc(names, func(n string) bool { return len(n) < 20 }) {
 		t.Errorf("the bucket has %q", names)
 	}
 }

@@ -184,7 +184,7 @@ func (g *Gateway) newBatches() error {
 	if l, shared := g.ledger.(*cluster.Ledger); shared {
 		g.batches.Join(l.Epoch)
 	}
-	g.registry.MustRegister(batch.NewCollector(g.batches))
+	g.registry.MustRegister(g.batches)
 	return nil
 }
 
