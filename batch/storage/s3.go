@@ -140,7 +140,7 @@ func (s *S3) Delete(ctx context.Context, name string) error {
 	defer cancel()
 	key, err := s.key(name)
 	if err == nil {
-		err = explain(s.client.Client.RemoveObject(ctx, s.settings.Bucket, key, minio.RemoveObjectOptions{}))
+		err = explain(s.client.RemoveObject(ctx, s.settings.Bucket, key, minio.RemoveObjectOptions{}))
 	}
 	if err != nil {
 		return fmt.Errorf("delete an object: %w", err)
