@@ -142,7 +142,7 @@ func (r *fileReader) open() error {
 		r.closeAhead()
 		r.ahead = append(r.ahead, r.start(p, r.offset))
 	}
-	if r.end == p.start {
+	if r.end > 0 && r.end == p.start {
 		for next := i + len(r.ahead); next < len(r.parts) && len(r.ahead) < readAhead && r.parts[next].start < r.size; next++ {
 			r.ahead = append(r.ahead, r.start(r.parts[next], r.parts[next].start))
 		}
