@@ -245,7 +245,7 @@ func (r *uploadReader) next() ([]byte, error) {
 	}
 	piece := r.buffer[:n]
 	if n > 0 {
-		if err := r.service.append(r.ctx, r.file, piece); err != nil {
+		if err := r.service.storePart(r.ctx, r.file, piece); err != nil {
 			return nil, err
 		}
 		r.digest.Write(piece)
@@ -272,8 +272,8 @@ func fill(p []byte, from io.Reader) (n int, err error) {
 	return n, err //nolint:wrapcheck // by the caller
 }
 
-// append appends a piece, if the limits of the file and its account allow it.
-func (s *Service) append(ctx context.Context, f *File, piece []byte) error {
+// storePart stores a piece of an upload, if the limits of the file and its account allow it.
+func (s *Service) storePart(ctx context.Context, f *File, piece []byte) error {
 	size := int64(len(piece))
 	limits := s.settings.Load()
 	if f.Bytes+size > limits.MaxFileBytes {
