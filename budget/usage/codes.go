@@ -36,8 +36,10 @@ func (s *Store) Codes(ctx context.Context, reader string, since time.Time) (all 
 			return err
 		}
 		return each(found, func() error {
+			var hour int64
 			var c CodeCount
-			err := found.Scan((*hourScanner)(&c.Hour), &c.Model, &c.Code, &c.Requests)
+			err := found.Scan(&hour, &c.Model, &c.Code, &c.Requests)
+			c.Hour = time.UnixMicro(hour * hourMicros).UTC()
 			all = append(all, c)
 			return err
 		})
