@@ -187,7 +187,7 @@ func (s *Service) Reload(settings Settings) {
 // write makes a write in a transaction that it may share with others. The context of apply does not end.
 func (s *Service) write(ctx context.Context, apply func(context.Context, database.Tx) error) error {
 	endless := context.WithoutCancel(ctx)
-	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(endless, tx) }) //nolint:wrapcheck // by its callers
+	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(endless, tx) })
 }
 
 // wake makes the receiver of a channel look again.

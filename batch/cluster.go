@@ -56,7 +56,7 @@ func (c *cluster) take(ctx context.Context, w *work, _ []int64, drains bool) (ma
 	me := c.holder()
 	if me == (holder{}) {
 		c.runners.Store(nil)
-		return nil, nil //nolint:nilnil // it has none
+		return nil, nil
 	}
 	if err := c.checkStorage(ctx); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (c *cluster) take(ctx context.Context, w *work, _ []int64, drains bool) (ma
 		switch {
 		case errors.Is(err, errLeaseLost): // the epoch has just ended
 			c.runners.Store(nil)
-			return nil, nil //nolint:nilnil // it has none
+			return nil, nil
 		case err != nil:
 			return nil, fmt.Errorf("lease batches: %w", err)
 		}

@@ -89,7 +89,7 @@ func (w *contentResponse) Write(p []byte) (int, error) {
 	if w.outside {
 		return len(p), nil
 	}
-	return w.ResponseWriter.Write(p) //nolint:wrapcheck // http.ServeContent drops it
+	return w.ResponseWriter.Write(p)
 }
 
 // Unwrap serves http.ResponseController.

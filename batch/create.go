@@ -47,7 +47,7 @@ func (s *Service) createBatch(c *proxy.ExtensionCall) error {
 	body, err := io.ReadAll(io.LimitReader(c.Request.Body, maxCreateBody+1)) //nolint:forbidigo // bounded
 	switch {
 	case err != nil:
-		return err //nolint:wrapcheck // an error of the API, or the client has disconnected
+		return err
 	case len(body) > maxCreateBody:
 		return apierr.BodyTooLarge(maxCreateBody)
 	}

@@ -60,7 +60,7 @@ func (r *recorder) endLines(ctx context.Context, lines []lineRef, why ending) ([
 			return nil
 		})
 	}
-	return all, group.Wait() //nolint:wrapcheck // it says what failed
+	return all, group.Wait()
 }
 
 // finalize makes the files final, and ends the batch.

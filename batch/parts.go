@@ -38,7 +38,7 @@ func partOf(f *File, data []byte) *newPart {
 // put writes a part. After an error, it can be called again. The part counts when a transaction keeps its object.
 func (s *Service) put(ctx context.Context, p *newPart) error {
 	if err := s.leases.checkStorage(ctx); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	return s.putUnchecked(ctx, p)
 }
@@ -55,7 +55,7 @@ func (s *Service) putUnchecked(ctx context.Context, p *newPart) error {
 	}
 	if !p.written {
 		if err := s.store.Put(ctx, p.object, p.data); err != nil {
-			return err //nolint:wrapcheck // it says what failed
+			return err
 		}
 		p.written = true
 	}
@@ -151,7 +151,7 @@ func (r *fileReader) open() error {
 	r.ahead = r.ahead[1:]
 	<-first.done
 	r.body, r.at, r.end = first.body, r.offset, min(p.end, r.size)
-	return first.err //nolint:wrapcheck // it says what failed
+	return first.err
 }
 
 // closeAhead ends what is being opened.
@@ -202,7 +202,7 @@ func (r *fileReader) readPart(p []byte) (int, error) {
 			err = nil
 		}
 	}
-	return n, err //nolint:wrapcheck // by the caller
+	return n, err
 }
 
 // Seek implements io.Seeker.
@@ -240,5 +240,5 @@ func (s *Service) digest(ctx context.Context, f *File) ([]byte, error) {
 	defer content.Close()
 	sum := sha256.New()
 	_, err = io.Copy(sum, content)
-	return sum.Sum(nil), err //nolint:wrapcheck // it says what failed
+	return sum.Sum(nil), err
 }

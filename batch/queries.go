@@ -596,7 +596,7 @@ func recall(ctx context.Context, q querier, key, token string, now int64) (*reme
 	err := q.QueryRowContext(ctx, `SELECT digest, object_id FROM idempotency WHERE key_id = $1 AND token = $2 AND expires_at > $3`,
 		key, token, now).Scan(&r.digest, &r.object)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil //nolint:nilnil // nothing is no error
+		return nil, nil
 	}
 	return &r, err
 }

@@ -373,7 +373,7 @@ func (r *recorder) writeLines(ctx context.Context, tx database.Tx, all []outcome
 			}
 		}
 	}
-	return true, budget.WriteSettlements(ctx, tx, charges) //nolint:wrapcheck // by the caller
+	return true, budget.WriteSettlements(ctx, tx, charges)
 }
 
 // charge counts what a line was charged, which the gateway has counted itself if its response does not say it.

@@ -163,7 +163,7 @@ func (p *poller) once(ctx context.Context) error {
 	p.accounts = len(w.active)
 	mine, err := p.leases.take(ctx, w, had, p.isDraining())
 	if err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	p.endLostJobs(mine)
 	p.showWaits(ctx)

@@ -125,5 +125,5 @@ func (s *Service) deleteObjects(ctx context.Context, names []string) error {
 	for _, name := range names {
 		group.Go(func() error { return s.store.Delete(ctx, name) })
 	}
-	return group.Wait() //nolint:wrapcheck // it says what failed
+	return group.Wait()
 }

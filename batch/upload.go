@@ -221,7 +221,7 @@ func (s *Service) receive(ctx context.Context, f *File, from io.Reader, read fun
 // discardAll reads to the end.
 func discardAll(from io.Reader) error {
 	_, err := io.Copy(io.Discard, from)
-	return err //nolint:wrapcheck // by the caller
+	return err
 }
 
 // Read implements io.Reader.
@@ -269,7 +269,7 @@ func fill(p []byte, from io.Reader) (n int, err error) {
 		read, err = from.Read(p[n:])
 		n += read
 	}
-	return n, err //nolint:wrapcheck // by the caller
+	return n, err
 }
 
 // storePart stores a piece of an upload, if the limits of the file and its account allow it.
@@ -421,7 +421,7 @@ func (s *Service) acquireUpload(ctx context.Context, account string) (*admission
 	if errors.Is(err, errManyUploads) {
 		return nil, apierr.Overload(apierr.NoMemory, "too many files are uploaded at the moment", uploadRetry, err)
 	}
-	return turn, err //nolint:wrapcheck // the end of ctx
+	return turn, err
 }
 
 var errManyUploads = errors.New("no upload has ended in time")

@@ -139,13 +139,13 @@ func (s *Service) validate(ctx context.Context, b *Batch, l holder) error {
 	if input.Bytes > validationSlice {
 		turn, err := s.largeFiles.Acquire(ctx, b.Account)
 		if err != nil {
-			return err //nolint:wrapcheck // the cause of the context's end
+			return err
 		}
 		defer turn.Release()
 	}
 	turn, err := s.validations.Acquire(ctx, b.Account)
 	if err != nil {
-		return err //nolint:wrapcheck // the cause of the context's end
+		return err
 	}
 	defer turn.Release()
 	if s.completer.Standing(b.Key).Revoked {

@@ -59,7 +59,7 @@ func WriteSettlements(ctx context.Context, tx database.Tx, all []Settlement) err
 		WriteAll(ctx context.Context, tx database.Tx, all []Settlement) error
 	})
 	if ok {
-		return group.WriteAll(ctx, tx, all) //nolint:wrapcheck // has its context
+		return group.WriteAll(ctx, tx, all)
 	}
 	for _, s := range all {
 		if err := s.Write(ctx, tx); err != nil {

@@ -43,7 +43,7 @@ func withBatches(cmd *cobra.Command, operation func(context.Context, *config.Con
 	return withDatabase(cmd, func(ctx context.Context, db *database.DB) (err error) {
 		service, closeFiles, err := gateway.NewBatches(cfg, db)
 		if err != nil {
-			return err //nolint:wrapcheck // it says what failed
+			return err
 		}
 		defer func() { err = errors.Join(err, closeFiles()) }()
 		return operation(ctx, cfg, service, identity.New(db, zap.NewNop(), identity.Settings{}))
@@ -179,7 +179,7 @@ func newBatchShow() *cobra.Command {
 func printBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id string) error {
 	b, err := s.Batch(ctx, id)
 	if err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	return printJSON(cmd, b)
 }
@@ -301,7 +301,7 @@ func newBatchCheck() *cobra.Command {
 			url, whole := batch.EndpointOf(file, cfg.Server.MaxBodyBytes)
 			lines, wrong, err := batch.Check(cmd.Context(), whole, cmp.Or(endpoint, url), cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
 			if err != nil {
-				return err //nolint:wrapcheck // it says what failed
+				return err
 			}
 			for _, e := range wrong {
 				where := "file"

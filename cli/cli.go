@@ -144,7 +144,7 @@ func withDatabase(cmd *cobra.Command, operation func(context.Context, *database.
 func openDatabase(ctx context.Context, configured config.Database) (*database.DB, error) {
 	settings := gateway.DatabaseSettings(&configured)
 	settings.LockWait, settings.Flush = commandLockWait, 0
-	return database.Open(ctx, settings, zap.NewNop()) //nolint:wrapcheck // by the callers
+	return database.Open(ctx, settings, zap.NewNop())
 }
 
 // configuredDatabase returns the section of the database. If the configuration has mistakes, it says so on stderr, and
@@ -176,5 +176,5 @@ func loadPartialConfig(cmd *cobra.Command) (*config.Partial, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read flag: %w", err)
 	}
-	return config.LoadPartial(path) //nolint:wrapcheck // the error names the operation
+	return config.LoadPartial(path)
 }

@@ -91,7 +91,7 @@ func checkConsistency(ctx context.Context, cmd *cobra.Command, db *database.DB) 
 	}
 	if server := db.Postgres(); server != nil {
 		if err := consistency.NewLedger(server).Check(ctx, report); err != nil {
-			return err //nolint:wrapcheck // it says what failed
+			return err
 		}
 	}
 	err = withFiles(cmd, db, func(f *consistency.Files) error { return f.Check(ctx, report) })
@@ -113,11 +113,11 @@ func repairConsistency(ctx context.Context, cmd *cobra.Command, db *database.DB)
 	report := func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
 	if server := db.Postgres(); server != nil {
 		if err := consistency.NewLedger(server).Repair(ctx, report); err != nil {
-			return err //nolint:wrapcheck // it says what failed
+			return err
 		}
 	}
 	if err := usage.New(db, zap.NewNop()).Rebuild(ctx); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	report("the rollups are rebuilt from the ledger's requests")
 	return withFiles(cmd, db, func(f *consistency.Files) error { return f.Repair(ctx, report) })
@@ -148,7 +148,7 @@ func checkRollups(ctx context.Context, cmd *cobra.Command, db *database.DB) (dif
 		}
 	})
 	if err != nil {
-		return false, err //nolint:wrapcheck // it says what failed
+		return false, err
 	}
 	if found > maxDifferences {
 		fmt.Fprintf(cmd.OutOrStdout(), "and %d more differences\n", found-maxDifferences)

@@ -17,7 +17,7 @@ func newDatabaseCopy() *cobra.Command {
 			"to this version. Gateways must not serve from either. Files are not in the database and stay where they are.",
 		Args: cobra.NoArgs,
 		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return transfer.Copy(cmd.Context(), from, to, cmd.ErrOrStderr()) //nolint:wrapcheck // it says what failed
+			return transfer.Copy(cmd.Context(), from, to, cmd.ErrOrStderr())
 		}),
 	}
 	cmd.Flags().StringVar(&from, "from", "", "the path of the SQLite database")

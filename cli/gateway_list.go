@@ -54,7 +54,7 @@ func listGateways(cmd *cobra.Command) (all []cluster.Gateway, err error) {
 	}
 	err = withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
 		all, err = cluster.Gateways(ctx, db.Read())
-		return err //nolint:wrapcheck // the error names the operation
+		return err
 	})
 	return all, err
 }

@@ -77,7 +77,7 @@ func (f *modelsFlag) list(cfg *config.Config) (identity.ModelList, error) {
 		}
 		ids = append(ids, m.ID)
 	}
-	return identity.NewModelList(ids) //nolint:wrapcheck // by the command
+	return identity.NewModelList(ids)
 }
 
 // keyFlags are the flags of key create and key set.

@@ -36,13 +36,13 @@ func newDatabaseMigrate() *cobra.Command {
 // printSchema says that the database is migrated, and to which version unless it is this program's.
 func printSchema(cmd *cobra.Command, db *database.DB) error {
 	if err := db.Ping(context.WithoutCancel(cmd.Context())); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	text := "the database is migrated"
 	if server := db.Postgres(); server != nil {
 		schema, err := server.CheckSchema(cmd.Context())
 		if err != nil {
-			return err //nolint:wrapcheck // it says what failed
+			return err
 		}
 		if schema.Newer() {
 			text = fmt.Sprintf("nothing to migrate: the schema has version %d, this program knows up to %d and may work on it",

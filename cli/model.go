@@ -176,7 +176,7 @@ func newModelCommand(use, short string, command fleet.Command) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withManagedModel(cmd, args[0], func(ctx context.Context, db *database.DB, model string) error {
-				return fleet.Enqueue(ctx, db, model, command) //nolint:wrapcheck // the error names the operation
+				return fleet.Enqueue(ctx, db, model, command)
 			})
 		}),
 	}

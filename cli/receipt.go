@@ -134,7 +134,7 @@ func readInput(cmd *cobra.Command, path string, limit int64) ([]byte, error) {
 	if path != standardStream {
 		file, err := os.Open(path) //nolint:gosec // the caller chooses the path
 		if err != nil {
-			return nil, err //nolint:wrapcheck // the caller wraps it
+			return nil, err
 		}
 		defer file.Close()
 		from = file
@@ -143,7 +143,7 @@ func readInput(cmd *cobra.Command, path string, limit int64) ([]byte, error) {
 	if err == nil && int64(len(content)) > limit {
 		err = fmt.Errorf("%s: %w %d bytes", path, errTooLong, limit)
 	}
-	return content, err //nolint:wrapcheck // the caller wraps it
+	return content, err
 }
 
 var errTooLong = errors.New("it is longer than")
@@ -160,7 +160,7 @@ func newReceiptKey() *cobra.Command {
 			}
 			key, err := receipt.VerifierKey(gateway.ReceiptSettings(cfg))
 			if err != nil {
-				return err //nolint:wrapcheck // it says what failed
+				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), key)
 			return nil
@@ -200,7 +200,7 @@ func newReceiptLogCheck() *cobra.Command {
 				}
 				latest, vkey, err := receipt.Latest(ctx, db)
 				if err != nil {
-					return err //nolint:wrapcheck // it says what failed
+					return err
 				}
 				if key == "" {
 					key = vkey
@@ -228,7 +228,7 @@ func withReceiptLog(cmd *cobra.Command, operation func(context.Context, receipt.
 func checkReceiptLog(ctx context.Context, cmd *cobra.Command, s receipt.Settings, db *database.DB) error {
 	found, err := receipt.Check(ctx, s, db, true)
 	if err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "the receipt log is whole: %s under the latest tree head\n", countEntries(found.Size))
 	if found.Waiting > 0 {
@@ -264,7 +264,7 @@ func checkTreeHeads(cmd *cobra.Command, args []string, key string, latest func(c
 		return err
 	}
 	if err := receipt.CheckConsistency(cmd.Context(), older, newer, tiles); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "consistent: the tree head of %s extends that of %s\n", countEntries(newer.Size), countEntries(older.Size))
 	return nil
@@ -317,7 +317,7 @@ func beginReceiptLog(cmd *cobra.Command) error {
 	return withReceiptLog(cmd, func(ctx context.Context, s receipt.Settings, db *database.DB) error {
 		key, suffix, err := receipt.NewLog(ctx, s, db, time.Now())
 		if err != nil {
-			return err //nolint:wrapcheck // it says what failed
+			return err
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), key)
 		fmt.Fprintf(cmd.ErrOrStderr(), "this is the verifier key of the new log; the files of the old one in %s are kept, with %s behind their names\n", filepath.Dir(s.Key), suffix)

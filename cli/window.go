@@ -36,7 +36,7 @@ func newWindowAdd() *cobra.Command {
 			return withManagedModel(cmd, args[0], func(ctx context.Context, db *database.DB, model string) error {
 				booked, err := fleet.AddWindow(ctx, db, fleet.BookedWindow{Model: model, From: from.at, To: to.at})
 				if err != nil {
-					return err //nolint:wrapcheck // the error names the operation
+					return err
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), booked.ID)
 				return nil
@@ -61,7 +61,7 @@ func newWindowList() *cobra.Command {
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
 				booked, err := fleet.Windows(ctx, db)
 				if err != nil {
-					return err //nolint:wrapcheck // the error names the operation
+					return err
 				}
 				if asJSON {
 					return printJSON(cmd, booked)
@@ -90,7 +90,7 @@ func newWindowRemove() *cobra.Command {
 				return fmt.Errorf("%w: %s", fleet.ErrNoWindow, args[0])
 			}
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-				return fleet.RemoveWindow(ctx, db, id) //nolint:wrapcheck // the error names the operation
+				return fleet.RemoveWindow(ctx, db, id)
 			})
 		}),
 	}

@@ -77,7 +77,7 @@ func (c *Console) activity(ctx context.Context, account, key string) (*accountAc
 	filter := usage.Filter{Reader: account, Account: account, Key: key, Since: first}
 	groups, err := c.usages.Groups(ctx, filter, usage.Over(usage.ByDay, usage.ByKey))
 	if errors.Is(err, database.ErrReportsBusy) || errors.Is(err, database.ErrReportTooLong) {
-		return nil, nil //nolint:nilnil // no activity is not an error
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err

@@ -187,7 +187,7 @@ func (c *Console) overviewPage(r *request) error {
 func (c *Console) overviewReport(r *request, p overviewPeriod) (charts, rows history.Report, err error) {
 	if p.ID == lastDay {
 		charts, err = c.history.Day(r.ctx(), r.account.ID)
-		return charts, charts, err //nolint:wrapcheck // it says what failed
+		return charts, charts, err
 	}
 	return c.history.Read(p.length, p.interval), c.history.Read(p.length, p.row), nil
 }
@@ -393,7 +393,7 @@ var eventTexts = map[history.EventKind]struct{ text, level string }{
 func (c *Console) timeline(ctx context.Context, r *request, since time.Time) ([]timelineEvent, error) {
 	events, err := c.history.Events(ctx, since, maxEventsShown)
 	if err != nil || len(events) == 0 {
-		return nil, err //nolint:wrapcheck // it says what failed
+		return nil, err
 	}
 	known, err := c.readNames(ctx, r.account)
 	if err != nil {

@@ -45,7 +45,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		b.End()
 	}
-	return n, err //nolint:wrapcheck // net/http's own
+	return n, err
 }
 
 // disconnected reports whether the client has disconnected, while it was sending or since.
@@ -69,7 +69,7 @@ type handler func(*Console, *request) error
 
 // requestOf returns the request that renderError has made, the outermost middleware that uses one.
 func requestOf(ec echo.Context) *request {
-	return ec.(*request) //nolint:errcheck,forcetypeassert // renderError makes it
+	return ec.(*request) //nolint:errcheck // renderError makes it
 }
 
 // ctx returns the context of the request. It carries the user's e-mail address as the actor of the audit log.

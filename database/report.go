@@ -108,7 +108,7 @@ func (q *reportQueue) pause(ctx context.Context) (resume func(), err error) {
 		turn, err := q.Acquire(ctx, q.unlimited())
 		if err != nil {
 			resume()
-			return nil, err //nolint:wrapcheck // the end of ctx
+			return nil, err
 		}
 		held = append(held, turn)
 	}

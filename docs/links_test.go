@@ -120,7 +120,7 @@ func resolve(root fs.FS, documents map[string]document, page, link string) error
 		return nil
 	}
 	if d, ok := documents[file]; !ok || !d.anchors[target.Fragment] {
-		return fmt.Errorf("%s has no anchor #%s", file, target.Fragment) //nolint:err113 // a test's message
+		return fmt.Errorf("%s has no anchor #%s", file, target.Fragment)
 	}
 	return nil
 }

@@ -173,7 +173,7 @@ func (b *Backend) post(ctx context.Context, path, query string) error {
 		return err
 	}
 	if response.Status != http.StatusOK {
-		return fmt.Errorf("%s answered %d; vLLM's sleep mode needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1", path, response.Status) //nolint:err113 // for the reason of a state
+		return fmt.Errorf("%s answered %d; vLLM's sleep mode needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1", path, response.Status)
 	}
 	return nil
 }

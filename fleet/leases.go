@@ -75,7 +75,7 @@ func (l *leases) write(ctx context.Context, apply func(tx database.Tx, gateway i
 	if !ok {
 		return errNotMember
 	}
-	return l.db.WriteExclusive(ctx, func(tx database.Tx) error { //nolint:wrapcheck // for the log
+	return l.db.WriteExclusive(ctx, func(tx database.Tx) error {
 		var member bool
 		const text = `SELECT EXISTS (SELECT FROM gateway WHERE id = $1 AND epoch = $2 AND alive)`
 		if err := tx.QueryRowContext(ctx, text, gateway, epoch).Scan(&member); err != nil {
@@ -104,7 +104,7 @@ func scanLease(row interface{ Scan(to ...any) error }) (lease, error) {
 	err := row.Scan(&r.id.model, &r.id.backend, &r.fence, &r.operation, &r.committed, &idle, &r.reason, &elapsed,
 		&remaining, &r.outcome, &endedSince, &r.held, &r.holder, &r.mine, &r.alive)
 	r.idle, r.elapsed, r.remaining, r.endedAgo = micros(idle), micros(elapsed), micros(remaining), micros(endedSince)
-	return r, err //nolint:wrapcheck // by the caller
+	return r, err
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -34,7 +34,7 @@ type orders struct {
 func (o *orders) take(ctx context.Context) ([]queuedCommand, error) {
 	var queued bool
 	if err := o.leases.db.Read().QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM model_orders)`).Scan(&queued); err != nil {
-		return nil, err //nolint:wrapcheck // for the log
+		return nil, err
 	}
 	if !queued {
 		return o.resolve(nil, nil), nil
@@ -109,7 +109,7 @@ func queuedOrders(ctx context.Context, tx database.Tx) (map[int64]bool, error) {
 		}
 		all[id] = true
 	}
-	return all, rows.Err() //nolint:wrapcheck // as above
+	return all, rows.Err()
 }
 
 func scanOrders(rows *sql.Rows) (all []queuedCommand, err error) {
@@ -125,5 +125,5 @@ func scanOrders(rows *sql.Rows) (all []queuedCommand, err error) {
 		c.age = micros(age)
 		all = append(all, c)
 	}
-	return all, rows.Err() //nolint:wrapcheck // as above
+	return all, rows.Err()
 }

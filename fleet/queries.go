@@ -85,12 +85,12 @@ func (s *store) commands(ctx context.Context) ([]queuedCommand, error) {
 		c.age = time.Since(time.UnixMicro(queuedAt))
 		all = append(all, c)
 	}
-	return all, rows.Err() //nolint:wrapcheck // the next poll reads again
+	return all, rows.Err()
 }
 
 // removeCommands removes the queued commands up to and including the given id.
 func (s *store) removeCommands(ctx context.Context, lastID int64) error {
-	return s.db.WriteExclusive(ctx, func(tx database.Tx) error { //nolint:wrapcheck // for the log
+	return s.db.WriteExclusive(ctx, func(tx database.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM model_orders WHERE id <= $1`, lastID)
 		return err
 	})

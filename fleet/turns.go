@@ -120,7 +120,7 @@ func (m *Model) AcquireInTurn(ctx context.Context, tried []FailedAttempt, c Call
 		}
 		turn, err := full.turns.places.Acquire(ctx, c.Account)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // the cause of the context's end
+			return nil, err
 		}
 		if l = m.lease(full, c); l != nil {
 			l.turn = *turn

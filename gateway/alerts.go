@@ -47,7 +47,7 @@ func mailSettings(c *config.Config) mail.Settings {
 func administrators(ctx context.Context, accounts *identity.Accounts) ([]string, error) {
 	all, err := accounts.List(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // by package notify
+		return nil, err
 	}
 	var addresses []string
 	for _, a := range all {

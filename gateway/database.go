@@ -65,14 +65,14 @@ func (g *Gateway) openDatabase(ctx context.Context) (err error) {
 	if server := g.db.Postgres(); server != nil {
 		warnings, err := server.Durability(ctx)
 		if err != nil {
-			return err //nolint:wrapcheck // it says what failed
+			return err
 		}
 		for _, w := range warnings {
 			g.log.Warn("the database may lose commits: " + w)
 		}
 		foreign, err := consistency.HasForeignTransactions(ctx, server)
 		if err != nil {
-			return err //nolint:wrapcheck // it says what failed
+			return err
 		}
 		if foreign {
 			g.log.Error("the database was restored from another server, and usage pages lack what follows: stop the gateways and run basegate database check --repair")
@@ -122,12 +122,12 @@ func waitForDatabase(ctx context.Context, log *zap.Logger, open func() error) er
 // checkDatabase returns an error if the database does not respond, or the ledger on it cannot reserve.
 func (g *Gateway) checkDatabase(ctx context.Context) error {
 	if err := g.db.Ping(ctx); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	if g.cluster == nil {
 		return nil
 	}
-	return g.cluster.Ready() //nolint:wrapcheck // it says what failed
+	return g.cluster.Ready()
 }
 
 // newLedger creates the ledger of the database's engine. Nothing is reserved before startLedger.

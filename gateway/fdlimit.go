@@ -35,7 +35,7 @@ func newFDLimitListener(l net.Listener, most int) *fdLimitListener {
 	r := &fdLimitListener{Listener: l, most: most, lowest: lowestFreeDescriptor, closed: make(chan struct{})}
 	r.close = sync.OnceValue(func() error {
 		close(r.closed)
-		return l.Close() //nolint:wrapcheck // net's own
+		return l.Close()
 	})
 	return r
 }
@@ -45,7 +45,7 @@ func newFDLimitListener(l net.Listener, most int) *fdLimitListener {
 func (r *fdLimitListener) Accept() (net.Conn, error) {
 	c, err := r.Listener.Accept()
 	if err != nil || r.lowest() < r.most {
-		return c, err //nolint:wrapcheck // net's own
+		return c, err
 	}
 	tick := time.NewTicker(reservePoll)
 	defer tick.Stop()

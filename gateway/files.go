@@ -26,7 +26,7 @@ func openFiles(c *config.Config) (storage.Store, error) {
 	if !keepsFiles(c) {
 		return storage.None{}, nil
 	}
-	return storage.OpenDisk(filesFolder(c)) //nolint:wrapcheck // it says what failed
+	return storage.OpenDisk(filesFolder(c))
 }
 
 // OpenFiles returns the storage of the files for a command, which makes no folder for them.
@@ -41,7 +41,7 @@ func OpenFiles(c *config.Config) (storage.Store, error) {
 
 func openBucket(c *config.Config) (*storage.S3, error) {
 	b, _ := c.Files.Bucket()
-	return storage.OpenS3(storage.S3Settings{ //nolint:wrapcheck // it says what failed
+	return storage.OpenS3(storage.S3Settings{
 		Endpoint: b.Endpoint, Bucket: b.Name, Prefix: b.Prefix, Region: b.Region, Plaintext: b.Plaintext,
 	})
 }

@@ -245,7 +245,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return err
 	}
 	if err := g.ledger.Start(ctx); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	g.onClose("ledger", g.ledger.Close)
 	g.startReceipts(ctx)
@@ -313,7 +313,7 @@ func (g *Gateway) shareConcurrency(ctx context.Context, c *config.Config) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
 	defer cancel()
-	return g.cluster.SetConcurrency(ctx, c.Limits.ConcurrencyPerKey, c.Limits.ConcurrencyPerAccount) //nolint:wrapcheck // it says what failed
+	return g.cluster.SetConcurrency(ctx, c.Limits.ConcurrencyPerKey, c.Limits.ConcurrencyPerAccount)
 }
 
 // shareTimeout limits a change of the number of slots, which visits all keys.
@@ -324,7 +324,7 @@ func (g *Gateway) payer(key string) (budget.Payer, error) {
 	p := proxy.Payer(&identity)
 	limits := g.proxy.Limits(&identity)
 	p.Slots, p.AccountSlots = limits.Key, limits.Account
-	return p, err //nolint:wrapcheck // by the ledger
+	return p, err
 }
 
 func (g *Gateway) limits(key string) admission.Limits {

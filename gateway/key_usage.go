@@ -16,7 +16,7 @@ func (u keyUsage) KeyUsage(ctx context.Context, q proxy.UsageQuery) ([]proxy.Usa
 	filter := usage.Filter{Reader: q.Key, Since: q.Since, Until: q.Until, Account: q.Account, Key: q.Key, Limit: q.Limit}
 	rows, err := u.store.List(ctx, filter, usage.Grouping(q.By))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // by the proxy
+		return nil, err
 	}
 	sums := make([]proxy.UsageRow, len(rows))
 	for i, r := range rows {

@@ -35,7 +35,7 @@ type strictServer struct{ *http.Server }
 
 // Serve implements httpServer.
 func (s strictServer) Serve(socket net.Listener) error {
-	return s.Server.Serve(strict.NewListener(socket)) //nolint:wrapcheck // net/http's own
+	return s.Server.Serve(strict.NewListener(socket))
 }
 
 // tlsServer is a strictServer with TLS.
@@ -47,7 +47,7 @@ type tlsServer struct {
 
 // Serve implements httpServer.
 func (s tlsServer) Serve(socket net.Listener) error {
-	return server.ServeTLS(s.baseContext, s.Server, socket, s.certificate.get) //nolint:wrapcheck // net/http's own
+	return server.ServeTLS(s.baseContext, s.Server, socket, s.certificate.get)
 }
 
 // newServer returns a net/http server. The contexts of its requests are derived from baseContext.
@@ -120,5 +120,5 @@ func (l *listener) close() error {
 	if l.ended != nil {
 		return nil
 	}
-	return l.socket.Close() //nolint:wrapcheck // net's own
+	return l.socket.Close()
 }

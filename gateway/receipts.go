@@ -46,7 +46,7 @@ func (g *Gateway) openReceipts(ctx context.Context, transport http.RoundTripper)
 	settings := ReceiptSettings(g.config)
 	settings.Transport = transport
 	if g.receipts, err = receipt.Open(ctx, settings, g.db, g.log.Named("receipts")); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	g.registry.MustRegister(receiptMetrics(g.receipts)...)
 	return nil
@@ -110,7 +110,7 @@ func (g *Gateway) keyOf(r *http.Request) (string, error) {
 	}
 	principal, err := g.keys.Authenticate(r.Context(), strings.TrimSpace(secret))
 	if err != nil {
-		return "", proxy.KeyError(err) //nolint:wrapcheck // an API error
+		return "", proxy.KeyError(err)
 	}
 	return principal.KeyID, nil
 }

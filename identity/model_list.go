@@ -88,7 +88,7 @@ func (l ModelList) String() string {
 // Value implements driver.Valuer; NULL allows every model.
 func (l ModelList) Value() (driver.Value, error) {
 	if l.Any() {
-		return nil, nil //nolint:nilnil // nil is SQL's NULL
+		return nil, nil
 	}
 	return l.joined, nil
 }

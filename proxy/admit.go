@@ -115,7 +115,7 @@ func (s *Server) validateCompletion(x *exchange, body []byte) (*validate.Request
 			return r, apierr.NoCompletions("model", r.Model)
 		}
 	}
-	return r, err //nolint:wrapcheck // an API error, or that of the memory
+	return r, err
 }
 
 func (s *Server) maxLogprobs(model string) int {

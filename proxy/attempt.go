@@ -88,7 +88,7 @@ func (s *Server) acquire(x *exchange, prefix fleet.Prefix) (*fleet.Lease, error)
 	}
 	lease, err := x.model.Acquire(x.attempts.tried, routing, prefix)
 	if !errors.Is(err, fleet.ErrFull) {
-		return lease, err //nolint:wrapcheck // converted by unavailable
+		return lease, err
 	}
 	began := time.Now()
 	x.delivery.keepalive.waitingFor(waitingForTurn)
@@ -97,7 +97,7 @@ func (s *Server) acquire(x *exchange, prefix fleet.Prefix) (*fleet.Lease, error)
 	held := time.Since(began)
 	x.timings.queued += held
 	if err != nil || held < reauthenticateAfter {
-		return lease, err //nolint:wrapcheck // converted by unavailable
+		return lease, err
 	}
 	if _, err := s.identify(x); err != nil {
 		lease.Release()
@@ -290,7 +290,7 @@ func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, a
 	}
 	resp, err := s.transport.RoundTrip(req.WithContext(ctx))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by noResponse
+		return nil, err
 	}
 	resp.Request = nil // so that a long stream does not keep the request in memory
 	return resp, nil

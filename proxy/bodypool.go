@@ -97,7 +97,7 @@ func (x *exchange) upstreamBody(r io.Reader) *upstreamBody {
 }
 
 // WriteTo implements io.WriterTo.
-func (b *upstreamBody) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, b.Reader) } //nolint:wrapcheck // as the reader's own
+func (b *upstreamBody) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, b.Reader) }
 
 // Close implements io.Closer.
 func (b *upstreamBody) Close() error {

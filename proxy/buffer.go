@@ -90,7 +90,7 @@ func (b *buffer) count(capacity int) error {
 		counted = 0
 	}
 	if err := b.memory.Grow(counted); err != nil {
-		return err //nolint:wrapcheck // compared by the callers
+		return err
 	}
 	b.counted = counted
 	return nil

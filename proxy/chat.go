@@ -37,7 +37,7 @@ func (s *Server) validateChat(x *exchange, body []byte) (*validate.Request, erro
 			return r, apierr.NoChat(s.chatModels(x))
 		}
 	}
-	return r, err //nolint:wrapcheck // an API error, or that of the memory
+	return r, err
 }
 
 // chatModels returns the ids of the models that chat and that the key may use.

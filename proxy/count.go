@@ -81,7 +81,7 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 
 // growEach counts the memory of a number for each prompt.
 func (x *exchange) growEach() error {
-	return x.memory.Grow(8 * int64(x.request.Prompts)) //nolint:wrapcheck // compared by the callers
+	return x.memory.Grow(8 * int64(x.request.Prompts))
 }
 
 // promptCounter counts a prompt in the background while its request runs. Most requests end before it starts, so it

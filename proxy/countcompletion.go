@@ -136,7 +136,7 @@ func (x *exchange) countEvents(ctx context.Context, received []receivedChoice) e
 			continue
 		}
 		if err := x.memory.Grow(2*int64(c.TextBytes()) + eventBytes*c.Events); err != nil {
-			return err //nolint:wrapcheck // compared by the callers
+			return err
 		}
 		for text := range c.texts {
 			for piece := range validPieces(text) {
@@ -204,7 +204,7 @@ func (x *exchange) echoedTexts() ([]string, error) {
 		return nil, errTooMany
 	}
 	if err := x.memory.Grow(2 * r.PromptBytes()); err != nil { // the texts, and their last one without escapes
-		return nil, err //nolint:wrapcheck // compared by the callers
+		return nil, err
 	}
 	all := make([]string, 0, r.Prompts)
 	r.EachText(func(text []byte) bool {

@@ -115,7 +115,7 @@ func (b extensionBody) Read(p []byte) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.upload.readErr()
 	}
-	return n, err //nolint:wrapcheck // io.EOF must stay as it is
+	return n, err
 }
 
 // extensionResponse records the status that an extension sends, and limits how slowly a client may read.
@@ -142,7 +142,7 @@ func (w *extensionResponse) Write(p []byte) (int, error) {
 	if err != nil {
 		w.exchange.delivery.clientGone()
 	}
-	return n, err //nolint:wrapcheck // net/http's own
+	return n, err
 }
 
 // Unwrap serves http.ResponseController.

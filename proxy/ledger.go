@@ -68,7 +68,7 @@ func (s *Server) countRunning(x *exchange) error {
 	}, &x.memory)
 	if err != nil {
 		x.reservation.Release()
-		return err //nolint:wrapcheck // compared by reserveErr
+		return err
 	}
 	x.slot = slot
 	return nil
@@ -82,7 +82,7 @@ func (s *Server) acquireCount(ctx context.Context, x *exchange) (release func(),
 	}
 	slot, err := s.counts.Acquire(ctx, s.requester(x), &x.memory)
 	if err != nil {
-		return func() {}, err //nolint:wrapcheck // compared by reserveErr
+		return func() {}, err
 	}
 	return slot.Release, nil
 }

@@ -336,7 +336,7 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 func (s *Server) Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error) {
 	principal, err := s.keys.Identify(ctx, account, key)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it says which key
+		return nil, err
 	}
 	return func(endpoint string, body []byte) (string, error) { return s.CheckLine(ctx, principal, endpoint, body) }, nil
 }

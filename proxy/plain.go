@@ -45,7 +45,7 @@ func (b *plainBody) read(resp *http.Response, limit int64, memory *admission.All
 	if err == nil && int64(len(b.bytes)) > limit {
 		err = stream.ErrTooLarge
 	}
-	return err //nolint:wrapcheck // classified by readFailure
+	return err
 }
 
 // grow counts what editing the body takes besides.
@@ -54,7 +54,7 @@ func (b *plainBody) grow(bytes int64) error {
 	if err == nil {
 		b.buffer.counted += bytes
 	}
-	return err //nolint:wrapcheck // classified by readFailure
+	return err
 }
 
 // release returns the buffer to its pool.

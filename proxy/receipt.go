@@ -39,7 +39,7 @@ func (s *Server) receiptRules(rules bodyRules, asked *bool) bodyRules {
 
 func (s *Server) asksForReceipt(x *exchange, r *validate.Request) (asked bool, err error) {
 	if asked, err = apierr.AsksForReceipt(x.r.Header); err != nil {
-		return false, err //nolint:wrapcheck // an API error
+		return false, err
 	}
 	if s.receipts == nil && asked {
 		return false, apierr.ReceiptsOff()

@@ -54,7 +54,7 @@ func (x *exchange) countForDecision(ctx context.Context) error {
 // ReserveMemory implements budget.Requester.
 func (r requester) ReserveMemory() (release func(), err error) {
 	if err := r.x.memory.Grow(admission.WaitingCost); err != nil {
-		return nil, err //nolint:wrapcheck // compared by reserve
+		return nil, err
 	}
 	return func() { r.x.memory.Shrink(admission.WaitingCost) }, nil
 }

@@ -50,7 +50,7 @@ func (r *bodyReader) WriteTo(w io.Writer) (written int64, err error) {
 		written += int64(n)
 		if err != nil {
 			r.offset += n
-			return written, err //nolint:wrapcheck // the writer's error
+			return written, err
 		}
 		r.segments, r.offset = r.segments[1:], 0
 	}

@@ -117,7 +117,7 @@ type Reader func(*parser, *field) error
 // fields are the contract's field tables: they define what each field accepts.
 var fields [allFields]field
 
-func init() { //nolint:gochecknoinits // the readers refer to the table, so it cannot be initialised in its declaration
+func init() {
 	fields = [allFields]field{
 		fieldModel:             {"model", "a string, the short id of a model from GET /v1/models", readModel},
 		fieldPrompt:            {"prompt", "a string, an array of strings, an array of token ids or an array of such arrays, none of the arrays empty", readPrompt},

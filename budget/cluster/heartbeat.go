@@ -70,7 +70,7 @@ func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, oth
 	if conn == nil || conn.IsClosed() {
 		var err error
 		if conn, err = e.db.Connect(ctx); err != nil {
-			return nil, err //nolint:wrapcheck // has its context
+			return nil, err
 		}
 	}
 	rows, err := conn.Query(ctx, `SELECT gateway, epoch, beat, "time" FROM ledger_beat_v1($1, $2)`, e.gateway, e.number)
@@ -167,7 +167,7 @@ func (e *epoch) listen(ctx context.Context) {
 func (e *epoch) listenOnce(ctx context.Context) error {
 	conn, err := e.db.Connect(ctx)
 	if err != nil {
-		return err //nolint:wrapcheck // has its context
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	if _, err := conn.Exec(ctx, fmt.Sprintf("LISTEN basegate_gateway_%d", e.gateway)); err != nil {

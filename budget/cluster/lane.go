@@ -366,7 +366,7 @@ func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
 	if l.conn == nil {
 		conn, err := l.epoch.db.Connect(ctx)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // has its context
+			return nil, err
 		}
 		l.conn = conn
 	}

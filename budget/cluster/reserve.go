@@ -97,7 +97,7 @@ func (l *Ledger) reserveIn(ctx context.Context, e *epoch, p budget.Payer, r budg
 	o, got, err := l.admit(ctx, lane, p, r, d, impatient)
 	if err == nil && got.Kind == kindCount {
 		if err := d.Count(ctx, requester); err != nil {
-			return nil, err //nolint:wrapcheck // has its context
+			return nil, err
 		}
 		d = normalized(d)
 		o, got, err = l.admit(ctx, lane, p, r, d, impatient)

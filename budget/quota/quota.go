@@ -50,7 +50,7 @@ func (c Cap) MarshalJSON() ([]byte, error) {
 // Value implements driver.Valuer; an unbounded cap is NULL.
 func (c Cap) Value() (driver.Value, error) {
 	if !c.bounded {
-		return nil, nil //nolint:nilnil // nil is SQL's NULL
+		return nil, nil
 	}
 	return c.tokens, nil
 }

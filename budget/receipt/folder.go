@@ -115,7 +115,7 @@ func parseSigningKey(text string) (*signingKey, error) {
 	if err != nil || len(secret) != 1+ed25519.SeedSize {
 		return nil, errSigningKey
 	}
-	public := ed25519.NewKeyFromSeed(secret[1:]).Public().(ed25519.PublicKey) //nolint:errcheck,forcetypeassert // its only type
+	public := ed25519.NewKeyFromSeed(secret[1:]).Public().(ed25519.PublicKey) //nolint:errcheck // its only type
 	vkey, err := note.NewEd25519VerifierKey(signer.Name(), public)
 	if err != nil {
 		return nil, errSigningKey

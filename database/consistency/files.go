@@ -156,7 +156,7 @@ func (f *Files) giveUp(ctx context.Context, l *lostFile, report func(string)) er
 		return fmt.Errorf("give up %s %s: %w", l.kind, l.id, err)
 	}
 	if err := f.audit.Record(ctx, action, l.id, l.text); err != nil {
-		return err //nolint:wrapcheck // it says what failed
+		return err
 	}
 	report("files: " + l.id + " " + done + ", and the audit log names it")
 	return nil
@@ -175,7 +175,7 @@ func (f *Files) compare(ctx context.Context) (all comparison, err error) {
 		return nil
 	})
 	if err != nil {
-		return all, err //nolint:wrapcheck // it says what failed
+		return all, err
 	}
 	all.lost = lostFiles(files, sizes)
 	rows, err := f.compareObjects(ctx, sizes, &all)
@@ -190,7 +190,7 @@ func (f *Files) compare(ctx context.Context) (all comparison, err error) {
 		switch {
 		case errors.Is(err, storage.ErrNotFound): // deleted meanwhile, with its row
 		case err != nil:
-			return all, err //nolint:wrapcheck // it says what failed
+			return all, err
 		default:
 			_ = reader.Close() // nothing was read
 			all.orphans, all.bytes = append(all.orphans, name), all.bytes+size

@@ -37,7 +37,7 @@ func NewLedger(db *postgres.DB) *Ledger { return &Ledger{db: db} }
 func (l *Ledger) connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := l.db.Connect(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it says what failed
+		return nil, err
 	}
 	if _, err := conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", statementTimeout.Milliseconds())); err != nil {
 		closeConn(ctx, conn)

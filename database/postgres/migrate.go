@@ -142,7 +142,7 @@ func schemaOf(ctx context.Context, conn *pgx.Conn, files fs.FS) (s Schema, err e
 	const text = `SELECT count(*) > 0, coalesce(bool_or(relname = 'goose_db_version'), false) FROM pg_class
 		WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p')`
 	if err := conn.QueryRow(ctx, text, schema).Scan(&tables, &versions); err != nil {
-		return s, err //nolint:wrapcheck // by the callers
+		return s, err
 	}
 	switch {
 	case tables && !versions:
@@ -155,7 +155,7 @@ func schemaOf(ctx context.Context, conn *pgx.Conn, files fs.FS) (s Schema, err e
 	if err == nil && s.Newer() {
 		err = conn.QueryRow(ctx, `SELECT oldest FROM schema_compatibility`).Scan(&s.Oldest)
 	}
-	return s, err //nolint:wrapcheck // by the callers
+	return s, err
 }
 
 // Migrate applies the migrations that the database lacks. Of several processes that call it at the same time, one migrates

@@ -64,7 +64,7 @@ func (c *client) inspect(ctx context.Context, b Endpoint, checkpoint string) (Ba
 	info := Backend{Name: b.Name}
 	models, err := c.do(ctx, b, http.MethodGet, "/v1/models", "")
 	if err != nil {
-		return info, fmt.Errorf("%s does not answer", b.Name) //nolint:err113 // the cause has the address
+		return info, fmt.Errorf("%s does not answer", b.Name)
 	}
 	served := gjson.Get(models.parts[0], "data.#(id=="+encode(checkpoint)+")")
 	if !served.Exists() {

@@ -13,7 +13,7 @@ const aModel = "models: [{id: a, checkpoint: a, backends: [{url: \"http://127.0.
 func parsePostgres(t *testing.T, url string) (*config.Config, error) {
 	t.Helper()
 	text := fmt.Sprintf("database: {url: %q}\nfiles: {url: \"s3://lab\"}\n%s", url, aModel)
-	return config.Parse("config.yaml", []byte(text), noVariables) //nolint:wrapcheck // the test shows it
+	return config.Parse("config.yaml", []byte(text), noVariables)
 }
 
 func TestDatabaseURLsOffThisMachineNeedVerifyFull(t *testing.T) {

@@ -46,7 +46,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	r.spent += time.Since(began)
 	if err != nil && !errors.Is(err, io.EOF) {
 		r.Failed = err
-		return n, err //nolint:wrapcheck // the body's own
+		return n, err
 	}
 	r.End() // over HTTP/2, a deadline that passes between two reads ends the body
 	if r.received += n; r.received >= MinBytes {
@@ -56,7 +56,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 			r.limit = min(r.limit, Timeout)
 		}
 	}
-	return n, err //nolint:wrapcheck // the body's own
+	return n, err
 }
 
 // End removes the read deadline.

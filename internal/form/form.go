@@ -61,7 +61,7 @@ func (r *Reader) end() error {
 	if err == nil {
 		return fmt.Errorf("%w: too much follows its closing delimiter", ErrMalformed)
 	}
-	return err //nolint:wrapcheck // io.EOF, or the body's
+	return err
 }
 
 // Last returns a reader of a field that ends only if the form ends with it; another field is ErrMalformed.
@@ -81,7 +81,7 @@ func (l *last) Read(p []byte) (int, error) {
 			err = fmt.Errorf("%w: another field follows the last one", ErrMalformed)
 		}
 	}
-	return n, err //nolint:wrapcheck // io.EOF, or what Next returns
+	return n, err
 }
 
 // body is the body of a form. Without the closing delimiter its end is ErrCut.
@@ -105,5 +105,5 @@ func (b *body) Read(p []byte) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		b.failed = err
 	}
-	return n, err //nolint:wrapcheck // the body's
+	return n, err
 }

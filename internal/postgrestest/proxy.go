@@ -208,7 +208,7 @@ func (f *forwarder) Read(into []byte) (int, error) {
 	if err == nil && f.started {
 		_, err = f.server.Write(into[:n])
 	}
-	return n, err //nolint:wrapcheck // it is a reader
+	return n, err
 }
 
 // forwardRequests forwards what a client sends, and announces the replies that it expects.
@@ -347,7 +347,7 @@ func readMessage(from *bufio.Reader, text *[]byte) (kind byte, err error) {
 	const header = 5
 	head, err := from.Peek(header)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // the connection's end
+		return 0, err
 	}
 	kind = head[0]
 	size := 1 + int(binary.BigEndian.Uint32(head[1:]))
@@ -355,7 +355,7 @@ func readMessage(from *bufio.Reader, text *[]byte) (kind byte, err error) {
 	*text = append(*text, make([]byte, size)...)
 	if _, err := io.ReadFull(from, (*text)[begin:]); err != nil {
 		*text = (*text)[:begin]
-		return 0, err //nolint:wrapcheck // the connection's end
+		return 0, err
 	}
 	return kind, nil
 }

@@ -153,14 +153,14 @@ func (r *Reader) read() (int, error) {
 		if pooled, ok := r.source.(PooledReader); ok {
 			buffer, n, err := pooled.ReadPooled(r.get, putBuffer)
 			r.buffer = buffer
-			return n, err //nolint:wrapcheck // the error of the source
+			return n, err
 		}
 		r.buffer = r.get()
 	}
 	if err := r.grow(); err != nil {
 		return 0, err
 	}
-	return r.source.Read(r.buffer[r.end:]) //nolint:wrapcheck // the error of the source
+	return r.source.Read(r.buffer[r.end:])
 }
 
 // moveTo copies the bytes not yet returned to the beginning of a buffer.

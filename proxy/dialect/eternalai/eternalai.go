@@ -93,5 +93,5 @@ func parse(body []byte, limits validate.Limits) (proxy.Translation, error) {
 	if err == nil {
 		t.ChainID = chainID(r.Value("chain_id"))
 	}
-	return t, err //nolint:wrapcheck // an API error, or that of the memory
+	return t, err
 }

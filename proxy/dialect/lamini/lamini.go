@@ -80,7 +80,7 @@ func parse(body []byte, limits validate.Limits, reasons bool) (proxy.Translation
 	r, err := form.Parse(body, limits)
 	t := proxy.Translation{Request: r}
 	if err != nil {
-		return t, err //nolint:wrapcheck // an API error, or that of the memory
+		return t, err
 	}
 	if !r.Has("max_new_tokens") {
 		total, _ := strconv.ParseInt(string(r.Value("max_tokens")), 10, 64) // 0 if absent, and otherwise valid

@@ -141,7 +141,7 @@ func (c *chunkedReader) framing(b byte) bool {
 func (c *chunkedReader) length(b byte) bool {
 	digit, ok := hexDigit(b)
 	if ok && c.count < maxDigits {
-		c.left, c.count = c.left<<4|int64(digit), c.count+1 //nolint:mnd // four bits a digit
+		c.left, c.count = c.left<<4|int64(digit), c.count+1
 		return true
 	}
 	if ok || c.count == 0 {
@@ -193,9 +193,9 @@ func hexDigit(b byte) (digit byte, ok bool) {
 	case '0' <= b && b <= '9':
 		return b - '0', true
 	case 'a' <= b && b <= 'f':
-		return b - 'a' + 10, true //nolint:mnd // after ten digits
+		return b - 'a' + 10, true
 	case 'A' <= b && b <= 'F':
-		return b - 'A' + 10, true //nolint:mnd // after ten digits
+		return b - 'A' + 10, true
 	default:
 		return 0, false
 	}

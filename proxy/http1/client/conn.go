@@ -91,9 +91,9 @@ func (c *conn) buffered() int {
 // Read reads the bytes received with the head first, then from the connection.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.buffered() > 0 {
-		return c.reader.Read(p) //nolint:wrapcheck // reads from memory only
+		return c.reader.Read(p)
 	}
-	return c.Conn.Read(p) //nolint:wrapcheck // the caller classifies it
+	return c.Conn.Read(p)
 }
 
 // headReader reads from the connection and fails once the head has exceeded its limit.
@@ -106,7 +106,7 @@ func (r headReader) Read(p []byte) (int, error) {
 	}
 	n, err := r.Conn.Read(p)
 	r.headLeft -= int64(n)
-	return n, err //nolint:wrapcheck // the caller classifies it
+	return n, err
 }
 
 // watchContext makes reads and writes fail as soon as ctx ends.
@@ -219,7 +219,7 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 func redact(err error) error {
 	var netErr net.Error
 	if errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errHead) {
-		return err //nolint:wrapcheck // the caller classifies it
+		return err
 	}
 	return errNoHTTP
 }
@@ -232,7 +232,7 @@ func (c *conn) readPooled(get func() []byte, put func([]byte)) (buffer []byte, n
 		return buffer, n, err
 	}
 	c.putReader()
-	return c.pooledReader.Read(c.raw, get, put) //nolint:wrapcheck // the caller classifies it
+	return c.pooledReader.Read(c.raw, get, put)
 }
 
 // PooledReader is a response body that can be read without holding a buffer while waiting.
@@ -306,5 +306,5 @@ func (b *body) Close() error {
 		b.transport.putIdle(b.conn)
 		return nil
 	}
-	return b.conn.Close() //nolint:wrapcheck // no caller uses it
+	return b.conn.Close()
 }

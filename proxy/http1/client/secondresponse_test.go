@@ -150,7 +150,7 @@ var doubleResponses = map[string]func(body string) (first, second string){
 func TestSecondResponseReachesNobody(t *testing.T) {
 	source := httptest.NewTLSServer(nil)
 	defer source.Close()
-	trusted := source.Client().Transport.(*http.Transport).TLSClientConfig.Clone() //nolint:forcetypeassert // httptest's own
+	trusted := source.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	trusted.ServerName = "example.com"
 	for _, secured := range []bool{false, true} {
 		for when, deliver := range deliveries {

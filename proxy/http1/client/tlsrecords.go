@@ -37,7 +37,7 @@ func (c *recordConn) Read(p []byte) (int, error) {
 			c.headLen = 0
 		}
 	}
-	return n, err //nolint:wrapcheck // net's own
+	return n, err
 }
 
 // partial returns whether a part of a record has been read.

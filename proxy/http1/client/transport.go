@@ -135,7 +135,7 @@ func (t *Transport) handshake(ctx context.Context, c *conn, serverName string) e
 	c.records = &recordConn{Conn: c.Conn}
 	secured := tls.Client(c.records, settings)
 	if err := secured.HandshakeContext(ctx); err != nil {
-		return err //nolint:wrapcheck // the caller wraps it
+		return err
 	}
 	c.Conn = secured
 	return nil
@@ -198,7 +198,7 @@ func (t *Transport) closeExpired() {
 		t.expiry = nil
 		return
 	}
-	t.expiry.Reset(t.settings.IdleTimeout / 2) //nolint:mnd // often enough: a connection closes within 1.5 timeouts
+	t.expiry.Reset(t.settings.IdleTimeout / 2)
 }
 
 // CloseIdleConnections closes the connections that carry no request.

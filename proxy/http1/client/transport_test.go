@@ -302,7 +302,7 @@ func TestResponseBeforeTheWholeRequestIsReadIsReturned(t *testing.T) {
 	address := serveRaw(t, func(c net.Conn) {
 		readHead(c)
 		io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
-		c.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // the listener is a TCP listener
+		c.(*net.TCPConn).CloseWrite()
 		io.Copy(io.Discard, c)
 	})
 	response, err := newTransport(t, nil).RoundTrip(newRequest(t.Context(), t, address, strings.Repeat("x", 8<<20)))
@@ -387,7 +387,7 @@ func TestTLS(t *testing.T) {
 	b.EnableHTTP2 = true // the client negotiates HTTP/1.1
 	b.StartTLS()
 	trustBackend := func(s *client.Settings) {
-		s.TLS = b.Client().Transport.(*http.Transport).TLSClientConfig //nolint:forcetypeassert // httptest's own
+		s.TLS = b.Client().Transport.(*http.Transport).TLSClientConfig
 	}
 	transport := newTransport(t, trustBackend)
 	for range 2 {

@@ -40,7 +40,7 @@ func (r *Reader) Read(from syscall.RawConn, get func() []byte, put func([]byte))
 	}
 	r.get, r.put, r.buffer, r.n, r.err = get, put, nil, 0, nil
 	if err := from.Read(r.tryRead); err != nil {
-		return r.buffer, 0, err //nolint:wrapcheck // the error of package net is complete
+		return r.buffer, 0, err
 	}
 	if r.err == nil && r.n == 0 {
 		r.err = io.EOF

@@ -191,7 +191,7 @@ func (c *conn) readRequest() (*response, error) {
 		}
 		n, err := c.Read(c.buffer[c.end:])
 		if c.end += n; n == 0 && err != nil {
-			return nil, err //nolint:wrapcheck // the caller only compares it with errFallback
+			return nil, err
 		}
 	}
 }
@@ -269,7 +269,7 @@ func (b *body) Close() error {
 // readBody reads the bytes received with the head first, then from the connection.
 func (c *conn) readBody(p []byte) (int, error) {
 	if c.buffer == nil {
-		return c.Read(p) //nolint:wrapcheck // net's own
+		return c.Read(p)
 	}
 	n := copy(p, c.buffer[c.start:c.end])
 	if c.start += n; c.start == c.end {

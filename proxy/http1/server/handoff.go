@@ -20,7 +20,7 @@ func newHandoffListener(l net.Listener) *handoffListener {
 	h := &handoffListener{Listener: l, handoffs: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{})}
 	h.close = sync.OnceValue(func() error {
 		close(h.closed)
-		return l.Close() //nolint:wrapcheck // net's own
+		return l.Close()
 	})
 	return h
 }
@@ -106,14 +106,14 @@ func (p *prefixConn) Read(b []byte) (int, error) {
 		}
 		return n, nil
 	}
-	return p.Conn.Read(b) //nolint:wrapcheck // net's own
+	return p.Conn.Read(b)
 }
 
 // CloseWrite closes the sending side of the connection. net/http calls it before it closes a connection whose request
 // it has not read completely.
 func (p *prefixConn) CloseWrite() error {
 	if c, ok := p.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite() //nolint:wrapcheck // net's own
+		return c.CloseWrite()
 	}
 	return errors.ErrUnsupported
 }

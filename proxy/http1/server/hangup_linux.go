@@ -50,7 +50,7 @@ func newHangupWatcher(failed func(error)) (*hangupWatcher, error) {
 
 // run calls the cancel functions of connections that hang up, until the watcher is closed.
 func (w *hangupWatcher) run(raw syscall.RawConn) error {
-	events := make([]unix.EpollEvent, 128) //nolint:mnd // a batch: the next call returns further events
+	events := make([]unix.EpollEvent, 128)
 	return raw.Read(func(descriptor uintptr) bool {
 		for {
 			n, err := unix.EpollWait(int(descriptor), events, 0)
@@ -64,7 +64,7 @@ func (w *hangupWatcher) run(raw syscall.RawConn) error {
 				w.cancel(joinID(e.Fd, e.Pad))
 			}
 		}
-	}) //nolint:wrapcheck // the caller wraps it
+	})
 }
 
 // cancel calls the cancel function of a watch, unless the watch has been removed.
@@ -126,6 +126,6 @@ func (w *hangupWatcher) close() {
 func (w *hangupWatcher) wait() { w.running.Wait() }
 
 // splitID and joinID convert an id to and from the eight bytes that an epoll event carries for its owner.
-func splitID(id uint64) (low, high int32) { return int32(id), int32(id >> 32) } //nolint:gosec,mnd // bits, not numbers
+func splitID(id uint64) (low, high int32) { return int32(id), int32(id >> 32) } //nolint:gosec // bits, not numbers
 
-func joinID(low, high int32) uint64 { return uint64(uint32(low)) | uint64(uint32(high))<<32 } //nolint:gosec,mnd // bits, not numbers
+func joinID(low, high int32) uint64 { return uint64(uint32(low)) | uint64(uint32(high))<<32 } //nolint:gosec // bits, not numbers

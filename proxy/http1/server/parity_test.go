@@ -94,7 +94,7 @@ func TestResponsesEqualThoseOfNetHTTP(t *testing.T) {
 }
 
 // parityScripts returns scripts for one path of the fast path; a few of them use the other one too.
-func parityScripts(path, other string) map[string][]step { //nolint:funlen // one table
+func parityScripts(path, other string) map[string][]step {
 	line, hidden := requestLine(path), "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
 	post := func(body string, fields ...string) string { return postTo(path, body, fields...) }
 	return map[string][]step{

@@ -226,7 +226,7 @@ func (w *response) finish() bool {
 // call if the whole body has been received.
 func (w *response) SetReadDeadline(t time.Time) error {
 	if c := w.conn; w.body.left > int64(c.end-c.start) {
-		return c.SetReadDeadline(t) //nolint:wrapcheck // net's own
+		return c.SetReadDeadline(t)
 	}
 	return nil
 }
@@ -234,7 +234,7 @@ func (w *response) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline implements that of http.ResponseController. The deadline holds until the response is complete.
 func (w *response) SetWriteDeadline(t time.Time) error {
 	w.deadlineSet, w.conn.hasWriteDeadline = true, !t.IsZero()
-	return w.conn.SetWriteDeadline(t) //nolint:wrapcheck // net's own
+	return w.conn.SetWriteDeadline(t)
 }
 
 // clearDeadline removes the write deadline that the previous response has left on the connection, unless the handler

@@ -50,7 +50,7 @@ func (s *Server) Serve(listener net.Listener) error {
 	l := newHandoffListener(listener)
 	w, err := newHangupWatcher(l.fail)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return s.fallback.Serve(strict.NewListener(listener)) //nolint:wrapcheck // net/http's own
+		return s.fallback.Serve(strict.NewListener(listener))
 	}
 	if err != nil {
 		listener.Close()
@@ -68,7 +68,7 @@ func (s *Server) Serve(listener net.Listener) error {
 	})
 	err = s.fallback.Serve(l)
 	acceptor.Wait()
-	return err //nolint:wrapcheck // net/http's own
+	return err
 }
 
 // setHangups sets the watcher, which finishIfDone closes. It returns false after Shutdown or Close.
@@ -136,13 +136,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if w := s.hangups; w != nil { // not written after closing is set
 		w.wait()
 	}
-	return err //nolint:wrapcheck // net/http's own
+	return err
 }
 
 // Close closes every connection, including those with a request in flight.
 func (s *Server) Close() error {
 	s.closeConns((*conn).abort)
-	return s.fallback.Close() //nolint:wrapcheck // net/http's own
+	return s.fallback.Close()
 }
 
 // closeConns sets closing and calls closeConn for each connection.

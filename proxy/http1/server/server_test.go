@@ -87,7 +87,7 @@ func dial(tb testing.TB, address string) *client {
 	}
 	tb.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(waitLimit))
-	return &client{c.(*net.TCPConn), tb, bufio.NewReader(c)} //nolint:forcetypeassert // dialled as tcp
+	return &client{c.(*net.TCPConn), tb, bufio.NewReader(c)}
 }
 
 func (c *client) send(text string) {

@@ -82,7 +82,7 @@ func (r *deadlineRecorder) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &recordedConn{c.(*net.TCPConn), r}, nil //nolint:forcetypeassert // the listener is a TCP listener
+	return &recordedConn{c.(*net.TCPConn), r}, nil
 }
 
 func (r *deadlineRecorder) deadline() time.Time {

@@ -33,7 +33,7 @@ func ServeTLS(
 	err := s.Serve(t.listener)
 	cancel()
 	all.Wait()
-	return err //nolint:wrapcheck // net/http's own
+	return err
 }
 
 // tlsServer hands connections to net/http after their TLS handshake, which says whether they are HTTP/1. Net/http does

@@ -19,7 +19,7 @@ func serveTLS(t *testing.T, s *http.Server) (address string, config *tls.Config)
 	t.Helper()
 	source := httptest.NewTLSServer(nil)
 	certificate := source.TLS.Certificates[0]
-	config = source.Client().Transport.(*http.Transport).TLSClientConfig.Clone() //nolint:forcetypeassert // httptest's
+	config = source.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.ServerName = "example.com"
 	source.Close()
 	listener := listen(t)

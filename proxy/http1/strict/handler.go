@@ -49,7 +49,7 @@ func (b http2Body) Read(p []byte) (int, error) {
 	if err != nil && strings.HasPrefix(err.Error(), "request declared a Content-Length") {
 		err = fmt.Errorf("%w: %w", ErrLength, err)
 	}
-	return n, err //nolint:wrapcheck // io.EOF must stay as it is
+	return n, err
 }
 
 // ErrChunks is returned by reads of a request body whose chunked encoding is malformed.
@@ -66,7 +66,7 @@ func (b chunkedBody) Read(p []byte) (int, error) {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netErr),
 		errors.Is(err, net.ErrClosed), errors.Is(err, http.ErrBodyReadAfterClose):
-		return n, err //nolint:wrapcheck // io.EOF must stay as it is
+		return n, err
 	default:
 		return n, fmt.Errorf("%w: %w", ErrChunks, err)
 	}

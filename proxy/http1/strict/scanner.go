@@ -172,7 +172,7 @@ func (s *scanner) inLine(b byte) bool {
 		if s.length > math.MaxInt64/10-1 {
 			return true // net/http refuses such a length, and any with other characters
 		}
-		s.length = s.length*10 + int64(b-'0') //nolint:mnd // a decimal digit
+		s.length = s.length*10 + int64(b-'0')
 	}
 	return true
 }

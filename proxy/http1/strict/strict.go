@@ -22,7 +22,7 @@ type listener struct{ net.Listener }
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // net/http compares it
+		return nil, err
 	}
 	return NewConn(c), nil
 }
@@ -51,7 +51,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.refused { // net/http reads on only to detect that the client disconnects
 		clear(p[:n])
-		return n, err //nolint:wrapcheck // net's own
+		return n, err
 	}
 	valid := c.heads.scan(p[:n], 0)
 	for valid == n && err == nil && n < len(p) && c.heads.undecided() { // what is passed on cannot be blanked
@@ -61,7 +61,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		valid = c.heads.scan(p[:n], valid)
 	}
 	if valid == n {
-		return n, err //nolint:wrapcheck // net's own
+		return n, err
 	}
 	c.refused, c.unread = true, refusal
 	return valid + c.readRefusal(p[valid:]), nil
@@ -77,7 +77,7 @@ func (c *Conn) readRefusal(p []byte) int {
 // it has not read completely.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite() //nolint:wrapcheck // net's own
+		return half.CloseWrite()
 	}
 	return http.ErrNotSupported
 }
