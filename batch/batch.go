@@ -91,7 +91,7 @@ type Service struct {
 	created chan struct{} // wakes the poller
 	deleted chan struct{} // wakes the sweeper
 	tasks   sync.WaitGroup
-	ctx     context.Context //nolint:containedctx // of the service's goroutines
+	ctx     context.Context
 	stop    context.CancelCauseFunc
 }
 

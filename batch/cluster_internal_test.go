@@ -429,7 +429,7 @@ func runnerOf(t *testing.T, a, b *testGateway) (runner, other *testGateway) {
 }
 
 func TestBatchOfADeadGatewayIsFinishedByAnother(t *testing.T) {
-	eachStorage(t, func(t *testing.T, c *testCluster) { //nolint:thelper // it is the test
+	eachStorage(t, func(t *testing.T, c *testCluster) {
 		const lines, recorded = 60, 20
 		a, b := c.start(t, "a"), c.start(t, "b")
 		serve := map[*testGateway]func(){a: a.hold(recorded), b: b.hold(recorded)}
@@ -463,7 +463,7 @@ func (s *Service) jobCount() int {
 }
 
 func TestOutputCanBeReadAtAnyGatewayWhileItsBatchRuns(t *testing.T) {
-	eachStorage(t, func(t *testing.T, c *testCluster) { //nolint:thelper // it is the test
+	eachStorage(t, func(t *testing.T, c *testCluster) {
 		a, b := c.start(t, "a"), c.start(t, "b")
 		serveA, serveB := a.hold(20), b.hold(20)
 		defer serveA()

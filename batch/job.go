@@ -62,9 +62,9 @@ const (
 type job struct {
 	service  *Service
 	lease    holder
-	batch    Batch           // as it was when the job began
-	input    []part          // of the input file
-	ctx      context.Context //nolint:containedctx // of its lines
+	batch    Batch  // as it was when the job began
+	input    []part // of the input file
+	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	outcomes chan outcome
 	left     atomic.Int64 // lines without a result

@@ -103,7 +103,7 @@ const (
 
 // fileReader reads a file, all of it or with an error. It implements io.ReadSeekCloser.
 type fileReader struct {
-	ctx     context.Context //nolint:containedctx // of the request that reads
+	ctx     context.Context
 	service *Service
 	parts   []part // in the order of their bytes
 	size    int64

@@ -176,7 +176,7 @@ func TestBatchWithTheEarliestDeadlineGetsThePlaceOfAnother(t *testing.T) {
 	}{{"that has just been created", false}, {"that has waited for its budget", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			models := newSlowModels(time.Second)
-			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+			timedService(t, models, func(t *testing.T, s *Service) {
 				running := s.fillShare(t, 300)
 				if c.spent {
 					models.set("k2", proxy.Standing{Reason: proxy.WaitsForBudget})
@@ -202,7 +202,7 @@ func TestBatchWithTheEarliestDeadlineGetsThePlaceOfAnother(t *testing.T) {
 // A batch that only has to end needs none of the places of its account.
 func TestBatchesEndWhileOthersOfTheirAccountRun(t *testing.T) {
 	models := newSlowModels(time.Minute)
-	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+	timedService(t, models, func(t *testing.T, s *Service) {
 		s.fillShare(t, 120)
 		models.set("spent", proxy.Standing{Reason: proxy.WaitsForBudget})
 		expires, revoked := s.createLines(t, "spent", "1h", "u"), s.createLines(t, "spent2", "48h", "u")
@@ -232,7 +232,7 @@ func TestBatchThatIsCancelledBeforeItsTurnRunsNoLine(t *testing.T) {
 		}
 		return false
 	}
-	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+	timedService(t, models, func(t *testing.T, s *Service) {
 		s.fillShare(t, 500)
 		id := s.createLines(t, "k", "48h", slices.Repeat([]string{"late"}, lines)...)
 		pass(5 * time.Second)
@@ -253,7 +253,7 @@ func TestBatchThatGivesUpItsPlaceDoesNotGetItBack(t *testing.T) {
 			models := newSlowModels(time.Second)
 			models.setFull("full", true)
 			models.setFull("free", true)
-			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+			timedService(t, models, func(t *testing.T, s *Service) {
 				for range maxActiveOwned {
 					s.createLines(t, "k", "12h", "full")
 				}
@@ -273,7 +273,7 @@ func TestParkedBatchWithTheEarliestDeadlineRunsWhenItsModelHasRoom(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			models := newSlowModels(3 * time.Second)
 			models.setFull("full", true)
-			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+			timedService(t, models, func(t *testing.T, s *Service) {
 				urgent := s.createLines(t, "k", "1h", "full")
 				pass(5 * time.Second)
 				for range shares {
@@ -294,7 +294,7 @@ func TestParkedBatchesTakeOnePlaceInTurns(t *testing.T) {
 	models := newSlowModels(time.Second)
 	models.setFull("full", true)
 	models.setFull("other", true)
-	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+	timedService(t, models, func(t *testing.T, s *Service) {
 		running := s.fillShare(t, 2*seconds)
 		for range parked {
 			s.createLines(t, "k", "12h", "full")
@@ -333,7 +333,7 @@ func TestParkedBatchesTakeOnePlaceInTurns(t *testing.T) {
 func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) {
 	models := newSlowModels(time.Second)
 	models.refuse = func(model string) bool { return model == "large" }
-	timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+	timedService(t, models, func(t *testing.T, s *Service) {
 		id := s.createLines(t, "k", "24h", "small", "large", "small", "large")
 		pass(5 * time.Second)
 		models.setFull("small", true) // which it needs no more
@@ -361,7 +361,7 @@ func TestBatchIsParkedOnlyIfTheSameCapsRefuseAllItsLines(t *testing.T) {
 				}
 				return prompt != "m 000" || models.Standing("k").Caps != 2
 			}
-			timedService(t, models, func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+			timedService(t, models, func(t *testing.T, s *Service) {
 				prompts := make([]string, lines)
 				for i := range prompts {
 					prompts[i] = fmt.Sprintf("m %03d", i)
@@ -589,7 +589,7 @@ func TestParkedBatchThatOnlyHasToEndIsDueWithoutABudget(t *testing.T) {
 
 // Each write of results is a part of their file, so lines that end one after another are written together.
 func TestResultsOfFewLinesAreWrittenOnceASecond(t *testing.T) {
-	timedService(t, newSlowModels(100*time.Millisecond), func(t *testing.T, s *Service) { //nolint:thelper // it is the test
+	timedService(t, newSlowModels(100*time.Millisecond), func(t *testing.T, s *Service) {
 		id := s.createLines(t, "k", "24h", slices.Repeat([]string{"m"}, 50)...)
 		time.Sleep(15 * time.Second)
 		d := s.wantStatus(t, "with a line at a time", id, Completed)

@@ -200,7 +200,7 @@ func (u *upload) store(part io.Reader) error {
 // uploadReader stores what is read through it as parts of a file, and sets the size, the lines and the digest of the file. Its
 // errors are *readError or those of the API.
 type uploadReader struct {
-	ctx     context.Context //nolint:containedctx // of the request that uploads
+	ctx     context.Context
 	service *Service
 	file    *File
 	from    io.Reader

@@ -118,7 +118,7 @@ type caseRequest struct {
 	id, key string
 	demand  budget.Demand
 	cancel  context.CancelFunc
-	ctx     context.Context //nolint:containedctx // of the request, as an http.Request has one
+	ctx     context.Context
 	slot    *admission.Slot
 	hasSlot chan error // of Slot.Wait
 	call    *call      // of Reserve; nil before it has its slot

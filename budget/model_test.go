@@ -130,8 +130,8 @@ type comparison struct {
 	earliest time.Time // the clock is not set back further
 	payers   []budget.Payer
 	open     []modelReservation
-	ended    context.Context //nolint:containedctx // it has ended, so that Reserve returns instead of waiting
-	results  map[string]int  // how often each kind of decision was made
+	ended    context.Context
+	results  map[string]int // how often each kind of decision was made
 }
 
 func newComparison(t *testing.T, seed uint64) *comparison {

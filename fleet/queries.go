@@ -12,7 +12,7 @@ import (
 // store reads and writes the tables of the fleet.
 type store struct {
 	db       *database.DB
-	writeCtx context.Context //nolint:containedctx // of writes that nothing waits for; set by Start
+	writeCtx context.Context
 }
 
 // submitBoot queues a row without waiting for the commit. Losing it makes only an estimate less accurate.

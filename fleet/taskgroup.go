@@ -8,7 +8,7 @@ import (
 // taskGroup runs the background goroutines of a fleet (probes, commands, timers) between start and stop.
 type taskGroup struct {
 	mu     sync.Mutex
-	ctx    context.Context //nolint:containedctx // of the tasks, from start to stop
+	ctx    context.Context
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 }

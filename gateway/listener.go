@@ -42,7 +42,7 @@ func (s strictServer) Serve(socket net.Listener) error {
 type tlsServer struct {
 	*http.Server
 	certificate *certificate
-	baseContext context.Context //nolint:containedctx // the parent of every request's context
+	baseContext context.Context
 }
 
 // Serve implements httpServer.

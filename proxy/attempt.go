@@ -257,7 +257,7 @@ type response struct {
 	*http.Response // nil before there is one
 
 	lease    *fleet.Lease
-	ctx      context.Context //nolint:containedctx // of the attempt; its cause says why it ended
+	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	watchdog watchdog
 	arrival  atomic.Int64 // when something of the response last arrived, in nanoseconds since 1970; at first when the attempt began

@@ -148,7 +148,7 @@ const withoutSpecial = false
 
 // textCounter counts the tokens of texts with the tokenizers of ready backends, several texts at a time.
 type textCounter struct {
-	ctx     context.Context //nolint:containedctx // of one count
+	ctx     context.Context
 	stop    context.CancelFunc
 	model   *fleet.Model
 	memory  *admission.Allocation

@@ -39,12 +39,12 @@ type lane struct {
 	queue      []*operation
 	waiting    map[string]*operation // admissions that wait, by request
 	open       map[*reservation]struct{}
-	collect    bool            // decisions on waiters may be in the database
-	calling    bool            // a call is in flight
-	failed     error           // of the ledger: fenced or closed
-	outage     time.Time       // when the calls began to fail; zero while they succeed
-	unanswered time.Time       // in an outage: when the first call that failed was sent
-	lost       context.Context //nolint:containedctx // ends when the requests that are open now have to end
+	collect    bool      // decisions on waiters may be in the database
+	calling    bool      // a call is in flight
+	failed     error     // of the ledger: fenced or closed
+	outage     time.Time // when the calls began to fail; zero while they succeed
+	unanswered time.Time // in an outage: when the first call that failed was sent
+	lost       context.Context
 	lose       context.CancelFunc
 	idle       chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
 

@@ -23,7 +23,7 @@ type reservation struct {
 	maxTokens    int64
 	clamped      bool
 	admitted     time.Time
-	lost         context.Context //nolint:containedctx // ends with the reservation
+	lost         context.Context
 	row          requestRow
 
 	prompt, completion atomic.Int64 // tokens, the latest known; prompt may be promptUnknown

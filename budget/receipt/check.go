@@ -202,7 +202,7 @@ var errTwoLogs = errors.New("the tree heads are of two logs")
 
 // tileReader implements tlog.TileReader.
 type tileReader struct {
-	ctx   context.Context //nolint:containedctx // of the one call that it serves
+	ctx   context.Context
 	tiles TileSource
 }
 

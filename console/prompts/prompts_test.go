@@ -474,8 +474,8 @@ func TestSaveThatTheStorageRefusesLeavesNothing(t *testing.T) {
 // fullStore writes half of what it is given.
 type fullStore struct{ storage.Store }
 
-func (s fullStore) Append(ctx context.Context, name string, offset int64, data []byte) error {
-	return errors.Join(s.Store.Append(ctx, name, offset, data[:len(data)/2]), syscall.ENOSPC)
+func (s fullStore) Put(ctx context.Context, name string, data []byte) error {
+	return errors.Join(s.Store.Put(ctx, name, data[:len(data)/2]), syscall.ENOSPC)
 }
 
 func TestSearchFindsPartsOfWordsInAnyCase(t *testing.T) {

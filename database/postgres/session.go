@@ -111,7 +111,7 @@ func queryRow(ctx context.Context, conn *pgconn.PgConn, text string, parameters 
 // primary is the server to which all connections are. They end together when another one takes its place: some, such as one
 // that listens or reads, would not notice it by themselves.
 type primary struct {
-	connected  context.Context //nolint:containedctx // ends with disconnect
+	connected  context.Context
 	disconnect context.CancelFunc
 	moved      func() // Settings.Moved, once
 
@@ -121,8 +121,8 @@ type primary struct {
 
 // incarnation is one run of a server as the primary.
 type incarnation struct {
-	started string          // when the server was started; empty before the first connection
-	ctx     context.Context //nolint:containedctx // ends with its connections
+	started string // when the server was started; empty before the first connection
+	ctx     context.Context
 	end     context.CancelFunc
 }
 

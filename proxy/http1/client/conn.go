@@ -250,9 +250,9 @@ type body struct {
 	reader    io.Reader
 	transport *Transport
 	conn      *conn
-	ctx       context.Context //nolint:containedctx // the request's
-	connClose bool            // the backend closes the connection after this response
-	complete  bool            // read to its end
+	ctx       context.Context
+	connClose bool // the backend closes the connection after this response
+	complete  bool // read to its end
 	closed    bool
 }
 

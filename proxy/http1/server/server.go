@@ -24,7 +24,7 @@ import (
 // Server serves one listener. Its handler must set the Content-Type of a response that has a body. The context of a
 // request is that of its connection: it ends when the client disconnects, and not when the handler returns.
 type Server struct {
-	baseContext context.Context //nolint:containedctx // the parent of every connection's context
+	baseContext context.Context
 	routes      []route
 	fallback    *http.Server
 	closing     atomic.Bool
