@@ -44,7 +44,7 @@ var endpoints = []string{"/v1/completions", "/v1/chat/completions"}
 
 // createBatch serves POST /v1/batches.
 func (s *Service) createBatch(c *proxy.ExtensionCall) error {
-	body, err := io.ReadAll(io.LimitReader(c.Request.Body, maxCreateBody+1)) //nolint:forbidigo // bounded
+	body, err := io.ReadAll(io.LimitReader(c.Request.Body, maxCreateBody+1))
 	switch {
 	case err != nil:
 		return err

@@ -362,5 +362,5 @@ func (j *job) doneUntried(source *source, o *outcome) {
 // backoff returns the time before the next attempt at a line: random, up to a bound that doubles.
 func backoff(attempts int) time.Duration {
 	bound := min(retryBase<<min(attempts, 10), retryMost)
-	return bound/2 + rand.N(bound/2) //nolint:gosec // jitter needs no secrecy
+	return bound/2 + rand.N(bound/2)
 }

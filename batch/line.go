@@ -143,7 +143,7 @@ func (j *job) sendLine(ref lineRef, place proxy.Place) outcome {
 
 // parseLine parses a line that has passed the validation.
 func parseLine(text []byte) (line, error) {
-	p := parsers.Get().(*lineParser) //nolint:errcheck // the pool holds nothing else
+	p := parsers.Get().(*lineParser)
 	defer parsers.Put(p)
 	l, refused := p.parse(text)
 	if refused != nil {

@@ -31,10 +31,10 @@ func prefixOf(body []byte) (key prefixKey) {
 		n := firstBlock << i
 		if len(prompt) < n {
 			// The rest of a prompt that ends here, so that equal prompts are neighbours.
-			key[i] = uint32(maphash.String(prefixSeed, prompt)) | 1 //nolint:gosec // the low half is a hash too
+			key[i] = uint32(maphash.String(prefixSeed, prompt)) | 1
 			break
 		}
-		key[i] = uint32(maphash.String(prefixSeed, prompt[:n])) | 1 //nolint:gosec // the low half is a hash too
+		key[i] = uint32(maphash.String(prefixSeed, prompt[:n])) | 1
 	}
 	return key
 }

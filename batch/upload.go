@@ -141,7 +141,7 @@ func (u *upload) readPart(part *multipart.Part) error {
 	case target == nil:
 		return apierr.UnknownField(name, "")
 	}
-	value, err := io.ReadAll(io.LimitReader(part, maxField+1)) //nolint:forbidigo // bounded
+	value, err := io.ReadAll(io.LimitReader(part, maxField+1))
 	if err != nil {
 		return broken(err)
 	}
@@ -213,7 +213,7 @@ type uploadReader struct {
 
 // receive stores a file, which read reads to its end. The caller calls endUpload.
 func (s *Service) receive(ctx context.Context, f *File, from io.Reader, read func(io.Reader) error) error {
-	buffer := uploadBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	buffer := uploadBuffers.Get().(*[]byte)
 	defer uploadBuffers.Put(buffer)
 	return read(&uploadReader{ctx: ctx, service: s, file: f, from: from, buffer: *buffer, digest: sha256.New()})
 }

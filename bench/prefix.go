@@ -114,7 +114,7 @@ type conversationQueue struct {
 }
 
 func newConversations(scale int, t *target, l *load) *conversationQueue {
-	random := rand.New(rand.NewPCG(prefixSeed, 0)) //nolint:gosec // a repeatable load
+	random := rand.New(rand.NewPCG(prefixSeed, 0))
 	q := &conversationQueue{target: t, load: l, random: random, sent: make([]conversation, l.connections)}
 	for range conversations / scale {
 		var c conversation

@@ -31,12 +31,12 @@ var errNotReady = errors.New("it is not ready")
 
 // startProcess starts a program and waits until it is ready. Its output goes to a file.
 func (b *testbed) startProcess(ctx context.Context, name string, isReady func(context.Context) bool, program string, args ...string) (*process, error) {
-	output, err := os.Create(filepath.Join(b.dir, name+".log")) //nolint:gosec // in the testbed's own directory
+	output, err := os.Create(filepath.Join(b.dir, name+".log"))
 	if err != nil {
 		return nil, fmt.Errorf("make log: %w", err)
 	}
-	defer output.Close()                                                         // the child has its own descriptor
-	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...) //nolint:gosec // a proxy, the upstream or PostgreSQL
+	defer output.Close() // the child has its own descriptor
+	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...)
 	command.Stdout, command.Stderr = output, output
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which then ends the others
 	if err := command.Start(); err != nil {
@@ -112,7 +112,7 @@ func (p *process) peakMemory() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of %s: %w", p.name, err)
 	}
-	return int(s.VmHWM), nil //nolint:gosec // bytes
+	return int(s.VmHWM), nil
 }
 
 // wantedFiles suffice for 10,000 held streams, each of which uses two connections of a proxy.
@@ -126,7 +126,7 @@ func raiseFileLimit() int {
 	}
 	limit.Cur = min(limit.Max, wantedFiles)
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit) // a process may set any limit up to its hard one
-	return int(limit.Cur)                                //nolint:gosec // at most wantedFiles
+	return int(limit.Cur)
 }
 
 // maxStreams returns how many streams one process can proxy with this many descriptors. The gateway stops accepting

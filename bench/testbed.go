@@ -292,7 +292,7 @@ func (b *testbed) startPostgres(ctx context.Context) (*process, string, error) {
 
 // command runs a program and returns its output.
 func command(ctx context.Context, program string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, program, args...).Output() //nolint:gosec // the gateway or a program of PostgreSQL
+	out, err := exec.CommandContext(ctx, program, args...).Output()
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
 	}
@@ -315,7 +315,7 @@ func fetch(ctx context.Context, method, url string, header http.Header, body io.
 	if err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) //nolint:forbidigo // bounded
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, url, err)
 	}

@@ -130,7 +130,7 @@ func (p *replayer) serveConn(ctx context.Context, conn net.Conn) {
 		if err != nil {
 			return
 		}
-		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody)) //nolint:forbidigo // bounded
+		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 		if err != nil {
 			return
 		}
@@ -224,7 +224,7 @@ func (u *heldUpstream) serve(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != completionsPath {
 		return
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody)) //nolint:forbidigo // bounded
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 	if err != nil {
 		return
 	}

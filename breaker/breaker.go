@@ -60,7 +60,7 @@ func (b *Breaker) newCircuit() *circuit {
 	c := new(circuit)
 	c.TwoStepCircuitBreaker = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		Name:        b.name,
-		MaxRequests: uint32(b.settings.HalfOpenRequests), //nolint:gosec // the configuration limits it to int32
+		MaxRequests: uint32(b.settings.HalfOpenRequests),
 		Timeout:     b.settings.OpenFor,
 		ReadyToTrip: func(counts gobreaker.Counts) bool {
 			return b.fatal.Load() > 0 || int(counts.ConsecutiveFailures) >= b.settings.ConsecutiveFailures

@@ -56,7 +56,7 @@ func (l *Ledger) raiseRefusal(p *Payer, refusal *Exceeded, b bucket) {
 }
 
 func (l *Ledger) raise(c *counter, a Alarm) {
-	c.raised = uint8(a.Percent) //nolint:gosec // at most 100
+	c.raised = uint8(a.Percent)
 	l.settings.Alarm(a)
 }
 

@@ -60,7 +60,7 @@ func newFileDownload() *cobra.Command {
 				defer content.Close()
 				out := cmd.OutOrStdout()
 				if to != "" {
-					file, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the caller chooses the path
+					file, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 					if err != nil {
 						return fmt.Errorf("create the file: %w", err)
 					}

@@ -132,14 +132,14 @@ func (f *receiptFiles) checkStreams() error {
 func readInput(cmd *cobra.Command, path string, limit int64) ([]byte, error) {
 	from := cmd.InOrStdin()
 	if path != standardStream {
-		file, err := os.Open(path) //nolint:gosec // the caller chooses the path
+		file, err := os.Open(path)
 		if err != nil {
 			return nil, err
 		}
 		defer file.Close()
 		from = file
 	}
-	content, err := io.ReadAll(io.LimitReader(from, limit+1)) //nolint:forbidigo // bounded
+	content, err := io.ReadAll(io.LimitReader(from, limit+1))
 	if err == nil && int64(len(content)) > limit {
 		err = fmt.Errorf("%s: %w %d bytes", path, errTooLong, limit)
 	}
@@ -274,7 +274,7 @@ func checkTreeHeads(cmd *cobra.Command, args []string, key string, latest func(c
 const maxTreeHead = 1 << 20
 
 func readTreeHead(path, key string) (receipt.TreeHead, error) {
-	file, err := os.Open(path) //nolint:gosec // the caller chooses the path
+	file, err := os.Open(path)
 	if err != nil {
 		return receipt.TreeHead{}, fmt.Errorf("read tree head: %w", err)
 	}

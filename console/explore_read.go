@@ -233,7 +233,7 @@ func (e *exploration) first() time.Time {
 
 // next returns the start of the interval after the one that starts at a time.
 func (e *exploration) next(at time.Time) time.Time {
-	switch e.Interval { //nolint:exhaustive // only intervals
+	switch e.Interval {
 	case usage.ByHour:
 		return at.Add(time.Hour)
 	case usage.ByMonth:
@@ -244,7 +244,7 @@ func (e *exploration) next(at time.Time) time.Time {
 }
 
 func (e *exploration) label(at time.Time) string {
-	switch e.Interval { //nolint:exhaustive // only intervals
+	switch e.Interval {
 	case usage.ByHour:
 		return at.Format("2006-01-02 15:04")
 	case usage.ByMonth:

@@ -165,7 +165,7 @@ func (c *Console) receiveFile(r *request) (f batch.File, wrong []wrongLine, err 
 			return batch.File{}, nil, c.batchProblem(r, err)
 		}
 		if name := part.FormName(); name != "file" {
-			value, err := io.ReadAll(io.LimitReader(part, maxUploadField)) //nolint:forbidigo // bounded
+			value, err := io.ReadAll(io.LimitReader(part, maxUploadField))
 			if err != nil {
 				return batch.File{}, nil, c.batchProblem(r, err)
 			}
@@ -213,7 +213,7 @@ func (r *request) endUpload(refused bool) {
 		r.body.End()
 	}
 	control := http.NewResponseController(r.Response())
-	control.SetWriteDeadline(time.Now().Add(answerPatience)) //nolint:errcheck // net/http's connections support deadlines
+	control.SetWriteDeadline(time.Now().Add(answerPatience))
 }
 
 // filePage is the data of a file's page.

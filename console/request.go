@@ -69,7 +69,7 @@ type handler func(*Console, *request) error
 
 // requestOf returns the request that renderError has made, the outermost middleware that uses one.
 func requestOf(ec echo.Context) *request {
-	return ec.(*request) //nolint:errcheck // renderError makes it
+	return ec.(*request)
 }
 
 // ctx returns the context of the request. It carries the user's e-mail address as the actor of the audit log.

@@ -19,6 +19,6 @@ func ReadDisk(path string) (Disk, error) {
 	if err := unix.Statfs(path, &s); err != nil {
 		return Disk{}, fmt.Errorf("read free space: %w", err)
 	}
-	block := uint64(s.Bsize) //nolint:gosec // positive; its type depends on the system
+	block := uint64(s.Bsize)
 	return Disk{s.Blocks * block, s.Bfree * block, s.Bavail * block}, nil
 }

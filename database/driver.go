@@ -28,7 +28,7 @@ func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &connection{SQLiteConn: opened.(*sqlite3.SQLiteConn), connector: c} //nolint:errcheck // the type that this driver opens
+	conn := &connection{SQLiteConn: opened.(*sqlite3.SQLiteConn), connector: c}
 	if c.setup != "" {
 		if _, err := conn.Exec(c.setup, nil); err != nil {
 			return nil, errors.Join(err, conn.Close())
@@ -55,7 +55,7 @@ func (c *connection) PrepareContext(ctx context.Context, text string) (driver.St
 	if err != nil {
 		return nil, err
 	}
-	return &statement{SQLiteStmt: prepared.(*sqlite3.SQLiteStmt), connection: c}, nil //nolint:errcheck // the type that this driver prepares
+	return &statement{SQLiteStmt: prepared.(*sqlite3.SQLiteStmt), connection: c}, nil
 }
 
 // ExecContext implements driver.ExecerContext.
@@ -79,7 +79,7 @@ func (c *connection) withoutCancel(ctx context.Context) context.Context {
 // rewrite is rewriteParameters with a cache.
 func (c *connection) rewrite(text string) string {
 	if known, ok := c.connector.rewritten.Load(text); ok {
-		return known.(string) //nolint:errcheck // nothing else is stored
+		return known.(string)
 	}
 	rewritten := rewriteParameters(text)
 	c.connector.rewritten.Store(text, rewritten)

@@ -175,7 +175,7 @@ func createFile(path string) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) //nolint:gosec // the operator configures the path
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return nil // another process has just created it
 	}

@@ -71,7 +71,7 @@ func Acquire(ctx context.Context, path, purpose string) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(lockPath, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the operator configures the path
+	file, err := os.OpenFile(lockPath, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock database: %w", err)
 	}
@@ -150,7 +150,7 @@ func FindHolder(path string) (h Holder, held bool, err error) {
 	if err != nil {
 		return h, false, err
 	}
-	file, err := os.Open(lockPath) //nolint:gosec // the operator configures the path
+	file, err := os.Open(lockPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return h, false, nil
 	}

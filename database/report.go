@@ -63,7 +63,7 @@ func (db *DB) readSnapshot(ctx context.Context, read func(context.Context, Reade
 	if err != nil {
 		return fmt.Errorf("begin report: %w", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
+	defer tx.Rollback()
 	return read(ctx, tx)
 }
 

@@ -154,7 +154,7 @@ func resolve(path string) (string, error) {
 }
 
 func copyFile(to, from string) (err error) {
-	source, err := os.Open(from) //nolint:gosec // the operator chooses the file
+	source, err := os.Open(from)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func copyFile(to, from string) (err error) {
 
 // writeFile creates a file that only its owner may read.
 func writeFile(to string, from io.Reader) (err error) {
-	target, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the caller chooses the file
+	target, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

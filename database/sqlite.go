@@ -27,7 +27,7 @@ func (sqlite) transaction(conn *sql.Conn) Tx { return conn }
 // index. SQLite rolls back a failed statement by itself.
 func (e sqlite) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) (err error) {
 	broken := conn.Raw(func(driverConn any) error {
-		direct := &directExecer{connection: driverConn.(*connection)} //nolint:errcheck // its only type
+		direct := &directExecer{connection: driverConn.(*connection)}
 		for len(batch) > 0 && err == nil {
 			n := combinable(batch)
 			err = e.applyTogether(ctx, direct, batch[:n])

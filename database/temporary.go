@@ -45,7 +45,7 @@ func makeTemporary(folder, prefix string) (dir string, remove func() error, err 
 // lockFolder locks a folder until the file that it returns is closed. The error is EWOULDBLOCK if another process has locked
 // it, and fs.ErrNotExist if the folder was removed.
 func lockFolder(dir string) (*os.File, error) {
-	file, err := os.Open(dir) //nolint:gosec // a folder of this package
+	file, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (b *Backend) execute(ctx context.Context, command []string, fence int64, ke
 	if err != nil {
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
-	cmd := exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // the operator configures the command; ctx is handled below
+	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // the operator configures the command; ctx is handled below
 	cmd.Stdout, cmd.Stderr = write, write
 	cmd.Env = append(os.Environ(), fenceEnvironment(fence))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -69,7 +69,7 @@ func (b *Backend) execute(ctx context.Context, command []string, fence int64, ke
 // terminateTimeout. It waits for the group and not only for its leader, since a shell may exit before the processes it
 // runs.
 func terminateGroup(leader int, exited <-chan error) {
-	syscall.Kill(-leader, syscall.SIGTERM) //nolint:errcheck // it may have exited
+	syscall.Kill(-leader, syscall.SIGTERM)
 	timeout := time.NewTimer(terminateTimeout)
 	defer timeout.Stop()
 	poll := time.NewTicker(terminateTimeout / 100)
@@ -81,7 +81,7 @@ func terminateGroup(leader int, exited <-chan error) {
 		case <-poll.C:
 			running = exited != nil || syscall.Kill(-leader, 0) == nil
 		case <-timeout.C:
-			syscall.Kill(-leader, syscall.SIGKILL) //nolint:errcheck // as above
+			syscall.Kill(-leader, syscall.SIGKILL)
 			running = false
 		}
 	}

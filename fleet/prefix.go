@@ -206,7 +206,6 @@ type candidate struct {
 // sortCandidates sorts the best first: by the prefix if there is one, and else by load.
 func (m *Model) sortCandidates(all []candidate, p Prefix) {
 	// Shuffling and the stable sort distribute attempts over equal candidates.
-	//nolint:gosec // load balancing needs no secrecy
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	if p.known {
 		m.weigh(all, p)

@@ -283,7 +283,7 @@ func (b *Backend) do(ctx context.Context, method string, address *url.URL, body 
 		return Response{}, fmt.Errorf("request %s: %w", path, err)
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody)) //nolint:forbidigo // bounded
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody))
 	if err != nil {
 		return Response{}, fmt.Errorf("read %s: %w", path, err)
 	}

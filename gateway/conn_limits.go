@@ -17,9 +17,9 @@ func limitConnections(isAPI func(path string) bool, next http.Handler) http.Hand
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isAPI(r.URL.Path) {
 			control := http.NewResponseController(w)
-			control.SetWriteDeadline(time.Now().Add(pageTimeout)) //nolint:errcheck // net/http's connections support deadlines
+			control.SetWriteDeadline(time.Now().Add(pageTimeout))
 			if r.Body != http.NoBody {
-				control.SetReadDeadline(time.Now().Add(formTimeout)) //nolint:errcheck // as above
+				control.SetReadDeadline(time.Now().Add(formTimeout))
 			}
 		}
 		next.ServeHTTP(w, r)

@@ -78,7 +78,7 @@ func find[K secretHash | string](in *sync.Map, key K) (*snapshotEntry, bool) {
 	if !ok {
 		return nil, false
 	}
-	return found.(*snapshotEntry), true //nolint:errcheck // the maps hold nothing else
+	return found.(*snapshotEntry), true
 }
 
 // Start reads all keys, then polls for changes until Close.
@@ -155,7 +155,7 @@ func (k *Keys) read(ctx context.Context, last *snapshot, source *sql.DB) error {
 	if err != nil {
 		return fmt.Errorf("read keys: %w", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
+	defer tx.Rollback()
 	if source == last.source {
 		changes, err := selectChanges(ctx, tx, last.at.revision)
 		if err != nil {
@@ -255,7 +255,7 @@ func (s *snapshot) storeAccount(fields *accountFields) {
 	entry := &accountEntry{}
 	entry.Store(fields)
 	if before, found := s.accounts.LoadOrStore(fields.AccountID, entry); found {
-		before.(*accountEntry).Store(fields) //nolint:errcheck // the map holds nothing else
+		before.(*accountEntry).Store(fields)
 	}
 }
 
@@ -265,7 +265,7 @@ func (s *snapshot) store(read *snapshotEntry, replaced []replacedSecret) error {
 	if !ok {
 		return fmt.Errorf("read keys: the account %s of the key %s is missing", read.key.AccountID, read.key.KeyID)
 	}
-	read.account = account.(*accountEntry) //nolint:errcheck // the map holds nothing else
+	read.account = account.(*accountEntry)
 	before, _ := find(&s.byID, read.key.KeyID)
 	s.byHash.Store(read.secrets[0], read)
 	for _, r := range replaced {

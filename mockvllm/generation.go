@@ -89,7 +89,7 @@ func (g *generation) scriptFor(seq *sequence, child int) []int {
 	}
 	random := seq.sampler.random
 	if seq.sampler.greedy() {
-		random = newRandom(0, uint64(child)) //nolint:gosec // not negative
+		random = newRandom(0, uint64(child))
 	}
 	text, err := c.generate(random)
 	if err != nil {

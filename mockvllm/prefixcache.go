@@ -71,7 +71,7 @@ func (c *prefixCache) use(keys []uint64) {
 		}
 		c.blocks[key] = c.recent.PushFront(key)
 		if c.recent.Len() > c.capacity {
-			delete(c.blocks, c.recent.Remove(c.recent.Back()).(uint64)) //nolint:errcheck // the list holds nothing else
+			delete(c.blocks, c.recent.Remove(c.recent.Back()).(uint64))
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (c *prefixCache) keys(tokens []int, salt string) []uint64 {
 		}
 		content = binary.LittleEndian.AppendUint64(content[:0], key)
 		for _, id := range block {
-			content = binary.LittleEndian.AppendUint64(content, uint64(id)) //nolint:gosec // hashed
+			content = binary.LittleEndian.AppendUint64(content, uint64(id))
 		}
 		key = maphash.Bytes(c.seed, content)
 		keys = append(keys, key)

@@ -61,9 +61,9 @@ func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 	if s.Temperature < lowestTemperature && !s.greedy() {
 		s.Temperature = lowestTemperature
 	}
-	low, high := rand.Uint64(), rand.Uint64() //nolint:gosec // not security-relevant
+	low, high := rand.Uint64(), rand.Uint64()
 	if p.Seed != nil && *p.Seed != -1 {
-		low, high = uint64(*p.Seed)+uint64(child), 0x9e3779b97f4a7c15 //nolint:gosec // overflow is harmless
+		low, high = uint64(*p.Seed)+uint64(child), 0x9e3779b97f4a7c15
 	}
 	s.random = newRandom(low, high)
 	if p.penalises() {
@@ -77,7 +77,7 @@ func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 }
 
 func newRandom(low, high uint64) *rand.Rand {
-	return rand.New(rand.NewPCG(low, high)) //nolint:gosec // reproducible, not security-relevant
+	return rand.New(rand.NewPCG(low, high))
 }
 
 // draw samples the next token; banned tokens cannot be drawn.

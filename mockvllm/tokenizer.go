@@ -43,7 +43,7 @@ func newTokenizer() *tokenizer {
 		}
 		t.add(piece)
 		start := int(piece[0])<<8 | int(piece[1])
-		t.maxPieceLen[start] = max(t.maxPieceLen[start], uint8(len(piece))) //nolint:gosec // at most 32 bytes
+		t.maxPieceLen[start] = max(t.maxPieceLen[start], uint8(len(piece)))
 	}
 	t.bos = t.add(beginOfText)
 	t.eos = t.add(endOfText)

@@ -167,7 +167,7 @@ func (x *exchange) backOff(lease *fleet.Lease) error {
 	if bound < backoffBase {
 		return nil // not tried yet
 	}
-	if !wait.For(x.r.Context(), rand.N(bound)) { //nolint:gosec // jitter needs no secrecy
+	if !wait.For(x.r.Context(), rand.N(bound)) {
 		return x.cancelErr()
 	}
 	return nil

@@ -112,7 +112,7 @@ type exchangeContext struct {
 }
 
 func exchangeOf(c echo.Context) *exchange {
-	return c.(*exchangeContext).exchange //nolint:errcheck // the middleware of the group makes it
+	return c.(*exchangeContext).exchange
 }
 
 // idEncoding is the alphabet of request ids; it keeps the order of the encoded bytes.

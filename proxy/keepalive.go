@@ -87,7 +87,7 @@ func (k *keepalive) send(x *exchange) {
 		return
 	}
 	control := http.NewResponseController(x.w)
-	control.SetWriteDeadline(time.Now().Add(max(k.interval, x.settings.IdleTimeout) + writeSlack)) //nolint:errcheck // as in extendWriteDeadline
+	control.SetWriteDeadline(time.Now().Add(max(k.interval, x.settings.IdleTimeout) + writeSlack))
 	x.delivery.deadlineSetAt = time.Time{}
 	if _, err := fmt.Fprintf(x.w, ": %s\n", k.comment()); err != nil || control.Flush() != nil {
 		return

@@ -305,7 +305,7 @@ func (s *Server) Standing(key string) Standing {
 	payer := Payer(&i)
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%v %v", payer.KeyCaps, payer.AccountCaps)
-	standing := Standing{Caps: int64(h.Sum64())} //nolint:gosec // a hash
+	standing := Standing{Caps: int64(h.Sum64())}
 	if e := s.ledger.Exhausted(payer); e != nil {
 		standing.Reason, standing.ResetsAt = WaitsForBudget, e.ResetsAt
 	}

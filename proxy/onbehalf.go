@@ -15,13 +15,13 @@ type principal struct {
 // POST /v1/completions does (queue, budgets, ledger, errors, log), but needs no secret, and makes vLLM name tokens by
 // their ids. The caller must have authenticated the account.
 func (s *Server) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
-	http.NewResponseController(w).SetWriteDeadline(time.Time{}) //nolint:errcheck // a request may wait without limit; extendWriteDeadline sets another
+	http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	s.serveOnBehalfOf(principal{account: account, key: key}, w, r, (*Server).completion)
 }
 
 // ChatOnBehalfOf is ServeOnBehalfOf for a chat completion, which it serves as POST /v1/chat/completions does.
 func (s *Server) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
-	http.NewResponseController(w).SetWriteDeadline(time.Time{}) //nolint:errcheck // as in ServeOnBehalfOf
+	http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	s.serveOnBehalfOf(principal{account: account, key: key}, w, r, (*Server).chat)
 }
 

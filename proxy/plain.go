@@ -40,7 +40,7 @@ func (b *plainBody) read(resp *http.Response, limit int64, memory *admission.All
 		return stream.ErrTooLarge
 	}
 	b.buffer = buffer{source: resp.Body, size: resp.ContentLength, trusted: limit, free: freePlain, memory: memory}
-	b.pooled = plainBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	b.pooled = plainBuffers.Get().(*[]byte)
 	b.bytes, err = b.buffer.readAll((*b.pooled)[:0], limit)
 	if err == nil && int64(len(b.bytes)) > limit {
 		err = stream.ErrTooLarge

@@ -312,7 +312,7 @@ func (p *parser) readContentText(path string) error {
 
 // readContent reads content: a string, or parts of text.
 func (p *parser) readContent(path string) error {
-	switch p.decoder.PeekKind() { //nolint:exhaustive // no other kind is content
+	switch p.decoder.PeekKind() {
 	case '"':
 		return p.readContentText(path)
 	case '[':

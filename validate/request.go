@@ -260,7 +260,7 @@ func (r *Request) logprobsOf(id fieldID) int {
 	if id == fieldLogprobs {
 		return r.Logprobs
 	}
-	switch id { //nolint:exhaustive // the other fields request none
+	switch id {
 	case fieldPromptLogprobs:
 		return r.PromptLogprobs
 	case fieldTopLogprobs:

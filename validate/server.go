@@ -99,7 +99,7 @@ func (r *Request) Unserved(s *Server) (Unserved, bool) {
 		}
 	}
 	var known *fieldSet
-	switch r.schema.prompt { //nolint:exhaustive // the requests of the tokenizer are not compared
+	switch r.schema.prompt {
 	case fieldPrompt:
 		known = &s.completions
 	case fieldMessages:

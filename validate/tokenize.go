@@ -55,7 +55,7 @@ func Detokenize(body []byte, memory Memory) (*Request, error) {
 }
 
 func parseAs(s *schema, body []byte, memory Memory) (*Request, error) {
-	p := parsers.Get().(*parser) //nolint:errcheck // the pool holds nothing else
+	p := parsers.Get().(*parser)
 	defer p.release()
 	p.reset(s, body, memory)
 	if err := p.parse(); err != nil {

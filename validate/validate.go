@@ -63,7 +63,7 @@ func Completion(body []byte, limits Limits) (*Request, error) {
 
 // generationRequest parses the body of a request that generates text.
 func generationRequest(s *schema, body []byte, limits Limits) (*Request, error) {
-	p := parsers.Get().(*parser) //nolint:errcheck // the pool holds nothing else
+	p := parsers.Get().(*parser)
 	defer p.release()
 	p.reset(s, body, limits.Memory)
 	p.receipts = limits.Receipts

@@ -187,7 +187,7 @@ func (q *Queue) Enqueue(r Requester, a *Allocation) (*Slot, error) {
 func (q *Queue) keyQueue(key, account string) *keyQueue {
 	k, ok := q.keyQueues[key]
 	if !ok {
-		k = q.pool.Get().(*keyQueue) //nolint:errcheck // the pool holds nothing else
+		k = q.pool.Get().(*keyQueue)
 		k.key, k.account = key, q.account(account)
 		k.account.keys++
 		q.keyQueues[key] = k
@@ -199,7 +199,7 @@ func (q *Queue) keyQueue(key, account string) *keyQueue {
 func (q *Queue) account(name string) *accountQueue {
 	a, ok := q.accounts[name]
 	if !ok {
-		a = q.accountsPool.Get().(*accountQueue) //nolint:errcheck // the pool holds nothing else
+		a = q.accountsPool.Get().(*accountQueue)
 		a.name = name
 		q.accounts[name] = a
 	}

@@ -70,7 +70,7 @@ func (a *Allocation) Grow(bytes int64) error {
 		return ErrFull
 	}
 	if k == nil {
-		k = m.pool.Get().(*keyMemory) //nolint:errcheck // the pool holds nothing else
+		k = m.pool.Get().(*keyMemory)
 		k.key = a.key
 		m.keys[a.key] = k
 	}

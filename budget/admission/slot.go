@@ -158,7 +158,7 @@ func (r readyKeys) Swap(i, j int) {
 }
 
 func (r *readyKeys) Push(k any) {
-	added := k.(*keyQueue) //nolint:errcheck // package heap passes what it was given
+	added := k.(*keyQueue)
 	added.place = len(*r)
 	*r = append(*r, added)
 }

@@ -134,13 +134,13 @@ func (t *Turns) remove(a *accountTurns, e *list.Element) {
 // dispatch grants free places. t.mu is held.
 func (t *Turns) dispatch() {
 	for e := t.queue.Front(); e != nil; {
-		a := e.Value.(*accountTurns) //nolint:errcheck // the list holds nothing else
+		a := e.Value.(*accountTurns)
 		if !t.mayTake(a) {
 			e = e.Next()
 			continue
 		}
 		w := a.waiters.Front()
-		turn := w.Value.(*Turn) //nolint:errcheck // the list holds nothing else
+		turn := w.Value.(*Turn)
 		t.queue.MoveToBack(e)
 		t.remove(a, w)
 		a.held++
@@ -223,7 +223,7 @@ func (t *Turns) Stats() TurnsStats {
 	defer t.mu.Unlock()
 	s := TurnsStats{Places: t.places, Running: t.used, Waiting: t.waiting, Accounts: len(t.accounts), Refused: t.refused}
 	for e := t.queue.Front(); e != nil; e = e.Next() {
-		first := e.Value.(*accountTurns).waiters.Front().Value.(*Turn) //nolint:errcheck // the list holds nothing else
+		first := e.Value.(*accountTurns).waiters.Front().Value.(*Turn)
 		s.Longest = max(s.Longest, time.Since(first.since))
 	}
 	return s
@@ -244,7 +244,7 @@ func (t *Turns) Accounts() []AccountTurns {
 	for name, a := range t.accounts {
 		of := AccountTurns{Account: name, Running: a.held, Waiting: a.waiters.Len()}
 		if first := a.waiters.Front(); first != nil {
-			of.Longest = time.Since(first.Value.(*Turn).since) //nolint:errcheck // the list holds nothing else
+			of.Longest = time.Since(first.Value.(*Turn).since)
 		}
 		all = append(all, of)
 	}

@@ -96,7 +96,7 @@ func (b *balances) get(owner string, day int64) (c Counters, old bool) {
 	if !ok {
 		return Counters{day: day}, true
 	}
-	known := value.(*knownCounters) //nolint:errcheck // the map holds nothing else
+	known := value.(*knownCounters)
 	return known.in(day), time.Since(known.at) > readAge
 }
 

@@ -197,5 +197,5 @@ func (e *epoch) drain(limit time.Duration) {
 func (e *epoch) lane(account string) *lane {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(account))
-	return e.lanes[int(h.Sum32()%uint32(len(e.lanes)))] //nolint:gosec // a few lanes
+	return e.lanes[int(h.Sum32()%uint32(len(e.lanes)))]
 }

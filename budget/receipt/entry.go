@@ -40,7 +40,7 @@ var blocks = sync.Pool{New: func() any { b := make([]byte, 0, blockSize); return
 
 // WriteEvents adds the payloads of events of a stream, as the client receives them.
 func (b *Builder) WriteEvents(events []byte) {
-	pooled := blocks.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	pooled := blocks.Get().(*[]byte)
 	block := (*pooled)[:0]
 	for payload := range stream.Payloads(events) {
 		if len(block)+1+len(payload) > blockSize {

@@ -21,7 +21,7 @@ const headFile = "head"
 // saveHead writes a tree head to its file, and flushes it if asked to. A tree head of a log is never shorter than those before,
 // and in place it is written without a flush; a power failure may leave half of it.
 func saveHead(folder, checkpoint string, flush bool) error {
-	file, err := os.OpenFile(filepath.Join(folder, headFile), os.O_WRONLY|os.O_CREATE, 0o600) //nolint:gosec // the operator chooses the path
+	file, err := os.OpenFile(filepath.Join(folder, headFile), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("save tree head: %w", err)
 	}
@@ -56,7 +56,7 @@ func (s *Settings) headPaths() (paths []string) {
 // givenHeads returns the tree heads that the files have.
 func givenHeads(s Settings, verifier note.Verifier) (given []givenHead, err error) {
 	for _, path := range s.headPaths() {
-		checkpoint, err := os.ReadFile(path) //nolint:gosec // the operator chooses the path
+		checkpoint, err := os.ReadFile(path)
 		switch {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return nil, fmt.Errorf("read tree head: %w", err)
@@ -88,7 +88,7 @@ var ErrNoKey = errors.New("there is no signing key of the receipt log yet; the g
 
 // readKey reads the signing key. The error is ErrNoKey if there is none.
 func readKey(path string) (*signingKey, error) {
-	text, err := os.ReadFile(path) //nolint:gosec // the operator chooses the path
+	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, ErrNoKey
@@ -115,7 +115,7 @@ func parseSigningKey(text string) (*signingKey, error) {
 	if err != nil || len(secret) != 1+ed25519.SeedSize {
 		return nil, errSigningKey
 	}
-	public := ed25519.NewKeyFromSeed(secret[1:]).Public().(ed25519.PublicKey) //nolint:errcheck // its only type
+	public := ed25519.NewKeyFromSeed(secret[1:]).Public().(ed25519.PublicKey)
 	vkey, err := note.NewEd25519VerifierKey(signer.Name(), public)
 	if err != nil {
 		return nil, errSigningKey
@@ -193,7 +193,7 @@ func replaceFile(path string, content []byte, mode fs.FileMode, flush bool) (err
 }
 
 func syncFolder(path string) error {
-	folder, err := os.Open(path) //nolint:gosec // the operator chooses the path
+	folder, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (s *Store) checkTimes(ctx context.Context, levels []*level, from, to int64,
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
+	defer tx.Rollback()
 	reads := source{tx, s.dialect}
 	now, err := reads.freezeRollups(ctx)
 	if err != nil {

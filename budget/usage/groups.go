@@ -446,7 +446,7 @@ func KeyDays(ctx context.Context, db *database.DB, since, until time.Time, each 
 	if err != nil {
 		return fmt.Errorf("read usage by key and day: %w", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
+	defer tx.Rollback()
 	from := source{tx, dialectOf(db)}
 	now, err := from.freezeRollups(ctx)
 	if err == nil {

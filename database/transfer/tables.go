@@ -186,7 +186,7 @@ func normalize(row []any, columns []pgconn.FieldDescription) {
 		case int32:
 			row[i] = int64(v)
 		case uint64: // xid8
-			row[i] = int64(v) //nolint:gosec // the server counts from 3
+			row[i] = int64(v)
 		case []byte:
 			if oid == pgtype.TextOID {
 				row[i] = normalizeText(string(v))

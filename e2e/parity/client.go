@@ -49,7 +49,7 @@ func (c *client) do(ctx context.Context, to Endpoint, method, path, body string)
 		return observation{}, fmt.Errorf("request %s: %w", path, err)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1)) //nolint:forbidigo // bounded
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
 	if err == nil && len(text) > maxResponse {
 		err = errTooLarge
 	}

@@ -290,12 +290,12 @@ func Load(path string) (*Config, error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path) //nolint:gosec // the operator chooses the path
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1)) //nolint:forbidigo // bounded
+	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}

@@ -73,5 +73,5 @@ func Discard(w http.ResponseWriter, body io.Reader, most int64) {
 }
 
 func (r *Reader) setDeadline(deadline time.Time) {
-	r.control.SetReadDeadline(deadline) //nolint:errcheck // a connection without deadlines has no slow bodies
+	r.control.SetReadDeadline(deadline)
 }

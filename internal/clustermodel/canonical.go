@@ -17,7 +17,7 @@ func (l *Ledger) canonical(s *State) {
 		l.canonicalLane(s, g)
 	}
 	queue := s.DB.queue()
-	s.DB.Ticket = uint8(len(queue)) //nolint:gosec // at most maxRequests
+	s.DB.Ticket = uint8(len(queue))
 	for i, r := range queue {
 		s.DB.Rows[r].Ticket = uint8(i + 1)
 	}

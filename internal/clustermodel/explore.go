@@ -77,7 +77,7 @@ func (e *explorer[S]) add(s *S, parent uint32) uint32 {
 	if len(e.states)*2 >= len(e.table) {
 		e.grow()
 	}
-	mask := uint64(len(e.table) - 1) //nolint:gosec // not negative
+	mask := uint64(len(e.table) - 1)
 	at := maphash.Comparable(e.seed, *s) & mask
 	for ; e.table[at] != 0; at = (at + 1) & mask {
 		if e.states[e.table[at]-1] == *s {
@@ -87,7 +87,7 @@ func (e *explorer[S]) add(s *S, parent uint32) uint32 {
 	if len(e.states) >= math.MaxUint32-1 {
 		panic("too many states")
 	}
-	index := uint32(len(e.states)) //nolint:gosec // checked above
+	index := uint32(len(e.states))
 	e.table[at] = index + 1
 	e.states = append(e.states, *s)
 	e.parents = append(e.parents, parent)
@@ -101,7 +101,7 @@ func (e *explorer[S]) add(s *S, parent uint32) uint32 {
 
 func (e *explorer[S]) grow() {
 	table := make([]uint32, 2*len(e.table))
-	mask := uint64(len(table) - 1) //nolint:gosec // not negative
+	mask := uint64(len(table) - 1)
 	for i := range e.states {
 		at := maphash.Comparable(e.seed, e.states[i]) & mask
 		for table[at] != 0 {
@@ -128,7 +128,7 @@ func (e *explorer[S]) expand(at uint32) (violation string) {
 			e.edges = append(e.edges, to)
 		}
 	})
-	e.ends = append(e.ends, uint32(len(e.edges))) //nolint:gosec // a few for each state
+	e.ends = append(e.ends, uint32(len(e.edges)))
 	if final {
 		return e.model.Final(&s)
 	}
@@ -172,7 +172,7 @@ func (e *explorer[S]) cycle() int {
 func (e *explorer[S]) result(violation string, at int) Result {
 	r := Result{States: len(e.states), Actions: e.actions, Taken: e.taken, Depth: int(slices.Max(e.depths)), Violation: violation}
 	if violation != "" {
-		r.Trace = e.trace(uint32(at)) //nolint:gosec // an index of states
+		r.Trace = e.trace(uint32(at))
 	}
 	return r
 }

@@ -87,7 +87,7 @@ func migrate(ctx context.Context) ([]byte, error) {
 	if err := db.Close(); err != nil {
 		return nil, err
 	}
-	return os.ReadFile(path) //nolint:gosec // in the folder above
+	return os.ReadFile(path)
 }
 
 // PostgresSettings is Settings for a test of what only PostgreSQL has, whichever engine is selected.

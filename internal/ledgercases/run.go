@@ -64,7 +64,7 @@ func seeds(t *testing.T, family int) (all []uint64) {
 		}
 		for i := range n {
 			if i%len(families) == family {
-				all = append(all, uint64(rand.Uint32())) //nolint:gosec // a seed, which is printed
+				all = append(all, uint64(rand.Uint32()))
 			}
 		}
 	}

@@ -22,7 +22,7 @@ const (
 // FreeAddress returns a loopback address, as host:port, that nothing listens on.
 func FreeAddress(ctx context.Context) (string, error) {
 	for ctx.Err() == nil {
-		port := firstPort + rand.IntN(ports) //nolint:gosec // a port needs no secret
+		port := firstPort + rand.IntN(ports)
 		err := bind(port)
 		if err == nil {
 			return fmt.Sprintf("127.0.0.1:%d", port), nil

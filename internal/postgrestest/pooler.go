@@ -38,7 +38,7 @@ pool_mode = %s
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil { //nolint:gosec // it holds no secret
 		tb.Fatal(err)
 	}
-	cmd := exec.CommandContext(tb.Context(), program, config) //nolint:gosec // PgBouncer
+	cmd := exec.CommandContext(tb.Context(), program, config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: Unprivileged(tb)}
 	if err := cmd.Start(); err != nil {
 		tb.Fatal(err)

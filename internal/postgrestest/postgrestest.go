@@ -149,7 +149,7 @@ func inMemory() string {
 		room   = 4 << 30
 	)
 	var s syscall.Statfs_t
-	if err := syscall.Statfs(folder, &s); err != nil || s.Bavail*uint64(s.Bsize) < room { //nolint:gosec // a size
+	if err := syscall.Statfs(folder, &s); err != nil || s.Bavail*uint64(s.Bsize) < room {
 		return ""
 	}
 	return folder
@@ -187,7 +187,7 @@ func Unprivileged(tb testing.TB) *syscall.Credential {
 
 func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 	tb.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...) //nolint:gosec // programs of PostgreSQL
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.folder
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: Unprivileged(tb)}

@@ -82,7 +82,7 @@ func (s *Server) Stop() { s.stop() }
 // Restart starts the server again at its address.
 func (s *Server) Restart() {
 	s.tb.Helper()
-	cmd := exec.Command(s.binary, s.args...) //nolint:gosec,noctx // a program of the tests, killed at their end
+	cmd := exec.Command(s.binary, s.args...) //nolint:noctx // a program of the tests, killed at their end
 	if err := cmd.Start(); err != nil {
 		s.tb.Fatal(err)
 	}

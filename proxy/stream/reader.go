@@ -68,7 +68,6 @@ func (r *Reader) bufferSize() int {
 	return readSize
 }
 
-//nolint:errcheck // each pool holds one type
 func getBuffer(size int) []byte {
 	switch size {
 	case readSize:

@@ -131,7 +131,7 @@ func (s *State) internReason(raw []byte) uint8 {
 		}
 		i, s.reasons = len(s.reasons), append(s.reasons, strings.Clone(reason))
 	}
-	return uint8(i) //nolint:gosec // less than maxReasons
+	return uint8(i)
 }
 
 // FinishReasons returns why the choices of a complete stream have finished, in the order of their indexes.

@@ -67,7 +67,7 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSi
 
 // getReader gets the buffered reader for a head from the pool.
 func (c *conn) getReader() {
-	c.reader = readers.Get().(*bufio.Reader) //nolint:errcheck // the pool holds nothing else
+	c.reader = readers.Get().(*bufio.Reader)
 	c.reader.Reset(headReader{c})
 }
 
@@ -111,7 +111,7 @@ func (r headReader) Read(p []byte) (int, error) {
 
 // watchContext makes reads and writes fail as soon as ctx ends.
 func (c *conn) watchContext(ctx context.Context) {
-	c.stopWatch = context.AfterFunc(ctx, func() { c.SetDeadline(pastDeadline) }) //nolint:errcheck // fails on a closed connection only
+	c.stopWatch = context.AfterFunc(ctx, func() { c.SetDeadline(pastDeadline) })
 }
 
 // discard closes a connection whose request failed.
@@ -139,7 +139,7 @@ var writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeSize); 
 
 // writeRequest writes the head and the beginning of the body in one write, then the rest of the body.
 func (c *conn) writeRequest(req *http.Request) error {
-	buffer := writeBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	buffer := writeBuffers.Get().(*[]byte)
 	defer writeBuffers.Put(buffer)
 	out, err := appendHead((*buffer)[:0], req)
 	if err != nil {

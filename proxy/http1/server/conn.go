@@ -53,7 +53,7 @@ func newConn(s *Server, l *handoffListener, accepted net.Conn, raw syscall.RawCo
 
 var buffers = sync.Pool{New: func() any { return new([headSize]byte) }}
 
-func getBuffer() []byte { return buffers.Get().(*[headSize]byte)[:] } //nolint:errcheck // the pool holds nothing else
+func getBuffer() []byte { return buffers.Get().(*[headSize]byte)[:] }
 
 func putBuffer(b []byte) { buffers.Put((*[headSize]byte)(b[:headSize])) }
 
@@ -124,7 +124,7 @@ func (c *conn) handoff() {
 	}
 	prefixed := &prefixConn{Conn: c.Conn, prefix: bytes.Clone(c.buffer[c.start:c.end])}
 	c.releaseBuffer()
-	c.SetDeadline(time.Time{}) //nolint:errcheck // fails on a closed connection only, which net/http notices
+	c.SetDeadline(time.Time{})
 	c.listener.handoff(strict.NewConn(prefixed))
 }
 
@@ -187,7 +187,7 @@ func (c *conn) readRequest() (*response, error) {
 		}
 		if !hasDeadline {
 			hasDeadline = true
-			c.SetReadDeadline(deadlineAfter(c.server.fallback.ReadHeaderTimeout)) //nolint:errcheck // if it fails, so does the read
+			c.SetReadDeadline(deadlineAfter(c.server.fallback.ReadHeaderTimeout))
 		}
 		n, err := c.Read(c.buffer[c.end:])
 		if c.end += n; n == 0 && err != nil {
@@ -220,7 +220,7 @@ func (c *conn) newResponse(path string, h head, start int) (*response, error) {
 		}
 	}
 	if int64(c.end-start) < h.length {
-		c.SetReadDeadline(time.Time{}) //nolint:errcheck // if it fails, so does the read
+		c.SetReadDeadline(time.Time{})
 	}
 	c.start = start
 	w := &response{conn: c, request: *c.template, body: body{conn: c, left: h.length}, close: h.close}

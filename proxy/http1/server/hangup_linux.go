@@ -126,6 +126,6 @@ func (w *hangupWatcher) close() {
 func (w *hangupWatcher) wait() { w.running.Wait() }
 
 // splitID and joinID convert an id to and from the eight bytes that an epoll event carries for its owner.
-func splitID(id uint64) (low, high int32) { return int32(id), int32(id >> 32) } //nolint:gosec // bits, not numbers
+func splitID(id uint64) (low, high int32) { return int32(id), int32(id >> 32) }
 
-func joinID(low, high int32) uint64 { return uint64(uint32(low)) | uint64(uint32(high))<<32 } //nolint:gosec // bits, not numbers
+func joinID(low, high int32) uint64 { return uint64(uint32(low)) | uint64(uint32(high))<<32 }
