@@ -26,9 +26,7 @@ func TestRustFrontend(t *testing.T) {
 	rust.waitReady(t)
 	alone, beside := startGateway(t, "", rust), startGateway(t, "", rust, python)
 
-	if report, stderr, err := alone.try("verify", modelID, "--markdown"); err != nil {
-		t.Errorf("basegate verify: %v: %s\n%s", err, stderr, differences(report))
-	}
+	verify(t, alone)
 	if stdout := alone.run("check", "--probe"); !strings.Contains(stdout, "Rust frontend") {
 		t.Errorf("basegate check --probe does not name the Rust frontend:\n%s", stdout)
 	}
