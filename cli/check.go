@@ -172,12 +172,12 @@ func checkFile(ctx context.Context, c *config.Database, db *database.DB) (findin
 	findings = []finding{{part, checkOK, databaseText(c)}}
 	switch {
 	case schema.Version == 0:
-		findings = append(findings, finding{part, checkWarning, "the database is empty: the first start makes the schema, with " + count(int64(schema.Pending), "migration")})
-	case schema.Pending > 0:
+		findings = append(findings, finding{part, checkWarning, "the database is empty: the first start makes the schema, with " + count(schema.Pending(), "migration")})
+	case schema.Pending() > 0:
 		findings = append(findings, finding{part, checkWarning, fmt.Sprintf("the schema has version %d: the next start migrates it to %d, with %s",
-			schema.Version, schema.Known, count(int64(schema.Pending), "migration"))})
+			schema.Version, schema.Known, count(schema.Pending(), "migration"))})
 	}
-	return findings, schema.Pending == 0
+	return findings, schema.Pending() == 0
 }
 
 // bucketTimeout limits the check of the bucket, which retries what may pass.

@@ -88,42 +88,21 @@ func damaged(err error) error {
 
 // read counts what the tables hold. The schema may have any version.
 func (c *Contents) read(ctx context.Context, db *sql.DB) error {
-	versions, err := hasTable(ctx, db, "goose_db_version")
+	s, err := readSchema(ctx, db)
+	if err == nil && s.Version == 0 {
+		err = ErrUnknownContent
+	}
 	if err != nil {
 		return err
 	}
-	if !versions {
-		return ErrUnknownContent
-	}
-	const version = "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied"
-	if err := db.QueryRowContext(ctx, version).Scan(&c.SchemaVersion); err != nil {
-		return fmt.Errorf("read schema version: %w", err)
-	}
-	for table, n := range map[string]*int64{"accounts": &c.Accounts, "keys": &c.Keys, "requests": &c.Requests} {
-		found, err := hasTable(ctx, db, table)
-		if err == nil && found {
-			err = db.QueryRowContext(ctx, "SELECT count(*) FROM "+table).Scan(n)
-		}
-		if err != nil {
-			return fmt.Errorf("count %s: %w", table, err)
-		}
-	}
-	if c.Requests == 0 {
-		return nil
-	}
+	c.SchemaVersion = s.Version
 	var latest int64
-	if err := db.QueryRowContext(ctx, "SELECT max(time) FROM requests").Scan(&latest); err != nil {
-		return fmt.Errorf("read latest request: %w", err)
+	const text = `SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM keys), count(*), coalesce(max(time), 0) FROM requests`
+	if err := db.QueryRowContext(ctx, text).Scan(&c.Accounts, &c.Keys, &c.Requests, &latest); err != nil {
+		return fmt.Errorf("count rows: %w", err)
 	}
-	c.Latest = time.UnixMicro(latest).UTC()
+	if c.Requests > 0 {
+		c.Latest = time.UnixMicro(latest).UTC()
+	}
 	return nil
-}
-
-func hasTable(ctx context.Context, db interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}, name string,
-) (found bool, err error) {
-	const text = "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = $1"
-	err = db.QueryRowContext(ctx, text, name).Scan(&found)
-	return found, err
 }

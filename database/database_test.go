@@ -174,7 +174,7 @@ func TestOpenRefusesANewerDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	db, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	must(t, err)
-	must(t, db.WriteExclusive(t.Context(), execute("INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, 1)")))
+	must(t, db.WriteExclusive(t.Context(), execute("INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, 1)")))
 	must(t, db.Close())
 	_, err = database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop())
 	if !errors.Is(err, database.ErrNewer) || !strings.Contains(err.Error(), "9999") {

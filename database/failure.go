@@ -30,6 +30,9 @@ var ErrNewer = errors.New("the database was made by a newer version of basegate;
 // ErrOlder is returned by Open with Settings.SchemaCurrent if the schema lacks migrations that this program needs.
 var ErrOlder = errors.New("the database has not been migrated to this version of basegate: run basegate database migrate with a role that owns the schema")
 
+// ErrPreRelease is returned by Open, Backup and Restore for a database from before the first release.
+var ErrPreRelease = postgres.ErrPreRelease
+
 // IsUnique reports whether err is a violation of a unique or primary key constraint.
 func IsUnique(err error) bool {
 	if err == nil {

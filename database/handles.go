@@ -34,15 +34,12 @@ func openHandles(ctx context.Context, path string, s Settings, log *zap.Logger) 
 		return nil, err
 	}
 	rewritten := &sync.Map{}
-	h := &handles{
-		file:    file,
-		writer:  sql.OpenDB(&connector{dsn: writerDSN(path, s), setup: writerSetup, uninterruptible: true, rewritten: rewritten}),
-		reader:  sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten}),
-		reports: sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten}),
-	}
+	read := &connector{dsn: readerDSN(path, s), rewritten: rewritten}
+	write := &connector{dsn: writerDSN(path, s), setup: writerSetup, uninterruptible: true, rewritten: rewritten}
 	if s.ReadOnly {
-		h.writer = sql.OpenDB(&connector{dsn: readerDSN(path, s), rewritten: rewritten})
+		write = read
 	}
+	h := &handles{file: file, writer: sql.OpenDB(write), reader: sql.OpenDB(read), reports: sql.OpenDB(read)}
 	if err := h.prepare(ctx, s, log); err != nil {
 		return nil, errors.Join(err, h.close())
 	}

@@ -147,7 +147,7 @@ func TestConcurrentOpensOfANewPostgresDatabaseMigrateItOnce(t *testing.T) {
 
 func TestNewerPostgresDatabaseIsRefused(t *testing.T) {
 	s := postgresSettings(t)
-	_, err := connect(t, s).ExecContext(t.Context(), `INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9999, true);
+	_, err := connect(t, s).ExecContext(t.Context(), `INSERT INTO basegate.schema_migrations (version_id, is_applied) VALUES (9999, true);
 		UPDATE basegate.schema_compatibility SET oldest = 9998`)
 	must(t, err)
 	for _, s.SchemaCurrent = range []bool{false, true} {
@@ -160,7 +160,7 @@ func TestNewerPostgresDatabaseIsRefused(t *testing.T) {
 
 func TestNewerPostgresDatabaseThatOnlyHasMoreIsServed(t *testing.T) {
 	s := postgresSettings(t)
-	_, err := connect(t, s).ExecContext(t.Context(), "INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9999, true)")
+	_, err := connect(t, s).ExecContext(t.Context(), "INSERT INTO basegate.schema_migrations (version_id, is_applied) VALUES (9999, true)")
 	must(t, err)
 	for _, s.SchemaCurrent = range []bool{false, true} {
 		core, logged := logobserver.New(zap.WarnLevel)

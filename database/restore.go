@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"basegate/database/postgres"
 )
 
 // Restored describes a restore.
@@ -80,11 +82,9 @@ func restore(ctx context.Context, path string, fill func(part string) error) (r 
 	if r.Contents, err = inspect(ctx, part); err != nil {
 		return r, fmt.Errorf("check backup: %w", err)
 	}
-	if r.Newest, err = newestVersion(); err != nil {
-		return r, err
-	}
-	if r.SchemaVersion > r.Newest {
-		return r, newerError(r.SchemaVersion, r.Newest)
+	r.Newest = postgres.KnownVersion(migrations)
+	if s := (Schema{Version: r.SchemaVersion, Known: r.Newest}); s.Newer() {
+		return r, newerError(s)
 	}
 	if err := errors.Join(chownLike(part, path), fsync(part)); err != nil {
 		return r, fmt.Errorf("write copy to disk: %w", err)

@@ -188,13 +188,13 @@ func TestRestoreRefusesAnUnusableBackup(t *testing.T) {
 	must(t, err)
 	flipped := bytes.Clone(content)
 	copy(flipped[4096*3:], bytes.Repeat([]byte{0xff}, 4096)) // one page
-	newer := change("newer.db", "INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, 1)")
+	newer := change("newer.db", "INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, 1)")
 	for file, want := range map[string]error{
 		write("text.db", []byte(strings.Repeat("not a database\n", 1000))): database.ErrDamaged,
-		write("empty.db", nil):                            database.ErrUnknownContent,
-		write("truncated.db", content[:len(content)/2]):   database.ErrDamaged,
-		write("flipped.db", flipped):                      database.ErrDamaged,
-		change("other.db", "DROP TABLE goose_db_version"): database.ErrUnknownContent,
+		write("empty.db", nil):                             database.ErrUnknownContent,
+		write("truncated.db", content[:len(content)/2]):    database.ErrDamaged,
+		write("flipped.db", flipped):                       database.ErrDamaged,
+		change("other.db", "DROP TABLE schema_migrations"): database.ErrUnknownContent,
 		newer:                            database.ErrNewer,
 		filepath.Join(dir, "missing.db"): os.ErrNotExist,
 		path:                             nil, // the database itself

@@ -12,7 +12,7 @@ const syncPage = 100
 // gateways. It is in force for all keys and accounts when it returns.
 func (l *Ledger) SetConcurrency(ctx context.Context, perKey, perAccount int) error {
 	var outdated bool
-	if err := l.db.Pool().QueryRow(ctx, `SELECT ledger_configure_v2($1, $2)`, perKey, perAccount).Scan(&outdated); err != nil {
+	if err := l.db.Pool().QueryRow(ctx, `SELECT ledger_configure_v1($1, $2)`, perKey, perAccount).Scan(&outdated); err != nil {
 		return fmt.Errorf("set the concurrency of keys and accounts: %w", err)
 	}
 	for after := ""; outdated; {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strconv"
 	"time"
@@ -45,7 +46,7 @@ func (db *DB) Check(ctx context.Context, connections int, migrate bool) (c Check
 	c.Server = fmt.Sprintf("PostgreSQL %s at %s", conn.PgConn().ParameterStatus("server_version"), db.Place())
 	usable, migrates, err := c.checkRole(ctx, conn, migrate)
 	if err == nil && usable {
-		err = c.checkSchema(ctx, conn, migrate, migrates)
+		err = c.checkSchema(ctx, conn, migrations, migrate, migrates)
 	}
 	if err == nil {
 		err = c.checkDurability(ctx, conn)
@@ -82,15 +83,11 @@ func (db *DB) Durability(ctx context.Context) ([]string, error) {
 
 // checkSchema checks that the schema is basegate's, and that this program may work on it. migrates reports whether the role
 // can migrate.
-func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate, migrates bool) error {
-	files, err := migrationFiles()
-	if err != nil {
-		return err
-	}
+func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, files fs.FS, migrate, migrates bool) error {
 	s, err := schemaOf(ctx, conn, files)
 	c.Current = err == nil && s.check() == nil
 	switch {
-	case errors.Is(err, errForeignSchema):
+	case errors.Is(err, errForeignSchema) || errors.Is(err, ErrPreRelease):
 		c.add(true, "%v", err)
 	case err != nil:
 		return err
@@ -106,11 +103,19 @@ func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, migrate, migr
 		c.add(true, "the schema has version %d, this program needs %d, and the role does not own the schema: run basegate database migrate "+
 			"as the role that does", s.Version, s.Known)
 	case s.Version == 0:
-		c.add(false, "the database is empty: the first start makes the schema, with %s", s.pendingText())
+		c.add(false, "the database is empty: the first start makes the schema, with %s", pendingText(s))
 	case s.Version < s.Known:
-		c.add(false, "the schema has version %d: the next start migrates it to %d, with %s", s.Version, s.Known, s.pendingText())
+		c.add(false, "the schema has version %d: the next start migrates it to %d, with %s", s.Version, s.Known, pendingText(s))
 	}
 	return nil
+}
+
+// pendingText is the number of migrations that the schema lacks, as a text.
+func pendingText(s Schema) string {
+	if s.Pending() == 1 {
+		return "1 migration"
+	}
+	return fmt.Sprintf("%d migrations", s.Pending())
 }
 
 var errForeignSchema = errors.New("the database has a schema basegate that basegate has not made: name another database, or rename that schema")

@@ -2,6 +2,8 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -53,16 +55,30 @@ func TestCheckNamesWhatIsWrongWithTheSchema(t *testing.T) {
 			t.Errorf("a schema of this version: %s", f.Text)
 		}
 	}
-	server.Exec(t, name, `DELETE FROM basegate.goose_db_version WHERE version_id = (SELECT max(version_id) FROM basegate.goose_db_version)`)
-	wantFinding(t, check(t, server.URL(name), true), false, "the next start migrates it")
-	wantFinding(t, check(t, server.URL(name), false), true, "database.migrate is false")
-	server.Exec(t, name, `INSERT INTO basegate.goose_db_version (version_id, is_applied) VALUES (9000, true)`)
+	next, version := nextRelease(t, "-- +goose Up\nALTER TABLE boots ADD COLUMN added bigint;")
+	for text, role := range map[string]struct{ migrate, migrates bool }{
+		fmt.Sprintf("the next start migrates it to %d, with 1 migration", version): {true, true},
+		"database.migrate is false":        {false, true},
+		"the role does not own the schema": {true, false},
+	} {
+		c, err := open(t, postgres.Settings{URL: server.URL(name)}).CheckSchemaTo(t.Context(), next, role.migrate, role.migrates)
+		must(t, err)
+		wantFinding(t, c, !role.migrate || !role.migrates, text)
+	}
+	server.Exec(t, name, `INSERT INTO basegate.schema_migrations (version_id, is_applied) VALUES (9000, true)`)
 	for _, migrate := range []bool{true, false} {
 		wantFinding(t, check(t, server.URL(name), migrate), false, "the schema has version 9000, this program knows up to")
 	}
 	server.Exec(t, name, `UPDATE basegate.schema_compatibility SET oldest = 8999`)
 	wantFinding(t, check(t, server.URL(name), true), true, "use that version of basegate or a later one")
 	wantFinding(t, check(t, server.URL(name), false), true, "the schema has version 9000, which needs a program that knows version 8999")
+
+	_, preRelease := newDatabase(t)
+	server.Exec(t, preRelease, `CREATE SCHEMA basegate; CREATE TABLE basegate.goose_db_version (version_id bigint); CREATE TABLE basegate.accounts (n int)`)
+	wantFinding(t, check(t, server.URL(preRelease), true), true, "made by a version before 1.0.0, and cannot be migrated: start with a new database")
+	if _, err := open(t, postgres.Settings{URL: server.URL(preRelease)}).Migrate(t.Context()); !errors.Is(err, postgres.ErrPreRelease) {
+		t.Errorf("migrating a schema from before the first release: got %v, want ErrPreRelease", err)
+	}
 
 	_, foreign := newDatabase(t)
 	server.Exec(t, foreign, `CREATE SCHEMA basegate; CREATE TABLE basegate.accounts (n int)`)
@@ -91,8 +107,8 @@ func TestCheckNamesRightsThatTheRoleLacks(t *testing.T) {
 			}
 		}
 	}
-	server.Exec(t, name, `DELETE FROM basegate.goose_db_version WHERE version_id = (SELECT max(version_id) FROM basegate.goose_db_version)`)
-	wantFinding(t, check(t, as("owner", server.URL(name)), true), false, "the next start migrates it")
+	server.Exec(t, name, `UPDATE basegate.schema_migrations SET version_id = -1 WHERE version_id > 0`)
+	wantFinding(t, check(t, as("owner", server.URL(name)), true), false, "the first start makes the schema, with 1 migration")
 	wantFinding(t, check(t, as("basegate_runtime", server.URL(name)), true), true, "the role does not own the schema")
 }
 

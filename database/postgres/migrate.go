@@ -2,11 +2,11 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +16,9 @@ import (
 )
 
 //go:embed migrations/*.sql
-var migrations embed.FS
+var embedded embed.FS
+
+var migrations, _ = fs.Sub(embedded, "migrations") // the path is valid
 
 // migrationStatementTimeout limits one statement of a migration.
 const migrationStatementTimeout = 10 * time.Minute
@@ -29,21 +31,26 @@ const (
 	migrationLockTries   = 20
 )
 
+// Both engines have these tables. Versions before the first release used goose's own name.
+const (
+	VersionTable    = "schema_migrations" // of the migrations that the schema has
+	PreReleaseTable = goose.DefaultTablename
+	SelectVersion   = `SELECT coalesce(max(version_id), 0) FROM ` + VersionTable + ` WHERE is_applied`
+)
+
+// ErrPreRelease is returned for a schema from before the first release: no migration begins at it.
+var ErrPreRelease = errors.New("the database was made by a version before 1.0.0, and cannot be migrated: start with a new database; " +
+	"the version that has made it still reads and exports what the old one holds")
+
 // Schema is the version of a database's schema, and says which programs may work on it.
 type Schema struct {
 	Version int64 // its last migration; 0 if there is no schema
 	Known   int64 // the last migration that this program knows
-	Oldest  int64 // the last migration that a program must know to work on the schema; only set if Newer
-	Pending int   // number of migrations that this program knows and the schema lacks
+	Oldest  int64 // the last migration that a program must know to work on the schema; only set if Newer, on PostgreSQL
 }
 
-// pendingText is the number of migrations that the schema lacks, as a text.
-func (s Schema) pendingText() string {
-	if s.Pending == 1 {
-		return "1 migration"
-	}
-	return fmt.Sprintf("%d migrations", s.Pending)
-}
+// Pending is the number of migrations that this program knows and the schema lacks.
+func (s Schema) Pending() int64 { return max(0, s.Known-s.Version) }
 
 // Newer reports whether the schema has migrations that this program does not know.
 func (s Schema) Newer() bool { return s.Version > s.Known }
@@ -83,91 +90,58 @@ func (e *OlderError) Error() string {
 // this program knows, and later ones only if they leave what this program uses. It changes nothing, so a role that may not
 // migrate can call it.
 func (db *DB) CheckSchema(ctx context.Context) (Schema, error) {
-	files, err := migrationFiles()
-	if err != nil {
-		return Schema{}, err
-	}
-	s, err := db.readSchema(ctx, files)
+	s, err := db.readSchema(ctx, migrations)
 	if err != nil {
 		return s, err
 	}
 	return s, s.check()
 }
 
-func migrationFiles() (fs.FS, error) {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return nil, fmt.Errorf("find migrations: %w", err)
-	}
-	return files, nil
+// KnownVersion returns the version of the last of a program's migrations, whose numbers begin at 1 and have no gaps.
+func KnownVersion(files fs.FS) int64 {
+	names, _ := fs.Glob(files, "*.sql") // the pattern is valid
+	return int64(len(names))
 }
 
-// migrationVersions returns the versions of the migrations.
-func migrationVersions(files fs.FS) (versions []int64, err error) {
-	names, err := fs.Glob(files, "*.sql")
-	if err != nil {
-		return nil, fmt.Errorf("find migrations: %w", err)
-	}
-	for _, name := range names {
-		version, err := goose.NumericComponent(name)
-		if err != nil {
-			return nil, fmt.Errorf("find migrations: %w", err)
-		}
-		versions = append(versions, version)
-	}
-	return versions, nil
-}
-
-// readSchema reads the version of the schema. It returns errForeignSchema if the schema has tables that no migration has made.
+// readSchema reads the version of the schema.
 func (db *DB) readSchema(ctx context.Context, files fs.FS) (s Schema, err error) {
 	conn, err := db.Connect(ctx)
 	if err != nil {
 		return s, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if s, err = schemaOf(ctx, conn, files); err != nil && !errors.Is(err, errForeignSchema) {
-		err = fmt.Errorf("read the database's version: %w", err)
-	}
-	return s, err
+	return schemaOf(ctx, conn, files)
 }
 
-// schemaOf is readSchema on a connection.
+// schemaOf is readSchema on a connection. It returns errForeignSchema if the schema has tables that no migration has made.
 func schemaOf(ctx context.Context, conn *pgx.Conn, files fs.FS) (s Schema, err error) {
-	known, err := migrationVersions(files)
-	if err != nil {
-		return s, err
-	}
-	s.Known, s.Pending = slices.Max(known), len(known)
-	var tables, versions bool
-	const text = `SELECT count(*) > 0, coalesce(bool_or(relname = 'goose_db_version'), false) FROM pg_class
+	s.Known = KnownVersion(files)
+	var tables, versions, preRelease int
+	const text = `SELECT count(*), count(*) FILTER (WHERE relname = $2), count(*) FILTER (WHERE relname = $3) FROM pg_class
 		WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p')`
-	if err := conn.QueryRow(ctx, text, schema).Scan(&tables, &versions); err != nil {
-		return s, err
-	}
+	err = conn.QueryRow(ctx, text, schema, VersionTable, PreReleaseTable).Scan(&tables, &versions, &preRelease)
 	switch {
-	case tables && !versions:
+	case err != nil || tables == 0:
+	case preRelease > 0:
+		return s, ErrPreRelease
+	case versions == 0:
 		return s, errForeignSchema
-	case !tables:
-		return s, nil
+	default:
+		err = conn.QueryRow(ctx, SelectVersion).Scan(&s.Version)
 	}
-	err = conn.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&s.Version)
-	s.Pending = len(slices.DeleteFunc(known, func(version int64) bool { return version <= s.Version }))
 	if err == nil && s.Newer() {
 		err = conn.QueryRow(ctx, `SELECT oldest FROM schema_compatibility`).Scan(&s.Oldest)
 	}
-	return s, err
+	if err != nil {
+		return s, fmt.Errorf("read the database's version: %w", err)
+	}
+	return s, nil
 }
 
 // Migrate applies the migrations that the database lacks. Of several processes that call it at the same time, one migrates
 // and the others wait. If it lacks any, the role must own the schema, or be allowed to create it. A newer schema is left as
 // it is: the error is a NewerError unless this program may work on it.
-func (db *DB) Migrate(ctx context.Context) (Schema, error) {
-	files, err := migrationFiles()
-	if err != nil {
-		return Schema{}, err
-	}
-	return db.migrate(ctx, files)
-}
+func (db *DB) Migrate(ctx context.Context) (Schema, error) { return db.migrate(ctx, migrations) }
 
 func (db *DB) migrate(ctx context.Context, files fs.FS) (Schema, error) {
 	s, err := db.readSchema(ctx, files)
@@ -195,12 +169,10 @@ func (db *DB) applyRetrying(ctx context.Context, files fs.FS) error {
 		if try == migrationLockTries {
 			return fmt.Errorf("after %d tries, other transactions still hold a lock that a migration needs: %w", try, err)
 		}
-		pause := time.NewTimer(migrationLockPause)
 		select {
-		case <-pause.C:
+		case <-time.After(migrationLockPause):
 		case <-ctx.Done():
-			pause.Stop()
-			return fmt.Errorf("migrate database: %w", errors.Join(context.Cause(ctx), err))
+			return errors.Join(context.Cause(ctx), err)
 		}
 	}
 }
@@ -224,8 +196,13 @@ func (db *DB) apply(ctx context.Context, files fs.FS) error {
 	if err != nil {
 		return fmt.Errorf("lock migrations: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, handle, files, goose.WithLogger(goose.NopLogger()),
-		goose.WithDisableGlobalRegistry(true), goose.WithSessionLocker(locker))
+	return ApplyMigrations(ctx, goose.DialectPostgres, handle, files, goose.WithSessionLocker(locker))
+}
+
+// ApplyMigrations applies the migrations that a database of either engine lacks.
+func ApplyMigrations(ctx context.Context, engine goose.Dialect, handle *sql.DB, files fs.FS, options ...goose.ProviderOption) error {
+	options = append(options, goose.WithTableName(VersionTable), goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true))
+	provider, err := goose.NewProvider(engine, handle, files, options...)
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}

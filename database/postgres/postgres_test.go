@@ -194,7 +194,7 @@ func TestRuntimeRoleCannotWriteTables(t *testing.T) {
 		{"basegate_runtime", `SELECT * FROM requests`, true},
 		{"basegate_runtime", `UPDATE owner SET month_in = 0`, false},
 		{"basegate_runtime", `DELETE FROM requests`, false},
-		{"basegate_runtime", `UPDATE goose_db_version SET is_applied = true`, false},
+		{"basegate_runtime", `UPDATE schema_migrations SET is_applied = true`, false},
 		{"basegate_runtime", `UPDATE schema_compatibility SET oldest = 1`, false},
 		{"basegate_runtime", `SELECT oldest FROM schema_compatibility`, true},
 		{"basegate_runtime", `INSERT INTO boots (model, backend, ended_at, took_us) VALUES ('m', 'b', 1, 1)`, true},

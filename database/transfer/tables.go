@@ -24,17 +24,17 @@ type table struct {
 
 // notCopied says why a table, or a column TABLE.COLUMN, of SQLite is not copied.
 var notCopied = map[string]string{
-	"goose_db_version": "the target has its own schema version",
-	"sqlite_sequence":  "finish continues the numbers of rows",
-	"keys_revision":    "triggers count the changes of the target",
-	"key_changes":      "see keys_revision",
-	"usage_watermark":  "see summedIn",
-	"model_orders":     "orders to the gateway that runs",
-	"request_details":  "the target has its columns in requests",
-	"objects.gateway":  "of a gateway that has ended",
-	"objects.epoch":    "see objects.gateway",
-	"inflight":         "copied as interrupted requests",
-	"requests.seq":     "the order of insertion, which PostgreSQL has in xid",
+	"schema_migrations": "the target has its own schema version",
+	"sqlite_sequence":   "finish continues the numbers of rows",
+	"keys_revision":     "triggers count the changes of the target",
+	"key_changes":       "see keys_revision",
+	"usage_watermark":   "see summedIn",
+	"model_orders":      "orders to the gateway that runs",
+	"request_details":   "the target has its columns in requests",
+	"objects.gateway":   "of a gateway that has ended",
+	"objects.epoch":     "see objects.gateway",
+	"inflight":          "copied as interrupted requests",
+	"requests.seq":      "the order of insertion, which PostgreSQL has in xid",
 }
 
 // summedIn is the transaction of the copied requests that the rollups include: the first one of a server. Later ones are

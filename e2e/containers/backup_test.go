@@ -3,17 +3,10 @@
 package containers_test
 
 import (
-	"compress/gzip"
-	"database/sql"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	_ "github.com/mattn/go-sqlite3"
-	"github.com/tidwall/gjson"
 
 	"basegate/internal/poll"
 )
@@ -74,60 +67,5 @@ func TestComposeBackupIsRestored(t *testing.T) {
 		}
 		later = parseSecret(t, p.basegate("key", "create", "--account", "ada@example.org", "--name", "even later"))
 		poll.Until(t, "the gateway accepts the new key", func() bool { return g.accepts(later) })
-	}
-}
-
-// A ledger of an earlier version is upgraded in the container, whose root is read-only and without a folder for temporary
-// files: SQLite sorts what it cannot keep in memory in files.
-func TestComposeUpgradesALargeLedger(t *testing.T) {
-	const rows = 150_000
-	path := filepath.Join(t.TempDir(), "earlier.db")
-	unpack(t, "../../database/testdata/upgrade/schema06-22f6ce1.db.gz", path)
-	db, err := sql.Open("sqlite3", "file:"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = db.ExecContext(t.Context(), `
-		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
-		INSERT INTO requests SELECT printf('req_%x_%d', abs(random()), i), time - i, key_id, account_id, model, backend, endpoint, workload,
-			user_tag, stream, status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us
-		FROM n, (SELECT * FROM requests LIMIT 1)`, rows)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	backup, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer backup.Close()
-	p := newProject(t)
-	p.restore("-", backup)
-	text := p.basegate("usage", "--by", "model", "--since", "2026-01-01", "--json")
-	if n := gjson.Get(text, "#.requests|@this.0").Int(); n != rows+4 {
-		t.Errorf("the upgraded ledger has %d requests, want %d: %s", n, rows+4, text)
-	}
-}
-
-// unpack writes the content of a gzip file to a new file.
-func unpack(t *testing.T, packed, to string) {
-	t.Helper()
-	file, err := os.Open(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	content, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(content)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, text, 0o600); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -353,13 +353,13 @@ func (s *Server) Expand(tb testing.TB, database string) {
 			v_table regclass;
 		BEGIN
 			FOR v_table IN SELECT oid FROM pg_class WHERE relnamespace = 'basegate'::regnamespace AND relkind IN ('r', 'p')
-				AND NOT relispartition AND relname <> 'goose_db_version' LOOP
+				AND NOT relispartition AND relname <> 'schema_migrations' LOOP
 				EXECUTE format('ALTER TABLE %s ADD COLUMN later text, ADD COLUMN later_count bigint NOT NULL DEFAULT 0', v_table);
 				COMMIT; -- gateways may run: locks of several tables would be a deadlock with theirs
 			END LOOP;
 			CREATE TABLE basegate.later (id bigint PRIMARY KEY);
-			INSERT INTO basegate.goose_db_version (version_id, is_applied)
-				SELECT max(version_id) + 1, true FROM basegate.goose_db_version;
+			INSERT INTO basegate.schema_migrations (version_id, is_applied)
+				SELECT max(version_id) + 1, true FROM basegate.schema_migrations;
 		END
 		$$`)
 }

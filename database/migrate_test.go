@@ -1,0 +1,159 @@
+package database_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
+	"basegate/database"
+)
+
+// migrationsOf returns the checksums of an engine's migrations.
+func migrationsOf(t *testing.T, folder string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(folder + "/*.sql")
+	must(t, err)
+	sums := map[string]string{}
+	for i, path := range files {
+		text, err := os.ReadFile(path)
+		must(t, err)
+		file, sum := filepath.Base(path), sha256.Sum256(text)
+		sums[file] = hex.EncodeToString(sum[:])
+		if want := fmt.Sprintf("%04d_", i+1); !strings.HasPrefix(file, want) {
+			t.Errorf("%s does not begin with %s: numbers have no gaps", path, want)
+		}
+	}
+	return sums
+}
+
+// Databases made with a migration exist, so the migration must stay as it is, comments included: a change of the schema
+// is a new file.
+func TestMigrationsAreImmutable(t *testing.T) {
+	for _, folder := range []string{"migrations", "postgres/migrations"} {
+		list, err := os.Open(folder + "/SHA256SUMS")
+		must(t, err)
+		defer list.Close()
+		want := map[string]string{}
+		lines := bufio.NewScanner(list)
+		for lines.Scan() {
+			if line := lines.Text(); !strings.HasPrefix(line, "#") {
+				sum, file, _ := strings.Cut(line, "  ")
+				want[file] = sum
+			}
+		}
+		must(t, lines.Err())
+		if diff := cmp.Diff(want, migrationsOf(t, folder)); diff != "" || len(want) == 0 {
+			t.Errorf("checksums of %s (-SHA256SUMS +files):\n%s", folder, diff)
+		}
+	}
+}
+
+// An operator decides by the schema version in the notes whether a rollback needs a restore.
+func TestChangelogNamesTheSchemaVersions(t *testing.T) {
+	text, err := os.ReadFile("../CHANGELOG.md")
+	must(t, err)
+	want := fmt.Sprintf("The schema version of the database is %d, on PostgreSQL %d.",
+		len(migrationsOf(t, "migrations")), len(migrationsOf(t, "postgres/migrations")))
+	notes := regexp.MustCompile(`(?s)## Unreleased\n.*?(\n## |$)`).FindString(string(text))
+	if !strings.Contains(notes, want) {
+		t.Errorf("the notes of the next version do not say: %s", want)
+	}
+}
+
+// The numbers of the migrations before the first release begin at 1 as well, so their schema must not be taken for one of
+// this program's.
+func TestDatabaseFromBeforeTheFirstReleaseIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "base.db")
+	raw, err := sql.Open("sqlite3", "file:"+path)
+	must(t, err)
+	_, err = raw.Exec(`CREATE TABLE goose_db_version (id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL,
+			is_applied INTEGER NOT NULL, tstamp TIMESTAMP DEFAULT (datetime('now')));
+		INSERT INTO goose_db_version (version_id, is_applied) VALUES (0, 1), (1, 1);
+		CREATE TABLE accounts (id TEXT PRIMARY KEY)`)
+	must(t, err)
+	must(t, raw.Close())
+	before, err := os.ReadFile(path)
+	must(t, err)
+	dir := t.TempDir()
+	for what, use := range map[string]func(context.Context) error{
+		"open": func(ctx context.Context) error {
+			_, err := database.Open(ctx, database.Settings{Path: path}, zap.NewNop())
+			return err
+		},
+		"check": func(ctx context.Context) error {
+			db, err := database.Open(ctx, database.Settings{Path: path, ReadOnly: true}, zap.NewNop())
+			must(t, err)
+			defer db.Close()
+			_, err = db.Schema(ctx)
+			return err
+		},
+		"backup": func(ctx context.Context) error {
+			_, err := database.Backup(ctx, path, filepath.Join(dir, "copy.db"))
+			return err
+		},
+		"restore": func(ctx context.Context) error {
+			_, err := database.Restore(ctx, filepath.Join(dir, "restored.db"), path)
+			return err
+		},
+	} {
+		if err := use(t.Context()); !errors.Is(err, database.ErrPreRelease) || !strings.Contains(err.Error(), "start with a new database") {
+			t.Errorf("%s: got error %v, want ErrPreRelease with what to do", what, err)
+		}
+	}
+	db, err := sql.Open("sqlite3", "file:"+path)
+	must(t, err)
+	defer db.Close()
+	var tables int
+	must(t, db.QueryRow(`SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'`).Scan(&tables))
+	if after, err := os.ReadFile(path); err != nil || tables != 2 || len(after) != len(before) {
+		t.Errorf("the database has %d tables and %d bytes, want 2 and %d", tables, len(after), len(before))
+	}
+}
+
+func TestDatabaseOfAnotherProgramIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "base.db")
+	raw, err := sql.Open("sqlite3", "file:"+path)
+	must(t, err)
+	_, err = raw.Exec("CREATE TABLE other (n INTEGER)")
+	must(t, err)
+	must(t, raw.Close())
+	if _, err := database.Open(t.Context(), database.Settings{Path: path}, zap.NewNop()); !errors.Is(err, database.ErrUnknownContent) {
+		t.Errorf("got error %v, want ErrUnknownContent", err)
+	}
+}
+
+// Cached snapshots of keys and accounts are validated by the revision.
+func TestEveryChangeOfKeysAndAccountsIncrementsTheRevision(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "base.db"))
+	revision := func() (n int) {
+		must(t, db.Read().QueryRow("SELECT revision FROM keys_revision").Scan(&n))
+		return n
+	}
+	for _, statement := range []string{
+		`INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES ('a', 'ada@example.org', 'Ada', false, 'active', 1)`,
+		`INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, created_at) VALUES ('k', 'a', 'laptop', 'acs', 'h', 'active', 1)`,
+		`INSERT INTO replaced_secrets (secret_hash, key_id, prefix, valid_until) VALUES ('r', 'k', 'acs', 2)`,
+		`UPDATE accounts SET month_total = 100`, `UPDATE accounts SET day_total = 100`,
+		`UPDATE accounts SET month_input = 100`, `UPDATE accounts SET month_output = 100`,
+		`UPDATE keys SET month_total = 100`, `UPDATE keys SET operator_day_total = 100`,
+		`UPDATE replaced_secrets SET valid_until = 3`, `DELETE FROM replaced_secrets`, `DELETE FROM keys`, `DELETE FROM accounts`,
+	} {
+		before := revision()
+		must(t, db.WriteGrouped(t.Context(), execute(statement)))
+		if revision() != before+1 {
+			t.Errorf("this does not increment keys_revision: %s", statement)
+		}
+	}
+}
