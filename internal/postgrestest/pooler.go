@@ -39,7 +39,7 @@ pool_mode = %s
 		tb.Fatal(err)
 	}
 	cmd := exec.CommandContext(tb.Context(), program, config)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: Unprivileged(tb)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged(tb)}
 	if err := cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}

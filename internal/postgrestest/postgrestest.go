@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,18 +38,7 @@ func Durable(s *Server) { s.options = append(s.options, "-c", "fsync=on") }
 
 // binaries returns the folder of the newest installed server, or "".
 func binaries() string {
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if err != nil {
-		return ""
-	}
-	version := func(folder string) int {
-		n, err := strconv.Atoi(filepath.Base(filepath.Dir(folder)))
-		if err != nil {
-			return 0
-		}
-		return n
-	}
-	slices.SortFunc(found, func(a, b string) int { return version(a) - version(b) })
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is valid; versions have two digits
 	if len(found) > 0 {
 		return found[len(found)-1]
 	}
@@ -131,7 +119,7 @@ func makeFolder(tb testing.TB) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if credential := Unprivileged(tb); credential != nil {
+	if credential := unprivileged(tb); credential != nil {
 		if err := os.Chown(folder, int(credential.Uid), int(credential.Gid)); err != nil {
 			tb.Fatal(err)
 		}
@@ -164,8 +152,8 @@ func (s *Server) remove() {
 	_ = os.RemoveAll(s.folder)
 }
 
-// Unprivileged returns the user as which to run the server, which refuses to run as root; nil for the test's own.
-func Unprivileged(tb testing.TB) *syscall.Credential {
+// unprivileged returns the user as which to run the server, which refuses to run as root; nil for the test's own.
+func unprivileged(tb testing.TB) *syscall.Credential {
 	tb.Helper()
 	if os.Getuid() != 0 {
 		return nil
@@ -190,7 +178,7 @@ func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.folder
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: Unprivileged(tb)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged(tb)}
 	return cmd
 }
 

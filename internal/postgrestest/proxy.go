@@ -18,16 +18,18 @@ import (
 // executed, and committed unless a transaction is open, when the client gets a part of the reply or none of it. It does
 // not support COPY and TLS.
 type Proxy struct {
+	ctx      context.Context // ends with the test
 	listener net.Listener
 	group    sync.WaitGroup
 
-	mu       sync.Mutex // guards the fields below
-	server   *Server
-	accepted int // connections
-	cut      func(Reply) (after int, cut bool)
-	cuts     int
-	conns    map[net.Conn]struct{}
-	resumed  chan struct{} // closed unless the proxy is paused
+	mu        sync.Mutex // guards the fields below
+	server    *Server
+	accepted  int // connections
+	cut       func(Reply) (after int, cut bool)
+	cuts      int
+	resumed   chan struct{}      // closed unless the proxy is paused
+	connected context.Context    // connections end with it
+	cutAll    context.CancelFunc // ends connected
 }
 
 // Reply is what a server sends in response to one Query or Sync message, to ReadyForQuery inclusive, or to the startup of a
@@ -47,15 +49,15 @@ func NewProxy(tb testing.TB, s *Server) *Proxy {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &Proxy{server: s, listener: listener, conns: map[net.Conn]struct{}{}, resumed: make(chan struct{})}
-	close(p.resumed)
 	ctx, stop := context.WithCancel(context.WithoutCancel(tb.Context())) // clean-ups of the test may use the proxy
-	p.group.Go(func() { p.accept(ctx) })
+	p := &Proxy{ctx: ctx, server: s, listener: listener, resumed: make(chan struct{})}
+	close(p.resumed)
+	p.connected, p.cutAll = context.WithCancel(ctx)
+	p.group.Go(p.accept)
 	tb.Cleanup(func() {
 		stop()
 		_ = listener.Close()
 		p.Resume()
-		p.CutAll()
 		p.group.Wait()
 	})
 	return p
@@ -103,9 +105,8 @@ func (p *Proxy) Cuts() int {
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for conn := range p.conns {
-		_ = conn.Close()
-	}
+	p.cutAll()
+	p.connected, p.cutAll = context.WithCancel(p.ctx)
 }
 
 // Pause stops all bytes until Resume. Connections stay open.
@@ -133,104 +134,62 @@ func (p *Proxy) waitWhilePaused() {
 	<-resumed
 }
 
-func (p *Proxy) accept(ctx context.Context) {
+func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
 			return
 		}
-		p.group.Go(func() { p.serve(ctx, client) })
+		p.mu.Lock()
+		p.accepted++
+		ctx, socket := p.connected, p.server.Socket()
+		p.mu.Unlock()
+		p.group.Go(func() { p.serve(ctx, client, socket) })
 	}
 }
 
 // serve forwards the messages of one connection until either side closes it, or it is cut.
-func (p *Proxy) serve(ctx context.Context, client net.Conn) {
+func (p *Proxy) serve(ctx context.Context, client net.Conn, socket string) {
 	defer client.Close()
-	p.mu.Lock()
-	p.accepted++
-	socket := p.server.Socket()
-	p.mu.Unlock()
 	server, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil { // the server is stopped
 		return
 	}
-	defer server.Close()
-	if !p.register(ctx, client, server) {
-		return
-	}
-	defer p.unregister(client, server)
 	ctx, end := context.WithCancel(ctx)
-	var requests sync.WaitGroup
-	defer requests.Wait()
-	closeBoth := func() {
-		end()
+	context.AfterFunc(ctx, func() {
 		_ = client.Close()
 		_ = server.Close()
-	}
-	defer closeBoth()
+	})
 	pending := make(chan Reply, 64)
+	var requests sync.WaitGroup
 	requests.Go(func() {
-		defer closeBoth()
+		defer end()
 		p.forwardRequests(ctx, client, server, pending)
 	})
 	p.forwardReplies(ctx, client, server, pending)
-}
-
-// register makes CutAll close connections. It returns false if the proxy ends.
-func (p *Proxy) register(ctx context.Context, conns ...net.Conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range conns {
-		p.conns[conn] = struct{}{}
-	}
-	return ctx.Err() == nil
-}
-
-func (p *Proxy) unregister(conns ...net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range conns {
-		delete(p.conns, conn)
-	}
-}
-
-// forwarder reads from a client, and forwards what it has read in the same pieces.
-type forwarder struct {
-	proxy          *Proxy
-	client, server net.Conn
-	started        bool // false: only the caller forwards
-}
-
-// Read implements io.Reader.
-func (f *forwarder) Read(into []byte) (int, error) {
-	n, err := f.client.Read(into)
-	f.proxy.waitWhilePaused()
-	if err == nil && f.started {
-		_, err = f.server.Write(into[:n])
-	}
-	return n, err
+	end()
+	requests.Wait()
 }
 
 // forwardRequests forwards what a client sends, and announces the replies that it expects.
 func (p *Proxy) forwardRequests(ctx context.Context, client, server net.Conn, pending chan<- Reply) {
-	from := &forwarder{proxy: p, client: client, server: server}
-	messages := pgproto3.NewBackend(from, client)
-	expect := func(r Reply) (ok bool) {
-		select {
-		case pending <- r:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	if !forwardStartup(messages, client, server) || !expect(Reply{Executed: true}) {
+	messages := pgproto3.NewBackend(client, client)
+	if !forwardStartup(messages, client, server) {
 		return
 	}
-	from.started = true
 	prepared := map[string]string{}
-	var next Reply
+	next, expected := Reply{Executed: true}, true
 	for {
+		if expected {
+			select {
+			case pending <- next:
+			case <-ctx.Done():
+				return
+			}
+			next, expected = Reply{}, false
+		}
 		message, err := messages.Receive()
+		p.waitWhilePaused()
 		if err != nil {
 			return
 		}
@@ -246,16 +205,22 @@ func (p *Proxy) forwardRequests(ctx context.Context, client, server net.Conn, pe
 		case *pgproto3.Execute:
 			next.Executed = true
 		case *pgproto3.Query:
-			if !expect(Reply{Statement: m.String, Executed: true}) {
-				return
-			}
+			next, expected = Reply{Statement: m.String, Executed: true}, true
 		case *pgproto3.Sync:
-			if !expect(next) {
-				return
-			}
-			next = Reply{}
+			expected = true
+		}
+		if forward(message, server) != nil {
+			return
 		}
 	}
+}
+
+func forward(message pgproto3.FrontendMessage, server net.Conn) error {
+	text, err := message.Encode(nil)
+	if err == nil {
+		_, err = server.Write(text)
+	}
+	return err
 }
 
 // forwardStartup forwards the first message of a connection, and declines encryption.
@@ -272,12 +237,7 @@ func forwardStartup(messages *pgproto3.Backend, client, server net.Conn) (ok boo
 			}
 			continue
 		}
-		text, err := message.Encode(nil)
-		if err != nil {
-			return false
-		}
-		_, err = server.Write(text)
-		return err == nil
+		return forward(message, server) == nil
 	}
 }
 
