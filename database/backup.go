@@ -60,7 +60,7 @@ func BackupTo(ctx context.Context, path, temporary string, to io.Writer) (Conten
 // withSnapshot calls deliver with a snapshot of the database, which is removed afterwards with its own folder in the
 // given one, and records the backup.
 func withSnapshot(ctx context.Context, path, folder string, deliver func(part string) error) (_ Contents, err error) {
-	dir, remove, err := makeTemporary(folder, backupPrefix)
+	dir, remove, err := makeTemporary(folder)
 	if err != nil {
 		return Contents{}, err
 	}

@@ -3,9 +3,10 @@ package database
 import (
 	"context"
 	"os"
-	"time"
 
 	"go.uber.org/zap"
+
+	"basegate/internal/wait"
 )
 
 // walLimit is the size of the write-ahead log, in bytes, to which SQLite truncates the file when it starts it anew, and
@@ -17,16 +18,9 @@ const walLimit = 16 << 20
 // is still open. The short reads leave gaps between them, but reports that overlap may not, however short they are: the
 // log then grows until they pause.
 func (db *DB) limitWAL(ctx context.Context) {
-	check := time.NewTicker(checkInterval)
-	defer check.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-check.C:
-			if info, err := os.Stat(db.path + "-wal"); err == nil && info.Size() > walLimit {
-				db.checkpoint(ctx)
-			}
+	for wait.For(ctx, checkInterval) {
+		if info, err := os.Stat(db.path + "-wal"); err == nil && info.Size() > walLimit {
+			db.checkpoint(ctx)
 		}
 	}
 }

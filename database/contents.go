@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -55,32 +54,20 @@ func inspect(ctx context.Context, path string) (c Contents, err error) {
 }
 
 func checkIntegrity(ctx context.Context, db *sql.DB) error {
-	rows, err := db.QueryContext(ctx, "PRAGMA integrity_check("+maxProblems+")")
-	if err != nil {
+	var problems string
+	const text = `SELECT group_concat(problem, '; ') FROM (SELECT integrity_check AS problem FROM pragma_integrity_check LIMIT ` + maxProblems + `)`
+	if err := db.QueryRowContext(ctx, text).Scan(&problems); err != nil {
 		return damaged(err)
 	}
-	defer rows.Close()
-	var problems []string
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			return damaged(err)
-		}
-		problems = append(problems, text)
-	}
-	if err := rows.Err(); err != nil {
-		return damaged(err)
-	}
-	if text := strings.Join(problems, "; "); text != "ok" {
-		return fmt.Errorf("%w: %s", ErrDamaged, text)
+	if problems != "ok" {
+		return fmt.Errorf("%w: %s", ErrDamaged, problems)
 	}
 	return nil
 }
 
 // damaged marks an error of SQLite that says that the file is damaged.
 func damaged(err error) error {
-	var failure sqlite3.Error
-	if errors.As(err, &failure) && (failure.Code == sqlite3.ErrCorrupt || failure.Code == sqlite3.ErrNotADB) {
+	if code := sqliteFailure(err).Code; code == sqlite3.ErrCorrupt || code == sqlite3.ErrNotADB {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return err

@@ -16,9 +16,6 @@ type engine interface {
 	// begin is the statement that begins a transaction of writes. Until its end no other process begins one.
 	begin() string
 
-	// transaction returns what runs the statements of a transaction. The end of their context does not interrupt them.
-	transaction(conn *sql.Conn) Tx
-
 	// applyStatements applies writes of one statement each. A failure of the database ends it.
 	applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) error
 

@@ -5,5 +5,5 @@ func (p *Pending) Done() <-chan struct{} { return p.done }
 
 // MakeTemporary makes the folder of a copy that a backup makes.
 func MakeTemporary(folder string) (dir string, remove func() error, err error) {
-	return makeTemporary(folder, backupPrefix)
+	return makeTemporary(folder)
 }

@@ -24,32 +24,30 @@ var ErrClosed = errors.New("the database is closed")
 // commit itself; another attempt may succeed.
 var ErrUnavailable = errors.New("the database cannot be written")
 
-// ErrNewer is returned by Open if the schema has migrations that this program does not know.
-var ErrNewer = errors.New("the database was made by a newer version of basegate; use that version or a later one")
+// Errors of Open about the version of the schema: it has migrations that this program does not know, it lacks some with
+// Settings.SchemaCurrent, or it is from before the first release.
+var (
+	ErrNewer      = postgres.ErrNewer
+	ErrOlder      = postgres.ErrOlder
+	ErrPreRelease = postgres.ErrPreRelease
+)
 
-// ErrOlder is returned by Open with Settings.SchemaCurrent if the schema lacks migrations that this program needs.
-var ErrOlder = errors.New("the database has not been migrated to this version of basegate: run basegate database migrate with a role that owns the schema")
-
-// ErrPreRelease is returned by Open, Backup and Restore for a database from before the first release.
-var ErrPreRelease = postgres.ErrPreRelease
+// sqliteFailure returns the error of SQLite in err; its codes are 0 if there is none.
+func sqliteFailure(err error) sqlite3.Error {
+	failure, _ := errors.AsType[sqlite3.Error](err)
+	return failure
+}
 
 // IsUnique reports whether err is a violation of a unique or primary key constraint.
 func IsUnique(err error) bool {
-	if err == nil {
-		return false // before failure is allocated
-	}
-	if postgres.Code(err) == "23505" {
-		return true
-	}
-	var failure sqlite3.Error
-	return errors.As(err, &failure) &&
-		(failure.ExtendedCode == sqlite3.ErrConstraintUnique || failure.ExtendedCode == sqlite3.ErrConstraintPrimaryKey)
+	code := sqliteFailure(err).ExtendedCode
+	return code == sqlite3.ErrConstraintUnique || code == sqlite3.ErrConstraintPrimaryKey || postgres.Code(err) == "23505"
 }
 
 // IsBusy reports whether err is a timeout because another connection held the lock.
 func IsBusy(err error) bool {
-	var failure sqlite3.Error
-	return errors.As(err, &failure) && (failure.Code == sqlite3.ErrBusy || failure.Code == sqlite3.ErrLocked)
+	code := sqliteFailure(err).Code
+	return code == sqlite3.ErrBusy || code == sqlite3.ErrLocked
 }
 
 // isFault reports whether err is a failure of the storage (disk, file, lock, memory) and not of the statement. SQLite
@@ -58,20 +56,11 @@ func isFault(err error) bool {
 	if code := postgres.Code(err); code != "" {
 		return slices.ContainsFunc(postgresFaults, func(class string) bool { return strings.HasPrefix(code, class) })
 	}
-	if isConnectionFault(err) {
-		return true
-	}
-	var failure sqlite3.Error
-	if !errors.As(err, &failure) {
-		return false
-	}
-	switch failure.Code {
-	case sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrNomem, sqlite3.ErrReadonly, sqlite3.ErrCorrupt,
-		sqlite3.ErrNotADB, sqlite3.ErrCantOpen, sqlite3.ErrBusy, sqlite3.ErrLocked, sqlite3.ErrInterrupt,
-		sqlite3.ErrProtocol, sqlite3.ErrPerm:
+	switch sqliteFailure(err).Code {
+	case sqlite3.ErrFull, sqlite3.ErrNomem, sqlite3.ErrBusy, sqlite3.ErrLocked, sqlite3.ErrInterrupt, sqlite3.ErrPerm:
 		return true
 	default:
-		return false
+		return mayNeedReopening(err) || isConnectionFault(err)
 	}
 }
 
@@ -115,11 +104,7 @@ func unavailable(operation string, err error) error {
 // mayNeedReopening reports whether an open connection may keep failing with err after its cause is gone, so that the
 // file has to be reopened. A full disk and a lock do not need it.
 func mayNeedReopening(err error) bool {
-	var failure sqlite3.Error
-	if !errors.As(err, &failure) {
-		return false
-	}
-	switch failure.Code {
+	switch sqliteFailure(err).Code {
 	case sqlite3.ErrIoErr, sqlite3.ErrReadonly, sqlite3.ErrCorrupt, sqlite3.ErrNotADB, sqlite3.ErrCantOpen, sqlite3.ErrProtocol:
 		return true
 	default:

@@ -7,9 +7,10 @@ import (
 	"io/fs"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
+
+	"basegate/internal/wait"
 )
 
 // flusher flushes the commits of a DB with Settings.Flush.
@@ -25,17 +26,10 @@ func (db *DB) flushPeriodically(ctx context.Context) {
 	if db.settings.Flush == 0 {
 		return
 	}
-	due := time.NewTicker(db.settings.Flush)
-	defer due.Stop()
-	for {
-		select {
-		case <-due.C:
-			db.Flush(ctx) // logs its failure
-		case <-ctx.Done():
-			db.Flush(context.WithoutCancel(ctx)) // logs its failure
-			return
-		}
+	for wait.For(ctx, db.settings.Flush) {
+		db.Flush(ctx) // logs its failure
 	}
+	db.Flush(context.WithoutCancel(ctx)) // logs its failure
 }
 
 // Flush makes every commit that precedes the call survive a power failure. Without Settings.Flush each does already.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"basegate/internal/wait"
 )
 
 // handles are the open connections to one file. They are replaced together if another file takes its place.
@@ -35,7 +37,7 @@ func openHandles(ctx context.Context, path string, s Settings, log *zap.Logger) 
 	}
 	rewritten := &sync.Map{}
 	read := &connector{dsn: readerDSN(path, s), rewritten: rewritten}
-	write := &connector{dsn: writerDSN(path, s), setup: writerSetup, uninterruptible: true, rewritten: rewritten}
+	write := &connector{dsn: writerDSN(path, s), setup: writerSetup, rewritten: rewritten}
 	if s.ReadOnly {
 		write = read
 	}
@@ -100,20 +102,11 @@ const journalRetryInterval = 10 * time.Millisecond
 // journalMode opens the first connection and returns its journal mode. Switching a new file to a write-ahead log takes
 // a lock that SQLite does not wait for, whatever the busy timeout is: without the retries all but one of several
 // processes that start together would fail.
-func (h *handles) journalMode(ctx context.Context, wait time.Duration) (mode string, err error) {
-	retry, end := time.NewTicker(journalRetryInterval), time.NewTimer(wait)
-	defer retry.Stop()
-	defer end.Stop()
-	for {
-		if err = h.writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); !IsBusy(err) {
+func (h *handles) journalMode(ctx context.Context, most time.Duration) (mode string, err error) {
+	for end := time.Now().Add(most); ; {
+		err = h.writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode)
+		if !IsBusy(err) || time.Now().After(end) || !wait.For(ctx, journalRetryInterval) {
 			return mode, err
-		}
-		select {
-		case <-retry.C:
-		case <-end.C:
-			return "", err
-		case <-ctx.Done():
-			return "", err
 		}
 	}
 }

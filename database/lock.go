@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"basegate/internal/wait"
 )
 
 // Holder describes the process that holds the lock of a database.
@@ -94,11 +96,7 @@ func Acquire(ctx context.Context, path, purpose string) (*Lock, error) {
 
 // tryLock locks the file. If another process still holds the lock after lockWait, the error is a *LockedError.
 func tryLock(ctx context.Context, file *os.File) error {
-	ctx, cancel := context.WithTimeout(ctx, lockWait)
-	defer cancel()
-	retry := time.NewTicker(lockPause)
-	defer retry.Stop()
-	for {
+	for end := time.Now().Add(lockWait); ; {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return nil
@@ -106,9 +104,7 @@ func tryLock(ctx context.Context, file *os.File) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return fmt.Errorf("lock %s: %w", file.Name(), err)
 		}
-		select {
-		case <-retry.C:
-		case <-ctx.Done():
+		if time.Now().After(end) || !wait.For(ctx, lockPause) {
 			return &LockedError{Holder: readHolder(file)}
 		}
 	}

@@ -42,7 +42,7 @@ func migrate(ctx context.Context, writer *sql.DB, log *zap.Logger) error {
 		case err != nil:
 			return err
 		case s.Newer():
-			return newerError(s)
+			return s.Check()
 		case s.Pending() == 0:
 			return nil
 		case s.Version > 0 && try == 1:
@@ -63,7 +63,7 @@ func migrate(ctx context.Context, writer *sql.DB, log *zap.Logger) error {
 func (db *DB) Schema(ctx context.Context) (Schema, error) {
 	s, err := readSchema(ctx, db.Read())
 	if err == nil && s.Newer() {
-		err = newerError(s)
+		err = s.Check()
 	}
 	return s, err
 }
@@ -86,6 +86,9 @@ func readSchema(ctx context.Context, db *sql.DB) (s Schema, err error) {
 	if err := db.QueryRowContext(ctx, postgres.SelectVersion).Scan(&s.Version); err != nil {
 		return s, fmt.Errorf("read schema version: %w", err)
 	}
+	if s.Newer() {
+		s.Oldest = s.Version // SQLite's is not upgraded under gateways that serve, so migrations need not spare older ones
+	}
 	return s, nil
 }
 
@@ -101,9 +104,4 @@ func CheckAccess(path string) error {
 		}
 	}
 	return nil
-}
-
-func newerError(s Schema) error {
-	return fmt.Errorf("%w: its schema version is %d, this program knows up to %d; to go back to this program, restore a "+
-		"backup made before the upgrade", ErrNewer, s.Version, s.Known)
 }

@@ -19,11 +19,11 @@ type outage struct {
 
 var errFileMissing = errors.New("the file is gone; put it back, or restart to begin with an empty database")
 
-// ensureCurrentFile checks before a commit that the open file is still the one at db.path, and reopens the path if not:
+// ensureCurrent checks before a commit that the open file is still the one at db.path, and reopens the path if not:
 // writes to a file that was deleted or replaced would be lost. It does not create a missing file, because an empty
 // database holds no keys and the operator may be about to restore the right one. The stat costs a hundredth of a
 // commit.
-func (db *DB) ensureCurrentFile(ctx context.Context) error {
+func (db sqlite) ensureCurrent(ctx context.Context) error {
 	h := db.current.Load()
 	file, err := os.Stat(db.path)
 	if err != nil {
@@ -40,9 +40,9 @@ func (db *DB) ensureCurrentFile(ctx context.Context) error {
 	return db.reopen(ctx)
 }
 
-// verifyCurrentFile checks after a commit that it went to the file at db.path. If the file was deleted while the commit
+// verifyCurrent checks after a commit that it went to the file at db.path. If the file was deleted while the commit
 // waited for the lock, the commit is lost.
-func (db *DB) verifyCurrentFile() error {
+func (db sqlite) verifyCurrent() error {
 	file, err := os.Stat(db.path)
 	if err != nil || !os.SameFile(file, db.current.Load().file) {
 		return unavailable("find file after commit", errors.Join(errFileMissing, err))
@@ -51,7 +51,7 @@ func (db *DB) verifyCurrentFile() error {
 }
 
 // reopen replaces the open connections by new ones to the file at db.path.
-func (db *DB) reopen(ctx context.Context) error {
+func (db sqlite) reopen(ctx context.Context) error {
 	next, err := openHandles(ctx, db.path, db.settings, db.log)
 	if err != nil {
 		return unavailable("reopen", err)
@@ -81,8 +81,7 @@ const roomAfterFull = 256 << 10
 
 // isStillFull reports whether an outage that began with err lasts, although a write has succeeded.
 func (db *DB) isStillFull(err error) bool {
-	var failure sqlite3.Error
-	if !errors.As(err, &failure) || failure.Code != sqlite3.ErrFull {
+	if sqliteFailure(err).Code != sqlite3.ErrFull {
 		return false
 	}
 	disk, err := ReadDisk(filepath.Dir(db.path))

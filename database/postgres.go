@@ -49,7 +49,7 @@ func (db *DB) openPostgres(ctx context.Context) error {
 	}
 	if err != nil {
 		server.Close()
-		return fmt.Errorf("open database: %w", errors.Join(schemaError(err), h.close()))
+		return fmt.Errorf("open database: %w", errors.Join(err, h.close()))
 	}
 	db.current.Store(h)
 	return nil
@@ -90,17 +90,6 @@ func forReports(timeout time.Duration) map[string]string {
 	return parameters
 }
 
-// schemaError returns ErrNewer or ErrOlder for the errors of package postgres.
-func schemaError(err error) error {
-	if newer, ok := errors.AsType[*postgres.NewerError](err); ok {
-		return fmt.Errorf("%w: %w; to go back to this program, restore a backup made before the upgrade", ErrNewer, newer)
-	}
-	if older, ok := errors.AsType[*postgres.OlderError](err); ok {
-		return fmt.Errorf("%w (%w)", ErrOlder, older)
-	}
-	return err
-}
-
 // Postgres returns the connections to a PostgreSQL database that belong to no pool of the DB; nil on SQLite. They are closed
 // with the DB.
 func (db *DB) Postgres() *postgres.DB {
@@ -135,11 +124,9 @@ func (postgresEngine) probe() string {
 	return "UPDATE keys_revision SET revision = revision WHERE false"
 }
 
-func (postgresEngine) transaction(conn *sql.Conn) Tx { return uninterrupted{conn} }
-
 // applyStatements applies each in a savepoint: PostgreSQL refuses every statement after one that failed.
 func (e postgresEngine) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) error {
-	tx := e.transaction(conn)
+	tx := uninterrupted{conn}
 	for _, p := range batch {
 		run := func() bool { return apply(e.DB, p, p.statement, Execer(tx)) }
 		if err := applyInSavepoint(ctx, tx, p, run); err != nil {
@@ -158,22 +145,3 @@ func (postgresEngine) rollback(ctx context.Context, conn *sql.Conn) {
 
 // start starts nothing, and returns what closes the connections that are not in a pool of the DB.
 func (e postgresEngine) start(context.Context) (stop func()) { return e.server.Close }
-
-// uninterrupted runs statements to their end even if their context ends: to cancel one would end the connection, and with
-// it the writes of other callers.
-type uninterrupted struct{ conn *sql.Conn }
-
-// ExecContext implements Execer.
-func (u uninterrupted) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return u.conn.ExecContext(context.WithoutCancel(ctx), query, args...)
-}
-
-// QueryContext implements Tx.
-func (u uninterrupted) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return u.conn.QueryContext(context.WithoutCancel(ctx), query, args...)
-}
-
-// QueryRowContext implements Tx.
-func (u uninterrupted) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return u.conn.QueryRowContext(context.WithoutCancel(ctx), query, args...)
-}

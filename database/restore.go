@@ -70,7 +70,7 @@ func restore(ctx context.Context, path string, fill func(part string) error) (r 
 		return r, err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	dir, remove, err := makeTemporary(filepath.Dir(path), restorePrefix)
+	dir, remove, err := makeTemporary(filepath.Dir(path))
 	if err != nil {
 		return r, err
 	}
@@ -83,8 +83,8 @@ func restore(ctx context.Context, path string, fill func(part string) error) (r 
 		return r, fmt.Errorf("check backup: %w", err)
 	}
 	r.Newest = postgres.KnownVersion(migrations)
-	if s := (Schema{Version: r.SchemaVersion, Known: r.Newest}); s.Newer() {
-		return r, newerError(s)
+	if s := (Schema{Version: r.SchemaVersion, Known: r.Newest, Oldest: r.SchemaVersion}); s.Newer() {
+		return r, s.Check()
 	}
 	if err := errors.Join(chownLike(part, path), fsync(part)); err != nil {
 		return r, fmt.Errorf("write copy to disk: %w", err)

@@ -4,14 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"sync"
 )
 
 // sqlite is the engine of a DB with Settings.Path.
 type sqlite struct{ *DB }
-
-func (e sqlite) ensureCurrent(ctx context.Context) error { return e.ensureCurrentFile(ctx) }
-
-func (e sqlite) verifyCurrent() error { return e.verifyCurrentFile() }
 
 func (sqlite) begin() string { return "BEGIN IMMEDIATE" }
 
@@ -19,9 +16,6 @@ func (sqlite) begin() string { return "BEGIN IMMEDIATE" }
 func (sqlite) snapshot() sql.IsolationLevel { return sql.LevelDefault }
 
 func (sqlite) probe() string { return "PRAGMA user_version = 0" }
-
-// transaction returns the connection, whose statements the driver does not interrupt; see connection.
-func (sqlite) transaction(conn *sql.Conn) Tx { return conn }
 
 // applyStatements calls the driver directly: database/sql takes as long for a statement as SQLite takes to update one
 // index. SQLite rolls back a failed statement by itself.
@@ -73,19 +67,16 @@ func (sqlite) rollback(ctx context.Context, conn *sql.Conn) {
 }
 
 // start limits the write-ahead log, and flushes it if Settings.Flush says so.
-func (e sqlite) start(ctx context.Context) (stop func()) {
+func (e sqlite) start(ctx context.Context) func() {
 	if e.settings.ReadOnly {
 		return func() {}
 	}
-	limiting, stopLimiting := context.WithCancel(ctx)
-	flushing, stopFlushing := context.WithCancel(ctx)
-	limited, flushed := make(chan struct{}), make(chan struct{})
-	go func() { defer close(limited); e.limitWAL(limiting) }()
-	go func() { defer close(flushed); e.flushPeriodically(flushing) }()
+	ctx, stop := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	group.Go(func() { e.limitWAL(ctx) })
+	group.Go(func() { e.flushPeriodically(ctx) })
 	return func() {
-		stopLimiting()
-		<-limited
-		stopFlushing()
-		<-flushed
+		stop()
+		group.Wait()
 	}
 }

@@ -11,21 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Temporary folders of copies of a database. Each is locked by the process that uses it.
 const (
-	backupPrefix  = ".backup-"
-	restorePrefix = ".restore-"
-	partName      = "part.db" // the copy
+	copyPrefix = ".basegate-copy-" // of temporary folders, each of which is locked by the process that uses it
+	partName   = "part.db"         // the copy of a database in it
 )
 
 // makeTemporary removes the temporary folders that killed processes have left in a folder, and makes one that only its owner
 // may read. remove deletes it.
-func makeTemporary(folder, prefix string) (dir string, remove func() error, err error) {
+func makeTemporary(folder string) (dir string, remove func() error, err error) {
 	if err := SweepCopies(folder); err != nil {
 		return "", nil, err
 	}
 	for {
-		if dir, err = os.MkdirTemp(folder, prefix); err != nil {
+		if dir, err = os.MkdirTemp(folder, copyPrefix); err != nil {
 			return "", nil, fmt.Errorf("make folder: %w", err)
 		}
 		lock, err := lockFolder(dir)
@@ -66,10 +64,10 @@ func SweepCopies(folder string) error {
 		return fmt.Errorf("look for copies that were left: %w", err)
 	}
 	for _, e := range entries {
-		dir := filepath.Join(folder, e.Name())
-		if !e.IsDir() || !isTemporary(e.Name()) || !holdsCopy(dir) {
+		if !strings.HasPrefix(e.Name(), copyPrefix) {
 			continue
 		}
+		dir := filepath.Join(folder, e.Name())
 		lock, err := lockFolder(dir)
 		if err != nil {
 			continue // it is in use, is gone, or belongs to another user
@@ -79,25 +77,4 @@ func SweepCopies(folder string) error {
 		}
 	}
 	return nil
-}
-
-// isTemporary reports whether a name is one that makeTemporary gives.
-func isTemporary(name string) bool {
-	for _, prefix := range []string{backupPrefix, restorePrefix} {
-		if digits, found := strings.CutPrefix(name, prefix); found {
-			return digits != "" && strings.Trim(digits, "0123456789") == ""
-		}
-	}
-	return false
-}
-
-// holdsCopy reports whether a folder holds nothing but a copy and SQLite's files beside it.
-func holdsCopy(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), partName) {
-			return false
-		}
-	}
-	return err == nil
 }

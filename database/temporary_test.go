@@ -57,14 +57,12 @@ func TestCopiesThatKilledProcessesLeftAreSwept(t *testing.T) {
 	path := filepath.Join(folder, "base.db")
 	openNotes(t, database.Settings{Path: path})
 	before := names(t, folder)
-	for _, name := range []string{".backup-123", ".restore-456"} {
-		leave(t, filepath.Join(folder, name), "part.db", "part.db-journal")
+	leave(t, filepath.Join(folder, ".basegate-copy-123"), "part.db", "part.db-journal")
+	leave(t, filepath.Join(folder, ".basegate-copy-789"))
+	others := []string{".backup-1", "basegate-copy-2"}
+	for _, name := range others {
+		leave(t, filepath.Join(folder, name), "part.db")
 	}
-	leave(t, filepath.Join(folder, ".backup-789"))
-	others := []string{".backup-1", ".backup-mine", "backup-2"}
-	leave(t, filepath.Join(folder, others[0]), "part.db", "letters")
-	leave(t, filepath.Join(folder, others[1]), "part.db")
-	leave(t, filepath.Join(folder, others[2]), "part.db")
 	var copied bytes.Buffer
 	_, err := database.BackupTo(t.Context(), path, folder, writerFunc(func(p []byte) (int, error) {
 		return copied.Write(p)

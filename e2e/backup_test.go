@@ -76,7 +76,7 @@ func TestBackupToAPipeLeavesNoCopy(t *testing.T) {
 	env := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL())
 	copies := func() []string {
 		t.Helper()
-		found, err := filepath.Glob(filepath.Join(filepath.Dir(env.database), ".backup-*"))
+		found, err := filepath.Glob(filepath.Join(filepath.Dir(env.database), ".basegate-copy-*"))
 		must(t, err)
 		return found
 	}
@@ -94,7 +94,7 @@ func TestBackupToAPipeLeavesNoCopy(t *testing.T) {
 		t.Errorf("the backup has left %v", left)
 	}
 
-	killed := filepath.Join(filepath.Dir(env.database), ".backup-1234567")
+	killed := filepath.Join(filepath.Dir(env.database), ".basegate-copy-1234567")
 	must(t, os.Mkdir(killed, 0o700))
 	writeFile(t, filepath.Join(killed, "part.db"), "a copy")
 	env.serve()

@@ -23,7 +23,7 @@ func TestEarlierVersionRefusesALaterDatabase(t *testing.T) {
 	must(t, db.Close())
 	for _, command := range [][]string{{"serve"}, {"key", "list"}, {"check"}} {
 		stdout, stderr, code := runCommand(t, append(command, "--config", env.config)...)
-		if code != 1 || !strings.Contains(stdout+stderr, "made by a newer version of basegate") || !strings.Contains(stdout+stderr, "version is 9999") ||
+		if code != 1 || !strings.Contains(stdout+stderr, "made by a newer version of basegate") || !strings.Contains(stdout+stderr, "the schema has version 9999") ||
 			!strings.Contains(stdout+stderr, "restore a backup made before the upgrade") {
 			t.Errorf("%v: exit code %d, %s%s; want 1, the versions and what to do", command, code, stdout, stderr)
 		}

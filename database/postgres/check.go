@@ -85,14 +85,14 @@ func (db *DB) Durability(ctx context.Context) ([]string, error) {
 // can migrate.
 func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, files fs.FS, migrate, migrates bool) error {
 	s, err := schemaOf(ctx, conn, files)
-	c.Current = err == nil && s.check() == nil
+	c.Current = err == nil && s.Check() == nil
 	switch {
 	case errors.Is(err, errForeignSchema) || errors.Is(err, ErrPreRelease):
 		c.add(true, "%v", err)
 	case err != nil:
 		return err
-	case s.Newer() && s.check() != nil:
-		c.add(true, "%v: use that version of basegate or a later one", s.check())
+	case errors.Is(s.Check(), ErrNewer):
+		c.add(true, "%v", s.Check())
 	case s.Newer():
 		c.add(false, "the schema has version %d, this program knows up to %d: it may serve beside newer gateways during an upgrade",
 			s.Version, s.Known)

@@ -70,7 +70,7 @@ func TestCheckNamesWhatIsWrongWithTheSchema(t *testing.T) {
 		wantFinding(t, check(t, server.URL(name), migrate), false, "the schema has version 9000, this program knows up to")
 	}
 	server.Exec(t, name, `UPDATE basegate.schema_compatibility SET oldest = 8999`)
-	wantFinding(t, check(t, server.URL(name), true), true, "use that version of basegate or a later one")
+	wantFinding(t, check(t, server.URL(name), true), true, "use that version or a later one")
 	wantFinding(t, check(t, server.URL(name), false), true, "the schema has version 9000, which needs a program that knows version 8999")
 
 	_, preRelease := newDatabase(t)

@@ -38,15 +38,20 @@ const (
 	SelectVersion   = `SELECT coalesce(max(version_id), 0) FROM ` + VersionTable + ` WHERE is_applied`
 )
 
-// ErrPreRelease is returned for a schema from before the first release: no migration begins at it.
-var ErrPreRelease = errors.New("the database was made by a version before 1.0.0, and cannot be migrated: start with a new database; " +
-	"the version that has made it still reads and exports what the old one holds")
+// Errors about the version of a schema.
+var (
+	ErrNewer = errors.New("the database was made by a newer version of basegate; use that version or a later one")
+	ErrOlder = errors.New("the database has not been migrated to this version of basegate: " +
+		"run basegate database migrate with a role that owns the schema")
+	ErrPreRelease = errors.New("the database was made by a version before 1.0.0, and cannot be migrated: start with a new database; " +
+		"the version that has made it still reads and exports what the old one holds")
+)
 
 // Schema is the version of a database's schema, and says which programs may work on it.
 type Schema struct {
 	Version int64 // its last migration; 0 if there is no schema
 	Known   int64 // the last migration that this program knows
-	Oldest  int64 // the last migration that a program must know to work on the schema; only set if Newer, on PostgreSQL
+	Oldest  int64 // the last migration that a program must know to work on the schema; only set if Newer
 }
 
 // Pending is the number of migrations that this program knows and the schema lacks.
@@ -55,46 +60,27 @@ func (s Schema) Pending() int64 { return max(0, s.Known-s.Version) }
 // Newer reports whether the schema has migrations that this program does not know.
 func (s Schema) Newer() bool { return s.Version > s.Known }
 
-// check returns an OlderError or a NewerError unless this program may work on the schema.
-func (s Schema) check() error {
+// Check returns ErrOlder or ErrNewer unless a program may work on the schema: it has all migrations that the program knows,
+// and later ones only if they leave what the program uses.
+func (s Schema) Check() error {
 	switch {
 	case s.Version < s.Known:
-		return &OlderError{s.Version, s.Known}
+		return fmt.Errorf("%w (the schema has version %d, this program needs %d)", ErrOlder, s.Version, s.Known)
 	case s.Newer() && s.Known < s.Oldest:
-		return &NewerError{s}
+		return fmt.Errorf("%w: the schema has version %d, which needs a program that knows version %d; this program knows up to %d; "+
+			"to go back to this program, restore a backup made before the upgrade", ErrNewer, s.Version, s.Oldest, s.Known)
 	}
 	return nil
 }
 
-// NewerError is returned by Migrate and CheckSchema if the schema has migrations that this program does not know, and lacks
-// what this program uses.
-type NewerError struct{ Schema Schema }
-
-// Error tells the versions.
-func (e *NewerError) Error() string {
-	return fmt.Sprintf("the schema has version %d, which needs a program that knows version %d; this program knows up to %d",
-		e.Schema.Version, e.Schema.Oldest, e.Schema.Known)
-}
-
-// OlderError is returned by CheckSchema if the database lacks migrations that this program needs.
-type OlderError struct {
-	Schema, Known int64 // versions; Schema is 0 if there is no schema
-}
-
-// Error tells the versions.
-func (e *OlderError) Error() string {
-	return fmt.Sprintf("the schema has version %d, this program needs %d", e.Schema, e.Known)
-}
-
-// CheckSchema returns an OlderError or a NewerError unless this program may work on the schema: it has all migrations that
-// this program knows, and later ones only if they leave what this program uses. It changes nothing, so a role that may not
+// CheckSchema reads the schema's version, and returns the error of its Check. It changes nothing, so a role that may not
 // migrate can call it.
 func (db *DB) CheckSchema(ctx context.Context) (Schema, error) {
 	s, err := db.readSchema(ctx, migrations)
 	if err != nil {
 		return s, err
 	}
-	return s, s.check()
+	return s, s.Check()
 }
 
 // KnownVersion returns the version of the last of a program's migrations, whose numbers begin at 1 and have no gaps.
@@ -140,7 +126,7 @@ func schemaOf(ctx context.Context, conn *pgx.Conn, files fs.FS) (s Schema, err e
 
 // Migrate applies the migrations that the database lacks. Of several processes that call it at the same time, one migrates
 // and the others wait. If it lacks any, the role must own the schema, or be allowed to create it. A newer schema is left as
-// it is: the error is a NewerError unless this program may work on it.
+// it is: the error is ErrNewer unless this program may work on it.
 func (db *DB) Migrate(ctx context.Context) (Schema, error) { return db.migrate(ctx, migrations) }
 
 func (db *DB) migrate(ctx context.Context, files fs.FS) (Schema, error) {
@@ -156,7 +142,7 @@ func (db *DB) migrate(ctx context.Context, files fs.FS) (Schema, error) {
 			return s, err
 		}
 	}
-	return s, s.check()
+	return s, s.Check()
 }
 
 // applyRetrying applies the migrations that the database lacks, and tries again if another transaction holds a lock.

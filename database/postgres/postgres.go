@@ -14,11 +14,13 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -36,18 +38,12 @@ type Settings struct {
 	StatementTimeout time.Duration // of one statement; default 2 s
 	LockTimeout      time.Duration // of one wait for a lock; default 1 s
 	IdleInTx         time.Duration // of a transaction without a statement; default 5 s
-	Unacknowledged   time.Duration // of data that the client does not acknowledge; default 5 s
 
 	Moved func() // called the first time that a new connection ends those to another server; may be nil
 }
 
-// The defaults of Settings.
-const (
-	DefaultStatementTimeout = 2 * time.Second
-	DefaultLockTimeout      = time.Second
-	DefaultIdleInTx         = 5 * time.Second
-	DefaultUnacknowledged   = 5 * time.Second
-)
+// DefaultIdleInTx is the IdleInTx used if Settings.IdleInTx is 0.
+const DefaultIdleInTx = 5 * time.Second
 
 // minServerVersion is the oldest supported major version of PostgreSQL.
 const minServerVersion = 15
@@ -119,29 +115,17 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 
 // apply sets the limits of a connection. The URL may set others.
 func (s Settings) apply(c *pgx.ConnConfig) {
-	for name, limit := range map[string]struct{ set, otherwise time.Duration }{
-		"statement_timeout":                   {s.StatementTimeout, DefaultStatementTimeout},
-		"lock_timeout":                        {s.LockTimeout, DefaultLockTimeout},
-		"idle_in_transaction_session_timeout": {s.IdleInTx, DefaultIdleInTx},
-		"tcp_user_timeout":                    {s.Unacknowledged, DefaultUnacknowledged},
-	} {
-		value := limit.set
-		if value == 0 {
-			value = limit.otherwise
-		}
-		if _, given := c.RuntimeParams[name]; !given {
-			c.RuntimeParams[name] = milliseconds(value)
-		}
-	}
-	for name, value := range map[string]string{
-		"application_name": "basegate",
+	parameters := map[string]string{
+		"application_name":                    "basegate",
+		"statement_timeout":                   milliseconds(cmp.Or(s.StatementTimeout, 2*time.Second)),
+		"lock_timeout":                        milliseconds(cmp.Or(s.LockTimeout, time.Second)),
+		"idle_in_transaction_session_timeout": milliseconds(cmp.Or(s.IdleInTx, DefaultIdleInTx)),
+		"tcp_user_timeout":                    "5000", // of data that the client does not acknowledge
 		// A connection that is lost while the server waits for the end of a query holds locks until it is found dead.
 		"tcp_keepalives_idle": "2", "tcp_keepalives_interval": "1", "tcp_keepalives_count": "3",
-	} {
-		if _, given := c.RuntimeParams[name]; !given {
-			c.RuntimeParams[name] = value
-		}
 	}
+	maps.Copy(parameters, c.RuntimeParams)
+	c.RuntimeParams = parameters
 	c.RuntimeParams["search_path"] = schema
 	c.RuntimeParams["timezone"] = "UTC"
 	if c.ConnectTimeout == 0 {
