@@ -155,9 +155,11 @@ func (db *DB) applyRetrying(ctx context.Context, files fs.FS) error {
 		if try == migrationLockTries {
 			return fmt.Errorf("after %d tries, other transactions still hold a lock that a migration needs: %w", try, err)
 		}
+		pause := time.NewTimer(migrationLockPause)
 		select {
-		case <-time.After(migrationLockPause):
+		case <-pause.C:
 		case <-ctx.Done():
+			pause.Stop()
 			return errors.Join(context.Cause(ctx), err)
 		}
 	}
