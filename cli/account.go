@@ -23,7 +23,7 @@ func newAccount() *cobra.Command {
 }
 
 func newAccountCreate() *cobra.Command {
-	var account identity.NewAccount
+	var account identity.Account
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "create EMAIL",
@@ -50,7 +50,7 @@ func newAccountCreate() *cobra.Command {
 }
 
 func newAccountSet() *cobra.Command {
-	var fields identity.AccountFields
+	var fields identity.Account
 	var budgets budgetFlags
 	cmd := &cobra.Command{
 		Use:   "set EMAIL",
@@ -59,7 +59,7 @@ func newAccountSet() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: run(func(cmd *cobra.Command, args []string) error {
 			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
-				account, err := store.Accounts.Set(ctx, args[0], func(f *identity.AccountFields) {
+				account, err := store.Accounts.Set(ctx, args[0], func(f *identity.Account) {
 					if cmd.Flags().Changed("name") {
 						f.Name = fields.Name
 					}

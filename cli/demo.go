@@ -202,7 +202,7 @@ func createDemoAccount(ctx context.Context, configured config.Database) (c demoC
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	store := identity.New(db, zap.NewNop(), identity.Settings{})
-	_, err = store.Accounts.Create(ctx, identity.NewAccount{Email: demoEmail, Name: "Demo", Admin: true})
+	_, err = store.Accounts.Create(ctx, identity.Account{Email: demoEmail, Name: "Demo", Admin: true})
 	if err != nil && !errors.Is(err, identity.ErrEmailTaken) {
 		return c, fmt.Errorf("create account: %w", err)
 	}
@@ -210,7 +210,7 @@ func createDemoAccount(ctx context.Context, configured config.Database) (c demoC
 	if err := store.Sessions.SetPassword(ctx, demoEmail, c.Password); err != nil {
 		return c, fmt.Errorf("set password: %w", err)
 	}
-	if _, c.Secret, err = store.Keys.Create(ctx, identity.NewKey{Email: demoEmail, Name: "demo"}); err != nil {
+	if _, c.Secret, err = store.Keys.Create(ctx, identity.Key{Email: demoEmail, Name: "demo"}); err != nil {
 		return c, fmt.Errorf("create key: %w", err)
 	}
 	return c, nil

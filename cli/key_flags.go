@@ -107,8 +107,8 @@ func (k *keyFlags) resolve(cfg *config.Config) (err error) {
 }
 
 // newKey returns the key that the flags describe. Without a flag, it expires as configured.
-func (k *keyFlags) newKey(cfg *config.Config, email string) identity.NewKey {
-	key := identity.NewKey{
+func (k *keyFlags) newKey(cfg *config.Config, email string) identity.Key {
+	key := identity.Key{
 		Email: email, Name: k.name, Concurrency: k.concurrency, ExpiresAt: k.expires.at, Models: k.modelList,
 	}
 	if lifetime := cfg.Limits.KeyLifetime; lifetime > 0 && !k.flags.Changed("expires") {
@@ -120,7 +120,7 @@ func (k *keyFlags) newKey(cfg *config.Config, email string) identity.NewKey {
 
 // apply changes the fields whose flags are given. They become limits of the operator, also those to which the user has
 // set the same value.
-func (k *keyFlags) apply(f *identity.KeyFields) {
+func (k *keyFlags) apply(f *identity.Key) {
 	if k.flags.Changed("name") {
 		f.Name = k.name
 	}

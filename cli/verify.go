@@ -178,11 +178,11 @@ func runWithKey(cmd *cobra.Command, s parity.Settings) (report *parity.Report, e
 
 // createVerifyKey creates a key that can use the budget at most, and its account unless it exists.
 func createVerifyKey(ctx context.Context, store *identity.Store, s parity.Settings) (identity.Key, string, error) {
-	_, err := store.Accounts.Create(ctx, identity.NewAccount{Email: verifyEmail, Name: "basegate verify"})
+	_, err := store.Accounts.Create(ctx, identity.Account{Email: verifyEmail, Name: "basegate verify"})
 	if err != nil && !errors.Is(err, identity.ErrEmailTaken) {
 		return identity.Key{}, "", fmt.Errorf("create account: %w", err)
 	}
-	return store.Keys.Create(ctx, identity.NewKey{
+	return store.Keys.Create(ctx, identity.Key{
 		Email: verifyEmail, Name: "verify " + s.Model, Caps: quota.Caps{MonthTotal: quota.Limit(s.Budget)},
 	})
 }

@@ -223,7 +223,7 @@ func (c *Console) setAccount(r *request) error {
 		concurrency, err = parseConcurrency(page.MaxConcurrency)
 	}
 	if err == nil {
-		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.AccountFields) {
+		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.Account) {
 			f.Name, f.Caps, f.Admin, f.Concurrency = page.Name, caps, page.Admin, concurrency
 		})
 		err = asInvalid(err)

@@ -37,7 +37,7 @@ func TestCreatedKeyShowsItsSecretOnce(t *testing.T) {
 func TestInvalidKeyIsRefusedWithAReason(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
-	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) {
+	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.Account) {
 		f.Caps.MonthTotal = quota.Limit(1000)
 	})
 	must(t, err)
@@ -104,12 +104,12 @@ func TestDashboardShowsUsageAndWarnsOfUsedUpBudgets(t *testing.T) {
 	page := b.get("/dashboard").body
 	has(t, page, "1,234")
 	lacks(t, page, "used up")
-	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.KeyFields) { f.Caps.MonthTotal = quota.Limit(2468) })
+	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps.MonthTotal = quota.Limit(2468) })
 	must(t, err)
 	has(t, b.get("/dashboard").body, "1,234", "of 2,468", `width="50%"`)
-	_, err = s.keys.Set(t.Context(), k.ID, func(f *identity.KeyFields) { f.Caps.MonthInput = quota.Limit(1000) })
+	_, err = s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps.MonthInput = quota.Limit(1000) })
 	must(t, err)
-	_, err = s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) {
+	_, err = s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.Account) {
 		f.Caps.DayTotal = quota.Limit(1234)
 	})
 	must(t, err)

@@ -140,7 +140,7 @@ func (s *site) reload(models ...config.Model) { s.fleet.Reload(models, fleetSett
 // account creates an account with the password.
 func (s *site) account(email string, admin bool) identity.Account {
 	s.t.Helper()
-	a, err := s.accounts.Create(s.t.Context(), identity.NewAccount{Email: email, Admin: admin})
+	a, err := s.accounts.Create(s.t.Context(), identity.Account{Email: email, Admin: admin})
 	must(s.t, err)
 	must(s.t, s.sessions.SetPassword(s.t.Context(), email, password))
 	return a
@@ -354,7 +354,7 @@ func (s *site) addRequest(k identity.Key, q budget.Request, prompt, completion i
 // key creates a key of an account.
 func (s *site) key(email, name string) (k identity.Key, secret string) {
 	s.t.Helper()
-	k, secret, err := s.keys.Create(s.t.Context(), identity.NewKey{Email: email, Name: name})
+	k, secret, err := s.keys.Create(s.t.Context(), identity.Key{Email: email, Name: name})
 	must(s.t, err)
 	return k, secret
 }

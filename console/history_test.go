@@ -215,7 +215,7 @@ func TestDashboardBeginsWithWhatIsLeft(t *testing.T) {
 	a := s.account("ada@example.org", false)
 	b := s.signIn("ada@example.org")
 	has(t, b.get("/dashboard").body, "Unlimited", "First steps", "Create a key", "$BASEGATE_KEY", "OpenAI(base_url=")
-	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) {
+	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.Account) {
 		f.Caps.MonthTotal, f.Caps.DayTotal = quota.Limit(100_000), quota.Limit(2000)
 	})
 	must(t, err)

@@ -63,7 +63,7 @@ func TestPagesShowAndKeepTheExpiryAndModelsOfTheOperator(t *testing.T) {
 	s.account("ada@example.org", false)
 	s.account("root@example.org", true)
 	k, _ := s.key("ada@example.org", "k")
-	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.KeyFields) { f.ExpiresAt = time.Date(2100, 1, 31, 9, 30, 0, 0, time.UTC) })
+	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.ExpiresAt = time.Date(2100, 1, 31, 9, 30, 0, 0, time.UTC) })
 	must(t, err)
 	b, root := s.signIn("ada@example.org"), s.signIn("root@example.org")
 	page := "/keys/" + k.ID

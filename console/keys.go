@@ -92,7 +92,7 @@ func (c *Console) createKey(r *request) error {
 	var key identity.Key
 	var secret string
 	if err == nil {
-		key, secret, err = c.keys.Create(r.ctx(), identity.NewKey{
+		key, secret, err = c.keys.Create(r.ctx(), identity.Key{
 			Email: r.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
 			ExpiresAt: wanted.ExpiresAt, Models: wanted.Models,
 		})
@@ -259,7 +259,7 @@ func (c *Console) setKey(r *request, page keyPage) error {
 		err = termsErr
 	}
 	if err == nil {
-		_, err = c.keys.Set(r.ctx(), page.ID, func(f *identity.KeyFields) {
+		_, err = c.keys.Set(r.ctx(), page.ID, func(f *identity.Key) {
 			f.Name, f.Caps, f.Concurrency = page.Name, caps, concurrency
 			f.ExpiresAt, f.Models = wanted.ExpiresAt, wanted.Models
 		})

@@ -13,9 +13,9 @@ func TestUserCannotUndoWhatTheOperatorHasSet(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	caps := quota.Caps{MonthTotal: quota.Limit(1000)}
-	k, _, err := s.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "k", Concurrency: 4, Caps: caps})
+	k, _, err := s.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "k", Concurrency: 4, Caps: caps})
 	must(t, err)
-	free, _, err := s.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "free"})
+	free, _, err := s.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "free"})
 	must(t, err)
 	_, err = s.keys.Pause(t.Context(), k.ID)
 	must(t, err)

@@ -60,13 +60,13 @@ func newBatchSite(t *testing.T, options mockvllm.Options, change func(*config.Co
 	newAdministrator(t, s.config, "root@example.org", batchPassword)
 	withIdentity(t, s.config, func(ctx context.Context, store *identity.Store) error {
 		for _, email := range []string{"ada@example.org", "bob@example.org"} {
-			if _, err := store.Accounts.Create(ctx, identity.NewAccount{Email: email}); err != nil {
+			if _, err := store.Accounts.Create(ctx, identity.Account{Email: email}); err != nil {
 				return err
 			}
 			if err := store.Sessions.SetPassword(ctx, email, batchPassword); err != nil {
 				return err
 			}
-			k, secret, err := store.Keys.Create(ctx, identity.NewKey{Email: email, Name: "key of " + email})
+			k, secret, err := store.Keys.Create(ctx, identity.Key{Email: email, Name: "key of " + email})
 			if err != nil {
 				return err
 			}

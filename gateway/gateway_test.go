@@ -97,10 +97,10 @@ func newKey(t *testing.T, c *config.Config) string {
 	}
 	defer db.Close()
 	store := identity.New(db, zap.NewNop(), identity.Settings{})
-	if _, err := store.Accounts.Create(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
+	if _, err := store.Accounts.Create(t.Context(), identity.Account{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	_, secret, err := store.Keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"})
+	_, secret, err := store.Keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func otherProcess(t *testing.T, c *config.Config) *identity.Store {
 	return identity.New(db, zap.NewNop(), identity.Settings{})
 }
 
-func createKey(t *testing.T, keys *identity.Keys, k identity.NewKey) (id, secret string) {
+func createKey(t *testing.T, keys *identity.Keys, k identity.Key) (id, secret string) {
 	t.Helper()
 	k.Email, k.Name = "ada@example.org", "k"
 	key, secret, err := keys.Create(t.Context(), k)
@@ -74,7 +74,7 @@ func TestKeyWorksFromTheMomentItsCreationWasConfirmedByAnotherProcess(t *testing
 		newKey(t, c)
 		g, keys := start(t, c), otherProcess(t, c).Keys
 		for range 10 {
-			_, secret := createKey(t, keys, identity.NewKey{})
+			_, secret := createKey(t, keys, identity.Key{})
 			if status, body := get(t, g, secret, "/v1/completions", completionOf("m")); status != http.StatusOK {
 				t.Fatalf("a new key: got %d %s", status, body)
 			}
@@ -109,12 +109,12 @@ func testRejectedKeysGetTheSameResponse(t *testing.T, fastPath bool) {
 	newKey(t, c)
 	g, store := start(t, c), otherProcess(t, c)
 	const email = "ada@example.org"
-	capped := func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(1_000_000) } // must not show in the headers
+	capped := func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(1_000_000) } // must not show in the headers
 	if _, err := store.Accounts.Set(t.Context(), email, capped); err != nil {
 		t.Fatal(err)
 	}
-	_, expired := createKey(t, store.Keys, identity.NewKey{ExpiresAt: time.Now().Add(-time.Hour)})
-	id, replaced := createKey(t, store.Keys, identity.NewKey{})
+	_, expired := createKey(t, store.Keys, identity.Key{ExpiresAt: time.Now().Add(-time.Hour)})
+	id, replaced := createKey(t, store.Keys, identity.Key{})
 	_, secret, err := store.Keys.Rotate(t.Context(), id, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func testRejectedKeysGetTheSameResponse(t *testing.T, fastPath bool) {
 	}
 	rejected := map[string]string{"none": "", "nonsense": "nonsense", "expired": expired, "replaced": replaced}
 	for what, change := range map[string]func(context.Context, string) (identity.Key, error){"paused": store.Keys.Pause, "revoked": store.Keys.Revoke} {
-		id, secret := createKey(t, store.Keys, identity.NewKey{})
+		id, secret := createKey(t, store.Keys, identity.Key{})
 		if !works(secret) {
 			t.Errorf("a key is rejected before it is %s", what)
 		}
@@ -167,7 +167,7 @@ func TestKeyUsesOnlyTheModelsOfItsList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, secret := createKey(t, keys, identity.NewKey{Models: list})
+	_, secret := createKey(t, keys, identity.Key{Models: list})
 	ids := func(secret string) string {
 		_, body := get(t, g, secret, "/v1/models", "")
 		return gjson.Get(body, "data.#.id").Raw
@@ -290,7 +290,7 @@ func TestKeyDescribesItself(t *testing.T) {
 	}
 	caps := quota.Caps{MonthTotal: quota.Limit(1000), DayTotal: quota.Limit(100)}
 	expiry := time.Date(2100, 1, 31, 0, 0, 0, 0, time.UTC)
-	id, secret := createKey(t, keys, identity.NewKey{Models: list, ExpiresAt: expiry, Concurrency: 3, Caps: caps})
+	id, secret := createKey(t, keys, identity.Key{Models: list, ExpiresAt: expiry, Concurrency: 3, Caps: caps})
 	if status, body := get(t, g, secret, "/v1/completions", completionOf("m")); status != http.StatusOK {
 		t.Fatalf("got %d %s", status, body)
 	}
@@ -326,7 +326,7 @@ func TestUsageIsThatOfTheKeyAlone(t *testing.T) {
 	c := newConfig(t, model("m", startBackend(t, closedChannel())))
 	other := newKey(t, c)
 	g, keys := start(t, c), otherProcess(t, c).Keys
-	_, secret := createKey(t, keys, identity.NewKey{})
+	_, secret := createKey(t, keys, identity.Key{})
 	for _, s := range []string{secret, secret, other} {
 		if status, body := get(t, g, s, "/v1/completions", completionOf("m")); status != http.StatusOK {
 			t.Fatalf("got %d %s", status, body)
@@ -442,7 +442,7 @@ func TestKeysOfAnAccountShareItsSlots(t *testing.T) {
 	c.Limits.ConcurrencyPerKey, c.Limits.ConcurrencyPerAccount = 2, 3
 	first := newKey(t, c)
 	g, keys := start(t, c), otherProcess(t, c).Keys
-	_, second := createKey(t, keys, identity.NewKey{})
+	_, second := createKey(t, keys, identity.Key{})
 	var clients sync.WaitGroup
 	for _, secret := range []string{first, first, second, second, second} {
 		clients.Go(func() {

@@ -27,7 +27,7 @@ import (
 func newAdministrator(t *testing.T, c *config.Config, email, password string) {
 	t.Helper()
 	withIdentity(t, c, func(ctx context.Context, store *identity.Store) error {
-		if _, err := store.Accounts.Create(ctx, identity.NewAccount{Email: email, Admin: true}); err != nil {
+		if _, err := store.Accounts.Create(ctx, identity.Account{Email: email, Admin: true}); err != nil {
 			return err
 		}
 		return store.Sessions.SetPassword(ctx, email, password)
@@ -124,7 +124,7 @@ func TestOverviewShowsRequestsAndAlarmsAlsoAfterARestart(t *testing.T) {
 	const email, password = "root@example.org", "correct horse battery"
 	newAdministrator(t, c, email, password)
 	withIdentity(t, c, func(ctx context.Context, store *identity.Store) error {
-		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(43) })
+		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(43) })
 		return err
 	})
 	g := start(t, c)
@@ -207,7 +207,7 @@ func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {
 	const email, password = "root@example.org", "correct horse battery"
 	newAdministrator(t, c, email, password)
 	withIdentity(t, c, func(ctx context.Context, store *identity.Store) error {
-		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(43) })
+		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(43) })
 		return err
 	})
 	g := start(t, c)

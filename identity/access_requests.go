@@ -51,7 +51,7 @@ func (a *Accounts) RequestAccess(ctx context.Context, r AccessRequest) error {
 		return err
 	}
 	account := Account{ID: newID("acc"), Email: r.Email, Name: r.Name, State: AccountPending, CreatedAt: now()}
-	err := a.keys.write(ctx, func(tx database.Tx) error {
+	err := a.keys.write(ctx, "request access", func(tx database.Tx) error {
 		if err := checkOpenRequests(ctx, tx, r.Network); err != nil { // before the next, which would reveal the account
 			return err
 		}
@@ -66,14 +66,14 @@ func (a *Accounts) RequestAccess(ctx context.Context, r AccessRequest) error {
 		}
 		return insertAccessRequest(ctx, tx, account, r)
 	})
-	if err != nil && !errors.Is(err, errAccountExists) {
-		return fmt.Errorf("request access: %w", err)
+	if errors.Is(err, errAccountExists) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // checkOpenRequests returns ErrTooManyFromNetwork or ErrTooManyAccessRequests if no more requests are accepted.
-func checkOpenRequests(ctx context.Context, q querier, network string) error {
+func checkOpenRequests(ctx context.Context, q database.Querier, network string) error {
 	open, ofNetwork, err := countAccessRequests(ctx, q, network)
 	switch {
 	case err != nil:
@@ -99,7 +99,7 @@ func (a *Accounts) AccessRequests(ctx context.Context, limit int) (oldest []Acce
 // Decline deletes a pending account. Its owner may request access again. The error may be ErrNoAccount or
 // ErrNotPending.
 func (a *Accounts) Decline(ctx context.Context, email string) error {
-	err := a.keys.write(ctx, func(tx database.Tx) error {
+	return a.keys.write(ctx, "decline account", func(tx database.Tx) error {
 		account, err := selectAccount(ctx, tx, email)
 		if err != nil {
 			return err
@@ -112,35 +112,22 @@ func (a *Accounts) Decline(ctx context.Context, email string) error {
 		}
 		return insertAuditEntry(ctx, tx, "decline account", account.Email, "")
 	})
-	if err != nil {
-		return fmt.Errorf("decline account: %w", err)
-	}
-	return nil
 }
 
 // DeclineNetwork declines all requests from a network, and returns their number.
 func (a *Accounts) DeclineNetwork(ctx context.Context, network string) (int, error) {
-	declined := 0
-	err := a.keys.write(ctx, func(tx database.Tx) error {
+	return commit(ctx, a.keys, "decline accounts", func(tx database.Tx) (int, error) {
 		ids, err := selectPendingOfNetwork(ctx, tx, network)
-		if err != nil {
-			return err
+		if err != nil || len(ids) == 0 {
+			return 0, err
 		}
 		for _, id := range ids {
 			if err := deletePendingAccount(ctx, tx, id); err != nil {
-				return err
+				return 0, err
 			}
 		}
-		declined = len(ids)
-		if declined == 0 {
-			return nil
-		}
-		return insertAuditEntry(ctx, tx, "decline accounts", network, fmt.Sprintf("%d requests for access", declined))
+		return len(ids), insertAuditEntry(ctx, tx, "decline accounts", network, fmt.Sprintf("%d requests for access", len(ids)))
 	})
-	if err != nil {
-		return 0, fmt.Errorf("decline accounts: %w", err)
-	}
-	return declined, nil
 }
 
 func checkPurpose(text string) error {

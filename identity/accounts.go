@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,44 +63,31 @@ type Account struct {
 	CreatedAt   time.Time
 }
 
-// NewAccount describes an account to create.
-type NewAccount struct {
-	Email       string
-	Name        string // may be empty
-	Admin       bool
-	State       AccountState // empty: AccountActive
-	Concurrency int          // see Account
-	Caps        quota.Caps
+// Create creates an account, whose id and time it sets; without a state it is active. The error may be ErrBadEmail,
+// ErrBadName, ErrBadConcurrency, ErrBadCap or ErrEmailTaken.
+func (a *Accounts) Create(ctx context.Context, n Account) (Account, error) {
+	return commit(ctx, a.keys, "create account", func(tx database.Tx) (Account, error) {
+		if err := n.validate(); err != nil {
+			return Account{}, err
+		}
+		account, err := createAccount(ctx, tx, n)
+		if database.IsUnique(err) {
+			err = fmt.Errorf("%w: %s", ErrEmailTaken, n.Email)
+		}
+		return account, err
+	})
 }
 
-// Create creates an account. The error may be ErrBadEmail, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrEmailTaken.
-func (a *Accounts) Create(ctx context.Context, n NewAccount) (Account, error) {
-	if n.State == "" {
-		n.State = AccountActive
+// createAccount stores an account with a valid name and valid limits.
+func createAccount(ctx context.Context, tx database.Tx, a Account) (Account, error) {
+	if err := checkEmail(a.Email); err != nil {
+		return Account{}, err
 	}
-	if err := checkEmail(n.Email); err != nil {
-		return Account{}, fmt.Errorf("create account: %w", err)
+	a.ID, a.State, a.CreatedAt = newID("acc"), cmp.Or(a.State, AccountActive), now()
+	if err := insertAccount(ctx, tx, a); err != nil {
+		return Account{}, err
 	}
-	if err := (AccountFields{n.Name, n.Admin, n.Concurrency, n.Caps}).validate(); err != nil {
-		return Account{}, fmt.Errorf("create account: %w", err)
-	}
-	account := Account{
-		ID: newID("acc"), Email: n.Email, Name: n.Name, Admin: n.Admin, State: n.State,
-		Concurrency: n.Concurrency, Caps: n.Caps, CreatedAt: now(),
-	}
-	err := a.keys.write(ctx, func(tx database.Tx) error {
-		if err := insertAccount(ctx, tx, account); err != nil {
-			return err
-		}
-		return insertAuditEntry(ctx, tx, "create account", account.Email, account.describe())
-	})
-	if database.IsUnique(err) {
-		return Account{}, fmt.Errorf("create account: %w: %s", ErrEmailTaken, n.Email)
-	}
-	if err != nil {
-		return Account{}, fmt.Errorf("create account: %w", err)
-	}
-	return account, nil
+	return a, insertAuditEntry(ctx, tx, "create account", a.Email, a.describe())
 }
 
 // List returns all accounts, ordered by their addresses.
@@ -125,93 +113,82 @@ func (a *Accounts) Enable(ctx context.Context, email string) (Account, error) {
 }
 
 func (a *Accounts) setState(ctx context.Context, email string, to AccountState) (Account, error) {
-	var account Account
-	err := a.keys.write(ctx, func(tx database.Tx) (err error) {
-		if account, err = selectAccount(ctx, tx, email); err != nil || account.State == to {
-			return err
+	return commit(ctx, a.keys, fmt.Sprintf("make account %s", to), func(tx database.Tx) (Account, error) {
+		account, err := selectAccount(ctx, tx, email)
+		if err != nil || account.State == to {
+			return account, err
 		}
-		action := "disable account"
-		if to == AccountActive {
-			action = "enable account"
-			if account.State == AccountPending {
-				action = "approve account"
-			}
-		}
-		before := account.State
-		account.State = to
-		if err := updateAccountState(ctx, tx, account.ID, to); err != nil {
-			return err
-		}
-		if err := deleteOutdated(ctx, tx, account); err != nil {
-			return err
-		}
-		return insertAuditEntry(ctx, tx, action, account.Email, fmt.Sprintf("%s → %s", before, to))
+		return account.withState(ctx, tx, to)
 	})
-	if err != nil {
-		return Account{}, fmt.Errorf("make account %s: %w", to, err)
-	}
-	return account, nil
 }
 
-// deleteOutdated deletes the request for access of an account that has left AccountPending, since nothing needs the
-// applicant's network any more, and the sessions of an account that has been disabled.
-func deleteOutdated(ctx context.Context, tx database.Tx, a Account) error {
-	if err := deleteAccessRequest(ctx, tx, a.ID); err != nil || a.State != AccountDisabled {
+// withState stores another state of an account. It deletes its request for access, since nothing needs the applicant's
+// network any more, and its sessions if it is disabled.
+func (a Account) withState(ctx context.Context, tx database.Tx, to AccountState) (Account, error) {
+	before, action := a.State, "disable account"
+	switch {
+	case to == AccountActive && before == AccountPending:
+		action = "approve account"
+	case to == AccountActive:
+		action = "enable account"
+	}
+	a.State = to
+	err := updateAccountState(ctx, tx, a.ID, to)
+	if err == nil {
+		err = deleteAccessRequest(ctx, tx, a.ID)
+	}
+	if err == nil && to == AccountDisabled {
+		err = deleteSignInsOf(ctx, tx, a.ID)
+	}
+	if err == nil {
+		err = insertAuditEntry(ctx, tx, action, a.Email, fmt.Sprintf("%s → %s", before, to))
+	}
+	return a, err
+}
+
+// validate checks the fields that Set can change.
+func (a Account) validate() error {
+	if err := checkName(a.Name); err != nil {
 		return err
 	}
-	return deleteSignInsOf(ctx, tx, a.ID)
-}
-
-// AccountFields are the fields of an account that Set can change.
-type AccountFields struct {
-	Name        string
-	Admin       bool
-	Concurrency int // see Account
-	Caps        quota.Caps
-}
-
-func (f AccountFields) validate() error {
-	if err := checkName(f.Name); err != nil {
+	if err := checkConcurrency(a.Concurrency); err != nil {
 		return err
 	}
-	if err := checkConcurrency(f.Concurrency); err != nil {
-		return err
-	}
-	return f.Caps.Validate()
+	return a.Caps.Validate()
 }
 
-// Set passes the account's fields to change, and stores the result. The error may be ErrNoAccount, ErrBadName,
-// ErrBadConcurrency, ErrBadCap, or ErrAboveAccount if a key would have a higher cap than its account: Set never lowers a
-// key's caps. An account in any state can be changed, so that a pending one can get its caps before it is approved.
-func (a *Accounts) Set(ctx context.Context, email string, change func(*AccountFields)) (Account, error) {
-	var account Account
-	err := a.keys.write(ctx, func(tx database.Tx) (err error) {
-		if account, err = selectAccount(ctx, tx, email); err != nil {
-			return err
+// Set passes the account to edit, and stores the name, the role, the concurrency and the caps that it has then. The error
+// may be ErrNoAccount, ErrBadName, ErrBadConcurrency, ErrBadCap, or ErrAboveAccount if a key would have a higher cap than
+// its account: Set never lowers a key's caps. An account in any state can be changed, so that a pending one can get its
+// caps before it is approved.
+func (a *Accounts) Set(ctx context.Context, email string, edit func(*Account)) (Account, error) {
+	return commit(ctx, a.keys, "change account", func(tx database.Tx) (Account, error) {
+		before, err := selectAccount(ctx, tx, email)
+		if err != nil {
+			return Account{}, err
 		}
-		before := account
-		fields := AccountFields{account.Name, account.Admin, account.Concurrency, account.Caps}
-		change(&fields)
-		if err := fields.validate(); err != nil {
-			return err
+		account := before
+		edit(&account)
+		if err := account.validate(); err != nil {
+			return Account{}, err
 		}
-		account.Name, account.Admin, account.Concurrency, account.Caps = fields.Name, fields.Admin, fields.Concurrency, fields.Caps
 		above, err := selectKeysAbove(ctx, tx, account)
 		if err != nil {
-			return err
+			return Account{}, err
 		}
 		if err := checkAccountCaps(account.Caps, above); err != nil {
-			return err
+			return Account{}, err
 		}
-		if err := updateAccount(ctx, tx, account); err != nil {
-			return err
-		}
-		return insertAuditEntry(ctx, tx, "change account", account.Email, describeAccountChange(before, account))
+		return account, account.update(ctx, tx, before)
 	})
-	if err != nil {
-		return Account{}, fmt.Errorf("change account: %w", err)
+}
+
+// update stores what Set can change.
+func (a Account) update(ctx context.Context, tx database.Tx, before Account) error {
+	if err := updateAccount(ctx, tx, a); err != nil {
+		return err
 	}
-	return account, nil
+	return insertAuditEntry(ctx, tx, "change account", a.Email, describeAccountChange(before, a))
 }
 
 // maxEmail is the length of the longest address that mail can be sent to, in bytes.

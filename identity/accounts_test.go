@@ -17,7 +17,7 @@ func TestAccountsAreStoredAsCreated(t *testing.T) {
 	ctx := t.Context()
 	accounts := newStore(openDatabase(t, newPath(t))).Accounts
 	var want []identity.Account
-	for _, n := range []identity.NewAccount{
+	for _, n := range []identity.Account{
 		{Email: "Bea@example.org", Name: "Bea Žáková", Admin: true},
 		{Email: "ada@example.org", State: identity.AccountPending},
 		{Email: "cyd+lab@sub.example.org", Name: "Cyd", State: identity.AccountDisabled},
@@ -50,7 +50,7 @@ func TestAccountsAreStoredAsCreated(t *testing.T) {
 func TestInvalidOperationsOnAccountsAreRefused(t *testing.T) {
 	ctx, s := t.Context(), startStoreWithAda(t)
 	create := func(email, name string) error {
-		_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: email, Name: name})
+		_, err := s.Accounts.Create(ctx, identity.Account{Email: email, Name: name})
 		return err
 	}
 	disable := func(email string) error { _, err := s.Accounts.Disable(ctx, email); return err }

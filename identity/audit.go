@@ -3,7 +3,6 @@ package identity
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -89,11 +88,7 @@ func (l *AuditLog) Actions(ctx context.Context) ([]string, error) {
 
 // Record writes an entry for a change that another package makes.
 func (l *AuditLog) Record(ctx context.Context, action, subject, detail string) error {
-	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	return write(ctx, l.db, "record change", func(tx database.Tx) error {
 		return insertAuditEntry(ctx, tx, action, subject, detail)
 	})
-	if err != nil {
-		return fmt.Errorf("record change: %w", err)
-	}
-	return nil
 }

@@ -15,23 +15,23 @@ import (
 func TestAuditLogRecordsActorAndChange(t *testing.T) {
 	ctx := t.Context()
 	s := newStore(openDatabase(t, newPath(t)))
-	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada, Admin: true})
+	_, err := s.Accounts.Create(ctx, identity.Account{Email: ada, Admin: true})
 	must(t, err)
 	ctx = identity.WithActor(ctx, identity.Account{ID: "acc_boss", Email: "boss@example.org", Admin: true})
-	k, secret, err := s.Keys.Create(ctx, identity.NewKey{Email: ada, Name: "laptop"})
+	k, secret, err := s.Keys.Create(ctx, identity.Key{Email: ada, Name: "laptop"})
 	must(t, err)
 	_, err = s.Keys.Pause(ctx, k.ID)
 	must(t, err)
 	_, err = s.Keys.Pause(ctx, k.ID) // changes nothing
 	must(t, err)
-	_, err = s.Keys.Set(ctx, k.ID, func(f *identity.KeyFields) { f.Caps.MonthTotal, f.Concurrency = quota.Limit(1000), 4 })
+	_, err = s.Keys.Set(ctx, k.ID, func(f *identity.Key) { f.Caps.MonthTotal, f.Concurrency = quota.Limit(1000), 4 })
 	must(t, err)
 	_, err = s.Keys.Revoke(ctx, k.ID)
 	must(t, err)
 	if _, err := s.Keys.Resume(ctx, k.ID); err == nil {
 		t.Error("resume a revoked key: got no error")
 	}
-	_, err = s.Accounts.Set(ctx, ada, func(f *identity.AccountFields) { f.Caps.DayTotal = quota.Limit(5) })
+	_, err = s.Accounts.Set(ctx, ada, func(f *identity.Account) { f.Caps.DayTotal = quota.Limit(5) })
 	must(t, err)
 	_, err = s.Accounts.Disable(ctx, ada)
 	must(t, err)

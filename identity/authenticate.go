@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"basegate/budget/quota"
@@ -108,7 +109,7 @@ func (k *Keys) Identify(ctx context.Context, account, key string) (Principal, er
 // Email returns the address of the account with this id, or "" if there is none.
 func (k *Keys) Email(account string) string {
 	if found, ok := k.snapshot.Load().accounts.Load(account); ok {
-		return found.(*accountEntry).Load().Email
+		return found.(*atomic.Pointer[snapshotAccount]).Load().Email
 	}
 	return ""
 }

@@ -14,7 +14,7 @@ import (
 
 func TestAuthenticateReturnsThePrincipalOfASecret(t *testing.T) {
 	s := startStoreWithAda(t)
-	key, secret, err := s.Keys.Create(t.Context(), identity.NewKey{Email: "ADA@example.org", Name: "laptop", Concurrency: 3})
+	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: "ADA@example.org", Name: "laptop", Concurrency: 3})
 	must(t, err)
 	got, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
@@ -94,7 +94,7 @@ func TestAuthenticateAllocatesNothing(t *testing.T) {
 	s := startStoreWithAda(t)
 	_, secret := createKey(t, s, "laptop")
 	all := quota.Caps{MonthTotal: quota.Limit(4), DayTotal: quota.Limit(3), MonthInput: quota.Limit(2), MonthOutput: quota.Limit(1)}
-	_, capped, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "capped", Caps: all})
+	_, capped, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "capped", Caps: all})
 	must(t, err)
 	for name, given := range map[string]string{"known": secret, "capped": capped, "unknown": "acs-bm-" + strings.Repeat("0", 43), "malformed": "x"} {
 		if n := testing.AllocsPerRun(100, func() { _, _ = s.Keys.Authenticate(t.Context(), given) }); n != 0 {

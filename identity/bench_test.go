@@ -38,7 +38,7 @@ func BenchmarkChangeBesideManyKeys(b *testing.B) {
 	db := openDatabase(b, path)
 	here := startStore(b, db, zap.NewNop())
 	for _, email := range []string{ada, "eve@example.org"} {
-		_, err := here.Accounts.Create(b.Context(), identity.NewAccount{Email: email})
+		_, err := here.Accounts.Create(b.Context(), identity.Account{Email: email})
 		must(b, err)
 	}
 	insertKeys(b, db, "eve@example.org")

@@ -16,9 +16,9 @@ func TestCapsAreStoredAsCreated(t *testing.T) {
 	s := startStore(t, openDatabase(t, path), zap.NewNop())
 	accountCaps := quota.Caps{MonthTotal: quota.Limit(1000), DayTotal: quota.Limit(0)}
 	keyCaps := quota.Caps{MonthInput: quota.Limit(5), MonthOutput: quota.Limit(1 << 40)}
-	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada, Caps: accountCaps})
+	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada, Caps: accountCaps})
 	must(t, err)
-	key, secret, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", Caps: keyCaps})
+	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Caps: keyCaps})
 	must(t, err)
 	reopened := startStore(t, openDatabase(t, path), zap.NewNop())
 	account, err := reopened.Accounts.Find(t.Context(), ada)
@@ -41,11 +41,11 @@ func TestCapsAreStoredAsCreated(t *testing.T) {
 
 func TestSetChangesOnlyTheGivenFields(t *testing.T) {
 	s := startStoreWithAda(t)
-	key, secret, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", Concurrency: 3, Caps: quota.Caps{DayTotal: quota.Limit(7)}})
+	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Concurrency: 3, Caps: quota.Caps{DayTotal: quota.Limit(7)}})
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.Prefix, func(f *identity.KeyFields) { f.Caps.MonthTotal = quota.Limit(9) })
+	_, err = s.Keys.Set(t.Context(), key.Prefix, func(f *identity.Key) { f.Caps.MonthTotal = quota.Limit(9) })
 	must(t, err)
-	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps.MonthInput = quota.Limit(99) })
+	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.MonthInput = quota.Limit(99) })
 	must(t, err)
 	p, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
@@ -55,7 +55,7 @@ func TestSetChangesOnlyTheGivenFields(t *testing.T) {
 	if diff := cmp.Diff(quota.Caps{MonthInput: quota.Limit(99)}, p.AccountCaps); diff != "" {
 		t.Errorf("account caps (-want +got):\n%s", diff)
 	}
-	a, err := s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Admin, f.Caps = true, quota.Caps{} })
+	a, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Admin, f.Caps = true, quota.Caps{} })
 	must(t, err)
 	if !a.Admin || a.Name != "Ada" || a.Caps != (quota.Caps{}) {
 		t.Errorf("got account %+v, want an administrator named Ada without caps", a)
@@ -64,13 +64,13 @@ func TestSetChangesOnlyTheGivenFields(t *testing.T) {
 
 func TestPrincipalKeepsItsCapsAfterAChange(t *testing.T) {
 	s := startStoreWithAda(t)
-	key, secret, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", Caps: quota.Caps{DayTotal: quota.Limit(7)}})
+	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Caps: quota.Caps{DayTotal: quota.Limit(7)}})
 	must(t, err)
 	before, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal = quota.Limit(8) })
+	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(8) })
 	must(t, err)
-	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(1) })
+	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(1) })
 	must(t, err)
 	if before.KeyCaps.DayTotal != quota.Limit(7) || key.Caps.DayTotal != quota.Limit(7) || before.AccountCaps.MonthTotal.Bounded() {
 		t.Errorf("before: got principal's key caps %s, key's caps %s, account caps %s; want daily budget 7 twice, and unbounded",
@@ -97,17 +97,17 @@ func TestKeyCapsMayNotExceedTheAccounts(t *testing.T) {
 			s := startStoreWithAda(t)
 			capsOf := func(n int64) (c quota.Caps) { set(&c, quota.Limit(n)); return c }
 			setAccount := func(limit quota.Cap) error {
-				_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { set(&f.Caps, limit) })
+				_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { set(&f.Caps, limit) })
 				return err
 			}
 			setKey := func(ref string, limit quota.Cap) error {
-				_, err := s.Keys.Set(t.Context(), ref, func(f *identity.KeyFields) { set(&f.Caps, limit) })
+				_, err := s.Keys.Set(t.Context(), ref, func(f *identity.Key) { set(&f.Caps, limit) })
 				return err
 			}
 			must(t, setAccount(quota.Limit(100)))
-			key, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", Caps: capsOf(100)})
+			key, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Caps: capsOf(100)})
 			must(t, err)
-			_, _, err = s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "x", Caps: capsOf(101)})
+			_, _, err = s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "x", Caps: capsOf(101)})
 			wantError(t, err, identity.ErrAboveAccount, "create key: ", name+" 101 is above 100 of "+ada)
 			wantError(t, setKey(key.ID, quota.Limit(101)), identity.ErrAboveAccount, "change key: ", name+" 101 is above 100 of "+ada)
 			must(t, setKey(key.ID, quota.Unbounded())) // the account's cap still applies
@@ -124,9 +124,9 @@ func TestKeyCapsMayNotExceedTheAccounts(t *testing.T) {
 // A daily cap may exceed a monthly one, and so on.
 func TestCapsOfDifferentKindsAreNotCompared(t *testing.T) {
 	s := startStoreWithAda(t)
-	_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(100) })
+	_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(100) })
 	must(t, err)
-	_, _, err = s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", Caps: quota.Caps{
+	_, _, err = s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Caps: quota.Caps{
 		MonthTotal: quota.Limit(100), DayTotal: quota.Limit(5000), MonthInput: quota.Limit(5000), MonthOutput: quota.Limit(5000),
 	}})
 	must(t, err)
@@ -135,11 +135,11 @@ func TestCapsOfDifferentKindsAreNotCompared(t *testing.T) {
 func TestAccountCapsMayNotBeLoweredBelowItsKeys(t *testing.T) {
 	s := startStoreWithAda(t)
 	setAccount := func(c quota.Caps) error {
-		_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Name, f.Caps = "Lowered", c })
+		_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Name, f.Caps = "Lowered", c })
 		return err
 	}
 	create := func(name string, c quota.Caps) identity.Key {
-		k, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: name, Caps: c})
+		k, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: name, Caps: c})
 		must(t, err)
 		return k
 	}
@@ -157,10 +157,10 @@ func TestAccountCapsMayNotBeLoweredBelowItsKeys(t *testing.T) {
 	_, err = s.Keys.Revoke(t.Context(), month.ID) // a revoked key does not count
 	must(t, err)
 	wantError(t, setAccount(lower), identity.ErrAboveAccount, "these first: "+day.ID+" (day)")
-	_, err = s.Keys.Set(t.Context(), day.ID, func(f *identity.KeyFields) { f.Caps.DayTotal = quota.Limit(6) })
+	_, err = s.Keys.Set(t.Context(), day.ID, func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(6) })
 	must(t, err)
 	must(t, setAccount(lower))
-	if _, err := s.Keys.Set(t.Context(), month.ID, func(*identity.KeyFields) {}); !errors.Is(err, identity.ErrKeyRevoked) {
+	if _, err := s.Keys.Set(t.Context(), month.ID, func(*identity.Key) {}); !errors.Is(err, identity.ErrKeyRevoked) {
 		t.Errorf("change a revoked key: got error %v, want %v", err, identity.ErrKeyRevoked)
 	}
 }
@@ -171,9 +171,9 @@ func TestCapsCanBeChangedInAnyStateOfTheAccount(t *testing.T) {
 	key, secret := createKey(t, s, "k")
 	_, err := s.Accounts.Disable(t.Context(), ada)
 	must(t, err)
-	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps.DayTotal = quota.Limit(70) })
+	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.DayTotal = quota.Limit(70) })
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal = quota.Limit(7) })
+	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(7) })
 	must(t, err)
 	if _, err := s.Keys.Authenticate(t.Context(), secret); !errors.Is(err, identity.ErrAccountDisabled) {
 		t.Errorf("after the changes: got error %v, want %v", err, identity.ErrAccountDisabled)
@@ -185,9 +185,9 @@ func TestCapsCanBeChangedInAnyStateOfTheAccount(t *testing.T) {
 	if p.AccountCaps.String() != "daily budget 70" || p.KeyCaps.String() != "daily budget 7" {
 		t.Errorf("got account caps %s, key caps %s; want daily budget 70, daily budget 7", p.AccountCaps, p.KeyCaps)
 	}
-	_, err = s.Accounts.Create(t.Context(), identity.NewAccount{Email: "new@example.org", State: identity.AccountPending})
+	_, err = s.Accounts.Create(t.Context(), identity.Account{Email: "new@example.org", State: identity.AccountPending})
 	must(t, err)
-	a, err := s.Accounts.Set(t.Context(), "new@example.org", func(f *identity.AccountFields) { f.Caps.MonthTotal = quota.Limit(1) })
+	a, err := s.Accounts.Set(t.Context(), "new@example.org", func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(1) })
 	must(t, err)
 	if a.State != identity.AccountPending || a.Caps.String() != "monthly budget 1" {
 		t.Errorf("got account %+v, want it pending with monthly budget 1", a)
@@ -200,10 +200,10 @@ func TestNegativeCapsAreRefused(t *testing.T) {
 	for name, set := range setCap {
 		var bad quota.Caps
 		set(&bad, quota.Limit(-1))
-		_, createAccountErr := s.Accounts.Create(t.Context(), identity.NewAccount{Email: "eve@example.org", Caps: bad})
-		_, _, createKeyErr := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "x", Caps: bad})
-		_, setAccountErr := s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps = bad })
-		_, setKeyErr := s.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps = bad })
+		_, createAccountErr := s.Accounts.Create(t.Context(), identity.Account{Email: "eve@example.org", Caps: bad})
+		_, _, createKeyErr := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "x", Caps: bad})
+		_, setAccountErr := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps = bad })
+		_, setKeyErr := s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps = bad })
 		wantError(t, createAccountErr, identity.ErrBadCap, "create account: ", name+" -1")
 		wantError(t, createKeyErr, identity.ErrBadCap, "create key: ", name+" -1")
 		wantError(t, setAccountErr, identity.ErrBadCap, "change account: ", name+" -1")

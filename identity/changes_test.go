@@ -38,12 +38,12 @@ func TestFollowedChangesAddUpToWhatIsRead(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	emails := []string{ada, "eve@example.org", "lea@example.org"}
 	for _, email := range emails {
-		_, err := here.Accounts.Create(ctx, identity.NewAccount{Email: email})
+		_, err := here.Accounts.Create(ctx, identity.Account{Email: email})
 		must(t, err)
 	}
 	var ids, secrets []string
 	create := func(email string) {
-		key, secret, err := here.Keys.Create(ctx, identity.NewKey{Email: email, Name: "k"})
+		key, secret, err := here.Keys.Create(ctx, identity.Key{Email: email, Name: "k"})
 		must(t, err)
 		ids, secrets = append(ids, key.ID), append(secrets, secret)
 	}
@@ -55,7 +55,7 @@ func TestFollowedChangesAddUpToWhatIsRead(t *testing.T) {
 		var err error
 		switch rng.IntN(9) {
 		case 0:
-			_, _, err = here.Keys.Create(ctx, identity.NewKey{Email: email, Name: "more"})
+			_, _, err = here.Keys.Create(ctx, identity.Key{Email: email, Name: "more"})
 		case 1:
 			_, err = here.Keys.Pause(ctx, id)
 		case 2:
@@ -70,11 +70,11 @@ func TestFollowedChangesAddUpToWhatIsRead(t *testing.T) {
 				secrets = append(secrets, secret)
 			}
 		case 5:
-			_, err = here.Keys.Set(ctx, id, func(f *identity.KeyFields) {
+			_, err = here.Keys.Set(ctx, id, func(f *identity.Key) {
 				f.Concurrency, f.Caps.DayTotal = 1+rng.IntN(50), quota.Limit(rng.Int64N(9))
 			})
 		case 6:
-			_, err = here.Accounts.Set(ctx, email, func(f *identity.AccountFields) { f.Concurrency = rng.IntN(50) })
+			_, err = here.Accounts.Set(ctx, email, func(f *identity.Account) { f.Concurrency = rng.IntN(50) })
 		case 7:
 			_, err = here.Accounts.Disable(ctx, email)
 		case 8:
@@ -94,7 +94,7 @@ func TestFollowedChangesAddUpToWhatIsRead(t *testing.T) {
 func TestAChangeOfOneKeyReadsNoOtherKey(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	s := startStore(t, db, zap.NewNop())
-	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	changed, _ := createKey(t, s, "changed")
 	other, secret := createKey(t, s, "other")

@@ -30,5 +30,5 @@ func (k *Keys) CatchUps() int {
 
 // StoreAccount stores an account in the snapshot, as if it had been read.
 func (k *Keys) StoreAccount(id, email string) {
-	k.snapshot.Load().storeAccount(&accountFields{Principal: Principal{AccountID: id, Email: email}})
+	k.snapshot.Load().storeAccount(&snapshotAccount{Account: Account{ID: id, Email: email}})
 }

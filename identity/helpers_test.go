@@ -82,7 +82,7 @@ func startStore(tb testing.TB, db *database.DB, log *zap.Logger) *identity.Store
 func startStoreWithAda(tb testing.TB) *identity.Store {
 	tb.Helper()
 	s := startStore(tb, openDatabase(tb, newPath(tb)), zap.NewNop())
-	_, err := s.Accounts.Create(tb.Context(), identity.NewAccount{Email: ada, Name: "Ada"})
+	_, err := s.Accounts.Create(tb.Context(), identity.Account{Email: ada, Name: "Ada"})
 	must(tb, err)
 	return s
 }
@@ -90,7 +90,7 @@ func startStoreWithAda(tb testing.TB) *identity.Store {
 // createKey creates a key of ada.
 func createKey(tb testing.TB, s *identity.Store, name string) (identity.Key, string) {
 	tb.Helper()
-	key, secret, err := s.Keys.Create(tb.Context(), identity.NewKey{Email: ada, Name: name})
+	key, secret, err := s.Keys.Create(tb.Context(), identity.Key{Email: ada, Name: name})
 	must(tb, err)
 	return key, secret
 }

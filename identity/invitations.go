@@ -19,40 +19,28 @@ const InvitationLife = 7 * 24 * time.Hour
 // be retrieved later. It replaces the account's earlier invitation. If no account has the address, Invite creates one.
 //
 // The error may be ErrBadEmail, ErrAccountDisabled, or ErrAccountPending: a pending account must be approved first.
-func (a *Accounts) Invite(ctx context.Context, email string) (_ Account, token string, err error) {
+func (a *Accounts) Invite(ctx context.Context, email string) (_ Account, token string, _ error) {
 	token = newToken()
-	var account Account
-	err = a.keys.write(ctx, func(tx database.Tx) (err error) {
-		account, err = selectAccount(ctx, tx, email)
+	account, err := commit(ctx, a.keys, "invite", func(tx database.Tx) (Account, error) {
+		account, err := selectAccount(ctx, tx, email)
 		if errors.Is(err, ErrNoAccount) {
-			account, err = createInvitedAccount(ctx, tx, email)
+			account, err = createAccount(ctx, tx, Account{Email: email})
 		}
 		if err != nil {
-			return err
+			return Account{}, err
 		}
 		if err := account.State.refusal(); err != nil {
-			return fmt.Errorf("%w: %s", err, account.Email)
+			return Account{}, fmt.Errorf("%w: %s", err, account.Email)
 		}
 		if err := upsertInvitation(ctx, tx, account.ID, token); err != nil {
-			return err
+			return Account{}, err
 		}
-		return insertAuditEntry(ctx, tx, "invite", account.Email, "")
+		return account, insertAuditEntry(ctx, tx, "invite", account.Email, "")
 	})
 	if err != nil {
-		return Account{}, "", fmt.Errorf("invite: %w", err)
+		return Account{}, "", err
 	}
 	return account, token, nil
-}
-
-func createInvitedAccount(ctx context.Context, tx database.Tx, email string) (Account, error) {
-	if err := checkEmail(email); err != nil {
-		return Account{}, err
-	}
-	account := Account{ID: newID("acc"), Email: email, State: AccountActive, CreatedAt: now()}
-	if err := insertAccount(ctx, tx, account); err != nil {
-		return Account{}, err
-	}
-	return account, insertAuditEntry(ctx, tx, "create account", account.Email, account.describe())
 }
 
 // InvitedAccount returns the account that an invitation is for. The error may be ErrNoInvitation.
@@ -77,7 +65,7 @@ func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string)
 	}
 	tokens = SignedIn{newToken(), newToken()}
 	ctx = WithActor(ctx, account)
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	err = write(ctx, s.db, "accept invitation", func(tx database.Tx) error {
 		// A concurrent call may have used the invitation while the password was hashed.
 		if _, err := selectInvitedAccount(ctx, tx, token); err != nil {
 			return err
@@ -88,7 +76,7 @@ func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string)
 		return setPasswordAndSignIn(ctx, tx, account, passwordHash, tokens)
 	})
 	if err != nil {
-		return Account{}, SignedIn{}, fmt.Errorf("accept invitation: %w", err)
+		return Account{}, SignedIn{}, err
 	}
 	return account, tokens, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,30 +46,18 @@ func (l Limits) String() string {
 	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
-// KeyFields are the fields of a key that Set can change.
-type KeyFields struct {
-	Name        string
-	Concurrency int // requests at a time; 0: the configured default
-	Caps        quota.Caps
-	ExpiresAt   time.Time // zero: never
-	Models      ModelList
-
-	// Operator is what the operator has set. A change of a limit by the operator sets it too; to set it otherwise makes
-	// a limit of the holder one of the operator. Changes by a holder are ignored.
-	Operator Limits
-}
-
-func (f *KeyFields) validate() error {
-	if strings.TrimSpace(f.Name) == "" {
+// validate checks the name and the limits.
+func (k *Key) validate() error {
+	if strings.TrimSpace(k.Name) == "" {
 		return fmt.Errorf("%w: it is empty", ErrBadName)
 	}
-	if err := checkName(f.Name); err != nil {
+	if err := checkName(k.Name); err != nil {
 		return err
 	}
-	if err := checkConcurrency(f.Concurrency); err != nil {
+	if err := checkConcurrency(k.Concurrency); err != nil {
 		return err
 	}
-	return f.Caps.Validate()
+	return k.Caps.Validate()
 }
 
 func checkConcurrency(n int) error {
@@ -80,76 +67,62 @@ func checkConcurrency(n int) error {
 	return nil
 }
 
-// Set passes the fields of the key that ref names (see Find) to change, and stores the result. The error may be
-// ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount; for a holder also
-// ErrSetByOperator or ErrConcurrencyAboveAccount. A paused key, and a key of an account that is not active, can be
-// changed too.
-func (k *Keys) Set(ctx context.Context, ref string, change func(*KeyFields)) (Key, error) {
-	var key Key
-	err := k.write(ctx, func(tx database.Tx) (err error) {
-		before, err := findKeyOfActor(ctx, tx, ref)
+// Set passes the key that ref names (see Find) to edit, and stores the name and the limits that it has then. A change of a
+// limit by the operator sets it in Key.Operator too; to set it there makes a limit of the holder one of the operator. The
+// error may be ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount; for a
+// holder also ErrSetByOperator or ErrConcurrencyAboveAccount. A paused key, and a key of an account that is not active, can
+// be changed too.
+func (k *Keys) Set(ctx context.Context, ref string, edit func(*Key)) (Key, error) {
+	return commit(ctx, k, "change key", func(tx database.Tx) (Key, error) {
+		before, err := findLiveKey(ctx, tx, ref)
 		if err != nil {
-			return err
+			return Key{}, err
 		}
-		if before.State == KeyRevoked {
-			return fmt.Errorf("%w: %s", ErrKeyRevoked, before.ID)
-		}
-		fields := KeyFields{before.Name, before.Concurrency, before.Caps, before.ExpiresAt, before.Models, before.Operator}
-		change(&fields)
-		fields.ExpiresAt, fields.Operator.ExpiresAt = normalizeTime(fields.ExpiresAt), normalizeTime(fields.Operator.ExpiresAt)
-		if err := fields.validate(); err != nil {
-			return err
+		key := before
+		edit(&key)
+		key.ExpiresAt, key.Operator.ExpiresAt = normalizeTime(key.ExpiresAt), normalizeTime(key.Operator.ExpiresAt)
+		if err := key.validate(); err != nil {
+			return Key{}, err
 		}
 		account, err := selectAccount(ctx, tx, before.Email)
 		if err != nil {
-			return err
+			return Key{}, err
 		}
-		if err := checkKeyCaps(fields.Caps, account); err != nil {
-			return err
+		if err := checkKeyCaps(key.Caps, account); err != nil {
+			return Key{}, err
 		}
 		if _, isHolder := holderOf(ctx); isHolder {
-			fields.Operator = before.Operator
-			err = k.checkChangeByHolder(before, &fields, account)
+			key.Operator = before.Operator
+			err = k.checkChangeByHolder(before, &key, account)
 		} else {
-			fields.claimForOperator(before)
+			key.claimForOperator(before)
 		}
 		if err != nil {
-			return err
+			return Key{}, err
 		}
-		key = before.with(&fields)
 		if err := updateKey(ctx, tx, key); err != nil {
-			return err
+			return Key{}, err
 		}
-		return insertAuditEntry(ctx, tx, "change key", key.ID, describeKeyChange(before, key))
+		return key, insertAuditEntry(ctx, tx, "change key", key.ID, describeKeyChange(before, key))
 	})
-	if err != nil {
-		return Key{}, fmt.Errorf("change key: %w", err)
-	}
-	return key, nil
 }
 
-// with returns the key with changed fields.
-func (k Key) with(f *KeyFields) Key {
-	k.Name, k.Concurrency, k.Caps, k.ExpiresAt, k.Models, k.Operator = f.Name, f.Concurrency, f.Caps, f.ExpiresAt, f.Models, f.Operator
-	return k
-}
-
-// claimForOperator makes the limits that differ from those of the key limits of the operator.
-func (f *KeyFields) claimForOperator(before Key) {
-	f.Operator.Caps.CopyChanges(before.Caps, f.Caps)
-	if f.Concurrency != before.Concurrency {
-		f.Operator.Concurrency = f.Concurrency
+// claimForOperator makes the limits that differ from those before limits of the operator.
+func (k *Key) claimForOperator(before Key) {
+	k.Operator.Caps.CopyChanges(before.Caps, k.Caps)
+	if k.Concurrency != before.Concurrency {
+		k.Operator.Concurrency = k.Concurrency
 	}
-	if f.ExpiresAt != before.ExpiresAt {
-		f.Operator.ExpiresAt = f.ExpiresAt
+	if k.ExpiresAt != before.ExpiresAt {
+		k.Operator.ExpiresAt = k.ExpiresAt
 	}
-	if f.Models != before.Models {
-		f.Operator.Models = f.Models
+	if k.Models != before.Models {
+		k.Operator.Models = k.Models
 	}
 }
 
 // checkChangeByHolder returns ErrSetByOperator or ErrConcurrencyAboveAccount if the holder of a key may not make a change.
-func (k *Keys) checkChangeByHolder(before Key, after *KeyFields, account Account) error {
+func (k *Keys) checkChangeByHolder(before Key, after *Key, account Account) error {
 	limits := before.Operator
 	if beyond := after.Caps.Beyond(limits.Caps); beyond != "" {
 		return fmt.Errorf("%w: %s", ErrSetByOperator, beyond)
@@ -199,6 +172,15 @@ func findKeyOfActor(ctx context.Context, tx database.Tx, ref string) (Key, error
 	return key, nil
 }
 
+// findLiveKey is findKeyOfActor for a change that a revoked key takes no more.
+func findLiveKey(ctx context.Context, tx database.Tx, ref string) (Key, error) {
+	key, err := findKeyOfActor(ctx, tx, ref)
+	if err == nil && key.State == KeyRevoked {
+		err = fmt.Errorf("%w: %s", ErrKeyRevoked, key.ID)
+	}
+	return key, err
+}
+
 // Pause makes the key that ref names (see Find) refused until Resume. To pause a paused key is no error; if the operator
 // does, only the operator can resume it. The error may be ErrNoKey, ErrAmbiguous or ErrKeyRevoked.
 func (k *Keys) Pause(ctx context.Context, ref string) (Key, error) {
@@ -217,45 +199,34 @@ func (k *Keys) Revoke(ctx context.Context, ref string) (Key, error) {
 	return k.setState(ctx, ref, KeyRevoked)
 }
 
-// keyTransitions are the allowed changes of state. A change to the current state is always allowed.
-var keyTransitions = map[KeyState][]KeyState{
-	KeyActive:  {KeyPaused, KeyRevoked},
-	KeyPaused:  {KeyActive, KeyRevoked},
-	KeyRevoked: {},
-}
-
 // keyStateActions are the actions in the audit log, by the state that they lead to.
 var keyStateActions = map[KeyState]string{
 	KeyActive: "resume key", KeyPaused: "pause key", KeyRevoked: "revoke key",
 }
 
 func (k *Keys) setState(ctx context.Context, ref string, to KeyState) (Key, error) {
-	var key Key
-	err := k.write(ctx, func(tx database.Tx) error {
-		before, err := findKeyOfActor(ctx, tx, ref)
-		if err != nil {
-			return err
+	return commit(ctx, k, fmt.Sprintf("make key %s", to), func(tx database.Tx) (Key, error) {
+		find := findLiveKey
+		if to == KeyRevoked {
+			find = findKeyOfActor
 		}
-		if before.State != to && !slices.Contains(keyTransitions[before.State], to) {
-			return fmt.Errorf("%w: %s", before.State.refusal(), before.ID)
+		before, err := find(ctx, tx, ref)
+		if err != nil {
+			return Key{}, err
 		}
 		_, isHolder := holderOf(ctx)
 		if isHolder && before.PausedByOperator && to == KeyActive {
-			return fmt.Errorf("%w: the key is paused", ErrSetByOperator)
+			return Key{}, fmt.Errorf("%w: the key is paused", ErrSetByOperator)
 		}
-		key = before
+		key := before
 		key.State = to
 		key.PausedByOperator = to == KeyPaused && (before.PausedByOperator || !isHolder)
 		if key == before {
-			return nil
+			return key, nil
 		}
 		if err := updateKeyState(ctx, tx, key); err != nil {
-			return err
+			return Key{}, err
 		}
-		return insertAuditEntry(ctx, tx, keyStateActions[to], key.ID, describeKeyChange(before, key))
+		return key, insertAuditEntry(ctx, tx, keyStateActions[to], key.ID, describeKeyChange(before, key))
 	})
-	if err != nil {
-		return Key{}, fmt.Errorf("make key %s: %w", to, err)
-	}
-	return key, nil
 }

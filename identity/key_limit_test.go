@@ -14,11 +14,11 @@ import (
 func TestAnAccountHasALimitedNumberOfLiveKeys(t *testing.T) {
 	s := identity.New(openDatabase(t, newPath(t)), zap.NewNop(), identity.Settings{PasswordCost: cheap, KeysPerAccount: 2})
 	for _, email := range []string{ada, "eve@example.org"} {
-		_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: email})
+		_, err := s.Accounts.Create(t.Context(), identity.Account{Email: email})
 		must(t, err)
 	}
 	create := func(email string, expires time.Time) (identity.Key, error) {
-		key, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: email, Name: "k", ExpiresAt: expires})
+		key, _, err := s.Keys.Create(t.Context(), identity.Key{Email: email, Name: "k", ExpiresAt: expires})
 		return key, err
 	}
 	first, err := create(ada, time.Time{})
@@ -51,12 +51,12 @@ func TestKeysCreatedAtOnceDoNotExceedTheLimit(t *testing.T) {
 	for range 2 {
 		stores = append(stores, identity.New(openDatabase(t, path), zap.NewNop(), identity.Settings{PasswordCost: cheap, KeysPerAccount: 5}))
 	}
-	_, err := stores[0].Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := stores[0].Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	var creators sync.WaitGroup
 	for i := range 20 {
 		creators.Go(func() {
-			_, _, err := stores[i%2].Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k"})
+			_, _, err := stores[i%2].Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k"})
 			if err != nil && !errors.Is(err, identity.ErrTooManyKeys) {
 				t.Error(err)
 			}
@@ -73,15 +73,15 @@ func TestKeysCreatedAtOnceDoNotExceedTheLimit(t *testing.T) {
 // Keys that expired long ago do not hide the one that may be used.
 func TestUsableKeysAreFoundBehindManyThatHaveExpired(t *testing.T) {
 	s := identity.New(openDatabase(t, newPath(t)), zap.NewNop(), identity.Settings{PasswordCost: cheap})
-	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	for range identity.MaxListed {
-		_, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", ExpiresAt: time.Now().Add(-time.Hour)})
+		_, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", ExpiresAt: time.Now().Add(-time.Hour)})
 		must(t, err)
 	}
-	want, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "today"})
+	want, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "today"})
 	must(t, err)
-	paused, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "paused"})
+	paused, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "paused"})
 	must(t, err)
 	_, err = s.Keys.Pause(t.Context(), paused.ID)
 	must(t, err)

@@ -107,55 +107,45 @@ type Key struct {
 	Operator         Limits    // what the operator has set; the holder cannot exceed it
 }
 
-// NewKey describes a key to create.
-type NewKey struct {
-	Email       string // of the account
-	Name        string
-	Concurrency int // requests at a time; 0: the configured default
-	Caps        quota.Caps
-	ExpiresAt   time.Time // zero: never
-	Models      ModelList
-}
-
-// Create creates a key and returns it with its secret, which cannot be retrieved later. If the operator creates it, its
-// limits are those of the operator. The error may be ErrNoAccount, ErrAccountDisabled, ErrAccountPending, ErrBadName,
-// ErrBadConcurrency, ErrBadCap, ErrAboveAccount or ErrTooManyKeys.
-func (k *Keys) Create(ctx context.Context, n NewKey) (_ Key, secret string, err error) {
-	if err := (&KeyFields{Name: n.Name, Concurrency: n.Concurrency, Caps: n.Caps}).validate(); err != nil {
-		return Key{}, "", fmt.Errorf("create key: %w", err)
-	}
+// Create creates a key for the account with n.Email, with the name and the limits of n, and returns it with its secret,
+// which cannot be retrieved later. If the operator creates it, its limits are those of the operator. The error may be
+// ErrNoAccount, ErrAccountDisabled, ErrAccountPending, ErrBadName, ErrBadConcurrency, ErrBadCap, ErrAboveAccount or
+// ErrTooManyKeys.
+func (k *Keys) Create(ctx context.Context, n Key) (_ Key, secret string, _ error) {
 	secret = newSecret()
-	key := Key{
-		ID: newID("key"), Name: n.Name, Prefix: prefixOf(secret), State: KeyActive,
-		Concurrency: n.Concurrency, Caps: n.Caps, ExpiresAt: normalizeTime(n.ExpiresAt), Models: n.Models, CreatedAt: now(),
-	}
-	err = k.write(ctx, func(tx database.Tx) error {
+	key, err := commit(ctx, k, "create key", func(tx database.Tx) (Key, error) {
+		if err := n.validate(); err != nil {
+			return Key{}, err
+		}
 		account, err := selectAccount(ctx, tx, n.Email)
 		if err != nil {
-			return err
+			return Key{}, err
 		}
 		if err := account.State.refusal(); err != nil {
-			return fmt.Errorf("%w: %s", err, account.Email)
+			return Key{}, fmt.Errorf("%w: %s", err, account.Email)
+		}
+		key := Key{
+			ID: newID("key"), AccountID: account.ID, Email: account.Email, Name: n.Name, Prefix: prefixOf(secret), State: KeyActive,
+			Concurrency: n.Concurrency, Caps: n.Caps, ExpiresAt: normalizeTime(n.ExpiresAt), Models: n.Models, CreatedAt: now(),
 		}
 		if err := checkKeyCaps(key.Caps, account); err != nil {
-			return err
+			return Key{}, err
 		}
 		if holder, isHolder := holderOf(ctx); !isHolder {
 			key.Operator = Limits{key.Concurrency, key.Caps, key.ExpiresAt, key.Models}
 		} else if err := k.checkNewKeyOfHolder(holder, account, key); err != nil {
-			return err
+			return Key{}, err
 		}
 		if err := k.checkNumber(ctx, tx, account); err != nil {
-			return err
+			return Key{}, err
 		}
-		key.AccountID, key.Email = account.ID, account.Email
 		if err := insertKey(ctx, tx, key, hashSecret(secret)); err != nil {
-			return err
+			return Key{}, err
 		}
-		return insertAuditEntry(ctx, tx, "create key", key.ID, key.describe())
+		return key, insertAuditEntry(ctx, tx, "create key", key.ID, key.describe())
 	})
 	if err != nil {
-		return Key{}, "", fmt.Errorf("create key: %w", err)
+		return Key{}, "", err
 	}
 	return key, secret, nil
 }
@@ -206,14 +196,8 @@ func (k *Keys) Count(ctx context.Context) (map[string]int, error) {
 
 // Get returns the key with this id. The error may be ErrNoKey.
 func (k *Keys) Get(ctx context.Context, id string) (Key, error) {
-	found, err := selectKeysByID(ctx, k.db.Read(), id)
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(id))
-	}
-	if err != nil {
-		return Key{}, err
-	}
-	return found[0], nil
+	key, err := scanKey(k.db.Read().QueryRowContext(ctx, selectKey+` WHERE k.id = $1`, id))
+	return orMissing(key, err, fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(id)))
 }
 
 // Find returns the key that ref names. A ref is the key's id, its secret, or the beginning of its secret, up to the
@@ -223,7 +207,7 @@ func (k *Keys) Find(ctx context.Context, ref string) (Key, error) {
 	return findKey(ctx, k.db.Read(), ref)
 }
 
-func findKey(ctx context.Context, q querier, ref string) (Key, error) {
+func findKey(ctx context.Context, q database.Querier, ref string) (Key, error) {
 	if isWellFormed(ref) {
 		return selectKeyByHash(ctx, q, hashSecret(ref))
 	}

@@ -17,7 +17,7 @@ import (
 func TestKeysAreStoredAsCreated(t *testing.T) {
 	ctx, s := t.Context(), startStoreWithAda(t)
 	first, _ := createKey(t, s, "laptop")
-	second, secret, err := s.Keys.Create(ctx, identity.NewKey{Email: ada, Name: "klíč č. 2", Concurrency: 16})
+	second, secret, err := s.Keys.Create(ctx, identity.Key{Email: ada, Name: "klíč č. 2", Concurrency: 16})
 	must(t, err)
 	if !regexp.MustCompile(`^key_[0-9A-Za-z]{13}$`).MatchString(second.ID) {
 		t.Errorf("got id %q, want key_ and 13 characters", second.ID)
@@ -49,12 +49,12 @@ func TestInvalidOperationsOnKeysAreRefused(t *testing.T) {
 	revoked, _ := createKey(t, s, "gone")
 	_, err := s.Keys.Revoke(ctx, revoked.ID)
 	must(t, err)
-	for _, n := range []identity.NewAccount{{Email: "off@example.org", State: identity.AccountDisabled}, {Email: "new@example.org", State: identity.AccountPending}} {
+	for _, n := range []identity.Account{{Email: "off@example.org", State: identity.AccountDisabled}, {Email: "new@example.org", State: identity.AccountPending}} {
 		_, err := s.Accounts.Create(ctx, n)
 		must(t, err)
 	}
 	create := func(email, name string, concurrency int) error {
-		_, secret, err := s.Keys.Create(ctx, identity.NewKey{Email: email, Name: name, Concurrency: concurrency})
+		_, secret, err := s.Keys.Create(ctx, identity.Key{Email: email, Name: name, Concurrency: concurrency})
 		if secret != "" {
 			t.Errorf("create key %q of %s: got a secret with error %v", name, email, err)
 		}
@@ -90,7 +90,7 @@ func TestInvalidOperationsOnKeysAreRefused(t *testing.T) {
 func TestPrefixOfTwoKeysIsAmbiguous(t *testing.T) {
 	ctx, db := t.Context(), openDatabase(t, newPath(t))
 	s := startStore(t, db, zap.NewNop())
-	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
+	_, err := s.Accounts.Create(ctx, identity.Account{Email: ada})
 	must(t, err)
 	one, _ := createKey(t, s, "one")
 	two, _ := createKey(t, s, "two")

@@ -28,7 +28,7 @@ func slowPolls(t *testing.T, path string) *identity.Store {
 func TestKeyWorksFromTheMomentItsCreationWasConfirmed(t *testing.T) {
 	path := newPath(t)
 	here, there := newStore(openDatabase(t, path)), slowPolls(t, path)
-	_, err := here.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := here.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	for range 3 {
 		key, secret := createKey(t, here, "laptop")
@@ -50,7 +50,7 @@ func TestKeyWorksFromTheMomentItsCreationWasConfirmed(t *testing.T) {
 func TestGuessesCostTheDatabaseAtMostOneReadAtATime(t *testing.T) {
 	path := newPath(t)
 	here, there := newStore(openDatabase(t, path)), slowPolls(t, path)
-	_, err := here.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := here.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	before := there.Keys.CatchUps()
 	began := time.Now()
@@ -96,7 +96,7 @@ func TestExpiredKeyIsRefused(t *testing.T) {
 	t.Parallel() // it waits
 	s := startStoreWithAda(t)
 	soon := time.Now().Add(2 * time.Second)
-	key, secret, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "short", ExpiresAt: soon})
+	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "short", ExpiresAt: soon})
 	must(t, err)
 	if key.Operator.ExpiresAt != key.ExpiresAt || key.ExpiresAt.Sub(soon).Abs() > time.Millisecond {
 		t.Errorf("got key %+v, want it to expire at %v by the operator", key, soon)
@@ -111,7 +111,7 @@ func TestExpiredKeyIsRefused(t *testing.T) {
 	if _, err := s.Keys.Lookup(key.ID); !errors.Is(err, identity.ErrKeyExpired) {
 		t.Errorf("lookup after the expiry: got error %v, want ErrKeyExpired", err)
 	}
-	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.ExpiresAt = time.Time{} })
+	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.ExpiresAt = time.Time{} })
 	must(t, err)
 	if _, err := s.Keys.Authenticate(t.Context(), secret); err != nil {
 		t.Errorf("with the expiry removed: got error %v", err)
@@ -191,7 +191,7 @@ func TestModelListAllowsItsModelsOnly(t *testing.T) {
 		wantError(t, err, identity.ErrBadModels)
 	}
 	s := startStoreWithAda(t)
-	key, secret, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", Models: list})
+	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Models: list})
 	must(t, err)
 	if p, err := s.Keys.Authenticate(t.Context(), secret); err != nil || p.Models != list {
 		t.Errorf("got %+v, error %v, want the models %s", p, err, list)
@@ -215,27 +215,27 @@ func TestHolderCannotExceedTheExpiryAndModelsOfTheOperator(t *testing.T) {
 	other, err := identity.NewModelList([]string{"a", "c"})
 	must(t, err)
 	key, _ := createKey(t, s, "k")
-	change := func(ctx context.Context, f func(*identity.KeyFields)) error {
+	change := func(ctx context.Context, f func(*identity.Key)) error {
 		_, err := s.Keys.Set(ctx, key.ID, f)
 		return err
 	}
-	must(t, change(holder, func(f *identity.KeyFields) { f.Models, f.ExpiresAt = other, limit }))
-	must(t, change(holder, func(f *identity.KeyFields) { f.Models, f.ExpiresAt = identity.ModelList{}, time.Time{} }))
-	must(t, change(t.Context(), func(f *identity.KeyFields) { f.Models, f.ExpiresAt = both, limit }))
-	for what, f := range map[string]func(*identity.KeyFields){
-		"any model":      func(f *identity.KeyFields) { f.Models = identity.ModelList{} },
-		"another model":  func(f *identity.KeyFields) { f.Models = other },
-		"no expiry":      func(f *identity.KeyFields) { f.ExpiresAt = time.Time{} },
-		"a later expiry": func(f *identity.KeyFields) { f.ExpiresAt = limit.Add(time.Hour) },
+	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = other, limit }))
+	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = identity.ModelList{}, time.Time{} }))
+	must(t, change(t.Context(), func(f *identity.Key) { f.Models, f.ExpiresAt = both, limit }))
+	for what, f := range map[string]func(*identity.Key){
+		"any model":      func(f *identity.Key) { f.Models = identity.ModelList{} },
+		"another model":  func(f *identity.Key) { f.Models = other },
+		"no expiry":      func(f *identity.Key) { f.ExpiresAt = time.Time{} },
+		"a later expiry": func(f *identity.Key) { f.ExpiresAt = limit.Add(time.Hour) },
 	} {
 		if err := change(holder, f); !errors.Is(err, identity.ErrSetByOperator) {
 			t.Errorf("%s: got error %v, want ErrSetByOperator", what, err)
 		}
 	}
-	must(t, change(holder, func(f *identity.KeyFields) { f.Models, f.ExpiresAt = one, limit.Add(-time.Hour) }))
-	must(t, change(holder, func(f *identity.KeyFields) { f.Models, f.ExpiresAt = both, limit }))
-	must(t, change(t.Context(), func(f *identity.KeyFields) { f.Models, f.ExpiresAt = identity.ModelList{}, time.Time{} }))
-	must(t, change(holder, func(f *identity.KeyFields) { f.Models = other }))
+	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = one, limit.Add(-time.Hour) }))
+	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = both, limit }))
+	must(t, change(t.Context(), func(f *identity.Key) { f.Models, f.ExpiresAt = identity.ModelList{}, time.Time{} }))
+	must(t, change(holder, func(f *identity.Key) { f.Models = other }))
 	_, _, err = s.Keys.Rotate(identity.WithActor(t.Context(), identity.Account{ID: "acc_x", Email: "eve@example.org"}), key.ID, 0)
 	wantError(t, err, identity.ErrNoKey)
 }

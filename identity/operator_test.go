@@ -30,7 +30,7 @@ func holder(t *testing.T, s *identity.Store) context.Context {
 // createOwnKey creates a key of ada by herself.
 func createOwnKey(t *testing.T, s *identity.Store) identity.Key {
 	t.Helper()
-	key, _, err := s.Keys.Create(holder(t, s), identity.NewKey{Email: ada, Name: "own"})
+	key, _, err := s.Keys.Create(holder(t, s), identity.Key{Email: ada, Name: "own"})
 	must(t, err)
 	return key
 }
@@ -122,7 +122,7 @@ func TestHolderCannotExceedTheCapsOfTheOperator(t *testing.T) {
 			key := createOwnKey(t, s)
 			change := func(ctx context.Context, limit quota.Cap, want error) {
 				t.Helper()
-				got, err := s.Keys.Set(ctx, key.ID, func(f *identity.KeyFields) { set(&f.Caps, limit) })
+				got, err := s.Keys.Set(ctx, key.ID, func(f *identity.Key) { set(&f.Caps, limit) })
 				var wanted quota.Caps
 				set(&wanted, limit)
 				if !errors.Is(err, want) || err == nil && got.Caps != wanted {
@@ -151,11 +151,11 @@ func TestChangeByTheOperatorOfOneCapLeavesTheOthersToTheHolder(t *testing.T) {
 	s := startStoreWithAda(t)
 	key := createOwnKey(t, s)
 	own := holder(t, s)
-	_, err := s.Keys.Set(own, key.ID, func(f *identity.KeyFields) { f.Caps.MonthTotal = quota.Limit(500) })
+	_, err := s.Keys.Set(own, key.ID, func(f *identity.Key) { f.Caps.MonthTotal = quota.Limit(500) })
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal = quota.Limit(10) })
+	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(10) })
 	must(t, err)
-	got, err := s.Keys.Set(own, key.ID, func(f *identity.KeyFields) {
+	got, err := s.Keys.Set(own, key.ID, func(f *identity.Key) {
 		f.Caps.MonthTotal, f.Caps.DayTotal = quota.Unbounded(), quota.Limit(9)
 		f.Operator = identity.Limits{} // ignored
 	})
@@ -174,22 +174,22 @@ func TestOperatorClaimsALimitOfTheHolder(t *testing.T) {
 	s := startStoreWithAda(t)
 	key := createOwnKey(t, s)
 	own := holder(t, s)
-	_, err := s.Keys.Set(own, key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal, f.Concurrency = quota.Limit(10), 4 })
+	_, err := s.Keys.Set(own, key.ID, func(f *identity.Key) { f.Caps.DayTotal, f.Concurrency = quota.Limit(10), 4 })
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) {
+	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) {
 		f.Operator = identity.Limits{Concurrency: 4, Caps: quota.Caps{DayTotal: quota.Limit(10)}}
 	})
 	must(t, err)
-	for name, change := range map[string]func(*identity.KeyFields){
-		"a higher cap":            func(f *identity.KeyFields) { f.Caps.DayTotal = quota.Limit(11) },
-		"a lower concurrency":     func(f *identity.KeyFields) { f.Concurrency = 3 },
-		"the default concurrency": func(f *identity.KeyFields) { f.Concurrency = 0 },
+	for name, change := range map[string]func(*identity.Key){
+		"a higher cap":            func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(11) },
+		"a lower concurrency":     func(f *identity.Key) { f.Concurrency = 3 },
+		"the default concurrency": func(f *identity.Key) { f.Concurrency = 0 },
 	} {
 		if _, err := s.Keys.Set(own, key.ID, change); !errors.Is(err, identity.ErrSetByOperator) {
 			t.Errorf("%s: got error %v, want %v", name, err, identity.ErrSetByOperator)
 		}
 	}
-	_, err = s.Keys.Set(own, key.ID, func(f *identity.KeyFields) { f.Name = "renamed" })
+	_, err = s.Keys.Set(own, key.ID, func(f *identity.Key) { f.Name = "renamed" })
 	must(t, err)
 }
 
@@ -198,11 +198,11 @@ func TestConcurrencyHasAnAccountsLimit(t *testing.T) {
 	key := createOwnKey(t, s)
 	own := holder(t, s)
 	set := func(ctx context.Context, n int) error {
-		_, err := s.Keys.Set(ctx, key.ID, func(f *identity.KeyFields) { f.Concurrency = n })
+		_, err := s.Keys.Set(ctx, key.ID, func(f *identity.Key) { f.Concurrency = n })
 		return err
 	}
 	create := func(ctx context.Context, n int) error {
-		_, _, err := s.Keys.Create(ctx, identity.NewKey{Email: ada, Name: "k", Concurrency: n})
+		_, _, err := s.Keys.Create(ctx, identity.Key{Email: ada, Name: "k", Concurrency: n})
 		return err
 	}
 	for _, apply := range []func(context.Context, int) error{set, create} {
@@ -211,7 +211,7 @@ func TestConcurrencyHasAnAccountsLimit(t *testing.T) {
 			wantError(t, apply(own, n), identity.ErrConcurrencyAboveAccount, "is above 8 of ada@example.org")
 		}
 	}
-	_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Concurrency = 64 })
+	_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Concurrency = 64 })
 	must(t, err)
 	for _, apply := range []func(context.Context, int) error{set, create} {
 		must(t, apply(own, 64))
@@ -222,10 +222,10 @@ func TestConcurrencyHasAnAccountsLimit(t *testing.T) {
 	must(t, set(t.Context(), 0)) // gives it back to the holder
 	must(t, set(own, 64))
 	s.Keys.Reload(identity.Settings{ConcurrencyPerKey: 2})
-	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Concurrency = 0 })
+	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Concurrency = 0 })
 	must(t, err)
 	wantError(t, set(own, 3), identity.ErrConcurrencyAboveAccount, "3 is above 2")
-	if _, err := s.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Concurrency = -1 }); !errors.Is(err, identity.ErrBadConcurrency) {
+	if _, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Concurrency = -1 }); !errors.Is(err, identity.ErrBadConcurrency) {
 		t.Errorf("a negative limit: got error %v, want %v", err, identity.ErrBadConcurrency)
 	}
 }
@@ -254,7 +254,7 @@ func TestMaxRunningIsBoundedByTheAccountUnlessTheOperatorHasSetIt(t *testing.T) 
 func TestHolderChangesOnlyItsOwnKeys(t *testing.T) {
 	s := startStoreWithAda(t)
 	key, _ := createKey(t, s, "k")
-	eve, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: "eve@example.org"})
+	eve, err := s.Accounts.Create(t.Context(), identity.Account{Email: "eve@example.org"})
 	must(t, err)
 	ctx := identity.WithActor(t.Context(), eve)
 	for name, change := range map[string]func() error{
@@ -262,7 +262,7 @@ func TestHolderChangesOnlyItsOwnKeys(t *testing.T) {
 		"resume": func() error { _, err := s.Keys.Resume(ctx, key.ID); return err },
 		"revoke": func() error { _, err := s.Keys.Revoke(ctx, key.ID); return err },
 		"set": func() error {
-			_, err := s.Keys.Set(ctx, key.ID, func(f *identity.KeyFields) { f.Name = "x" })
+			_, err := s.Keys.Set(ctx, key.ID, func(f *identity.Key) { f.Name = "x" })
 			return err
 		},
 	} {
@@ -270,7 +270,7 @@ func TestHolderChangesOnlyItsOwnKeys(t *testing.T) {
 			t.Errorf("%s another account's key: got error %v, want %v", name, err, identity.ErrNoKey)
 		}
 	}
-	if _, _, err := s.Keys.Create(ctx, identity.NewKey{Email: ada, Name: "x"}); !errors.Is(err, identity.ErrNoAccount) {
+	if _, _, err := s.Keys.Create(ctx, identity.Key{Email: ada, Name: "x"}); !errors.Is(err, identity.ErrNoAccount) {
 		t.Errorf("create a key of another account: got error %v, want %v", err, identity.ErrNoAccount)
 	}
 }
@@ -279,12 +279,12 @@ func TestHolderChangesOnlyItsOwnKeys(t *testing.T) {
 func TestLimitsOfTheOperatorAreStored(t *testing.T) {
 	path := newPath(t)
 	s := startStore(t, openDatabase(t, path), zap.NewNop())
-	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada, Concurrency: 12})
+	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada, Concurrency: 12})
 	must(t, err)
 	limits := identity.Limits{Concurrency: 3, Caps: quota.Caps{
 		MonthTotal: quota.Limit(1), DayTotal: quota.Limit(2), MonthInput: quota.Limit(3), MonthOutput: quota.Limit(4),
 	}}
-	key, _, err := s.Keys.Create(t.Context(), identity.NewKey{Email: ada, Name: "k", Concurrency: limits.Concurrency, Caps: limits.Caps})
+	key, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Concurrency: limits.Concurrency, Caps: limits.Caps})
 	must(t, err)
 	_, err = s.Keys.Pause(t.Context(), key.ID)
 	must(t, err)

@@ -50,7 +50,7 @@ func (s *Sessions) SetPassword(ctx context.Context, email, password string) erro
 	if err != nil {
 		return err
 	}
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	return write(ctx, s.db, "set password", func(tx database.Tx) error {
 		account, err := selectAccount(ctx, tx, email)
 		if err != nil {
 			return err
@@ -58,10 +58,6 @@ func (s *Sessions) SetPassword(ctx context.Context, email, password string) erro
 		_, err = storePassword(ctx, tx, account, passwordHash)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("set password: %w", err)
-	}
-	return nil
 }
 
 // ChangePassword sets the password of an account, whose user is signed in, if c.Password is its present one. It ends all
@@ -81,7 +77,7 @@ func (s *Sessions) ChangePassword(ctx context.Context, c Credentials, next strin
 		return SignedIn{}, err
 	}
 	tokens := SignedIn{newToken(), newToken()}
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	err = write(ctx, s.db, "change password", func(tx database.Tx) error {
 		present, err := selectGeneration(ctx, tx, l.account.ID)
 		if err != nil {
 			return err
@@ -92,7 +88,7 @@ func (s *Sessions) ChangePassword(ctx context.Context, c Credentials, next strin
 		return setPasswordAndSignIn(ctx, tx, l.account, passwordHash, tokens)
 	})
 	if err != nil {
-		return SignedIn{}, fmt.Errorf("change password: %w", err)
+		return SignedIn{}, err
 	}
 	return tokens, nil
 }

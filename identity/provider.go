@@ -3,7 +3,6 @@ package identity
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"basegate/database"
 )
@@ -28,7 +27,7 @@ func (s *Sessions) SignInFromProvider(ctx context.Context, u ProviderUser) (Sign
 	if !known {
 		tokens.Browser = newToken()
 	}
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	err = write(ctx, s.db, "sign in from the identity provider", func(tx database.Tx) error {
 		account, err := accountOfProvider(ctx, tx, u)
 		if err != nil {
 			return err
@@ -40,7 +39,7 @@ func (s *Sessions) SignInFromProvider(ctx context.Context, u ProviderUser) (Sign
 		return insertSignIn(ctx, tx, login{account: account, generation: generation}, tokens)
 	})
 	if err != nil {
-		return SignedIn{}, fmt.Errorf("sign in from the identity provider: %w", err)
+		return SignedIn{}, err
 	}
 	return tokens, nil
 }
@@ -52,22 +51,16 @@ func accountOfProvider(ctx context.Context, tx database.Tx, u ProviderUser) (Acc
 	ctx = WithActor(ctx, Account{Email: providerActor})
 	switch {
 	case errors.Is(err, ErrNoAccount) && u.Create:
-		if account, err = createProviderAccount(ctx, tx, u); err != nil {
-			return Account{}, err
+		created := Account{Email: u.Email}
+		if checkName(u.Name) == nil {
+			created.Name = u.Name
 		}
-	case err != nil:
+		account, err = createAccount(ctx, tx, created)
+	case err == nil && account.State == AccountPending && u.Create:
+		account, err = account.withState(ctx, tx, AccountActive)
+	}
+	if err != nil {
 		return Account{}, err
-	case account.State == AccountPending && u.Create:
-		account.State = AccountActive
-		if err := updateAccountState(ctx, tx, account.ID, AccountActive); err != nil {
-			return Account{}, err
-		}
-		if err := deleteOutdated(ctx, tx, account); err != nil {
-			return Account{}, err
-		}
-		if err := insertAuditEntry(ctx, tx, "approve account", account.Email, ""); err != nil {
-			return Account{}, err
-		}
 	}
 	if err := account.State.refusal(); err != nil {
 		return Account{}, err
@@ -77,25 +70,8 @@ func accountOfProvider(ctx context.Context, tx database.Tx, u ProviderUser) (Acc
 	}
 	before := account
 	account.Admin = *u.Admin
-	if err := updateAccount(ctx, tx, account); err != nil {
-		return Account{}, err
-	}
-	return account, insertAuditEntry(ctx, tx, "change account", account.Email, describeAccountChange(before, account))
+	return account, account.update(ctx, tx, before)
 }
 
 // providerActor is the actor of changes that an identity provider decides.
 const providerActor = "identity provider"
-
-func createProviderAccount(ctx context.Context, tx database.Tx, u ProviderUser) (Account, error) {
-	if err := checkEmail(u.Email); err != nil {
-		return Account{}, err
-	}
-	account := Account{ID: newID("acc"), Email: u.Email, State: AccountActive, CreatedAt: now()}
-	if checkName(u.Name) == nil {
-		account.Name = u.Name
-	}
-	if err := insertAccount(ctx, tx, account); err != nil {
-		return Account{}, err
-	}
-	return account, insertAuditEntry(ctx, tx, "create account", account.Email, account.describe())
-}

@@ -14,38 +14,6 @@ import (
 	"basegate/database"
 )
 
-// querier runs queries: a pool of read connections, or a transaction that is about to write.
-type querier interface {
-	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row
-}
-
-// scanner is a *sql.Row, or a *sql.Rows at one of its rows.
-type scanner interface {
-	Scan(to ...any) error
-}
-
-// list scans all rows of a query.
-func list[T any](ctx context.Context, q querier, scan func(scanner) (T, error), text string, args ...any) ([]T, error) {
-	rows, err := q.QueryContext(ctx, text, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read list: %w", err)
-	}
-	defer rows.Close()
-	var all []T
-	for rows.Next() {
-		one, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read list: %w", err)
-		}
-		all = append(all, one)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read list: %w", err)
-	}
-	return all, nil
-}
-
 // Accounts.
 
 // accountColumns are the columns that scanAccount scans, of accounts a.
@@ -54,7 +22,7 @@ const accountColumns = `
 	a.month_total, a.day_total, a.month_input, a.month_output`
 
 // scanAccount scans the columns before those of the account into before.
-func scanAccount(row scanner, before ...any) (a Account, err error) {
+func scanAccount(row database.Scanner, before ...any) (a Account, err error) {
 	var created int64
 	err = row.Scan(append(before, &a.ID, &a.Email, &a.Name, &a.Admin, &a.State, &created, &a.Concurrency,
 		&a.Caps.MonthTotal, &a.Caps.DayTotal, &a.Caps.MonthInput, &a.Caps.MonthOutput)...)
@@ -67,33 +35,36 @@ func insertAccount(ctx context.Context, tx database.Tx, a Account) error {
 		INSERT INTO accounts (id, email, name, admin, state, created_at, concurrency,
 		                      month_total, day_total, month_input, month_output)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
-	_, err := tx.ExecContext(ctx, text, a.ID, a.Email, a.Name, a.Admin, a.State, a.CreatedAt.UnixMicro(),
+	return database.Exec(ctx, tx, text, a.ID, a.Email, a.Name, a.Admin, a.State, a.CreatedAt.UnixMicro(),
 		nullable(a.Concurrency), a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
-	return err
 }
 
 // selectAccount returns ErrNoAccount if no account has the address.
-func selectAccount(ctx context.Context, q querier, email string) (Account, error) {
+func selectAccount(ctx context.Context, q database.Querier, email string) (Account, error) {
 	const text = `SELECT` + accountColumns + ` FROM accounts a WHERE lower(a.email) = lower($1)`
 	a, err := scanAccount(q.QueryRowContext(ctx, text, email))
-	if errors.Is(err, sql.ErrNoRows) {
-		return Account{}, fmt.Errorf("%w: %s", ErrNoAccount, email)
-	}
-	if err != nil {
-		return Account{}, fmt.Errorf("read account: %w", err)
-	}
-	return a, nil
+	return orMissing(a, err, fmt.Errorf("%w: %s", ErrNoAccount, email))
 }
 
-func selectAccounts(ctx context.Context, q querier) ([]Account, error) {
+// orMissing returns a row that was scanned. The error of a row that does not exist is missing.
+func orMissing[T any](row T, err, missing error) (T, error) {
+	var none T
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return none, missing
+	case err != nil:
+		return none, fmt.Errorf("read row: %w", err)
+	}
+	return row, nil
+}
+
+func selectAccounts(ctx context.Context, q database.Querier) ([]Account, error) {
 	const text = `SELECT` + accountColumns + ` FROM accounts a ORDER BY lower(a.email)`
-	return list(ctx, q, func(row scanner) (Account, error) { return scanAccount(row) }, text)
+	return database.List(ctx, q, func(row database.Scanner) (Account, error) { return scanAccount(row) }, text)
 }
 
 func updateAccountState(ctx context.Context, tx database.Tx, id string, to AccountState) error {
-	const text = `UPDATE accounts SET state = $2 WHERE id = $1`
-	_, err := tx.ExecContext(ctx, text, id, to)
-	return err
+	return database.Exec(ctx, tx, `UPDATE accounts SET state = $2 WHERE id = $1`, id, to)
 }
 
 func updateAccount(ctx context.Context, tx database.Tx, a Account) error {
@@ -101,9 +72,8 @@ func updateAccount(ctx context.Context, tx database.Tx, a Account) error {
 		UPDATE accounts SET name = $2, admin = $3, concurrency = $4,
 		                    month_total = $5, day_total = $6, month_input = $7, month_output = $8
 		WHERE id = $1`
-	_, err := tx.ExecContext(ctx, text, a.ID, a.Name, a.Admin, nullable(a.Concurrency),
+	return database.Exec(ctx, tx, text, a.ID, a.Name, a.Admin, nullable(a.Concurrency),
 		a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
-	return err
 }
 
 // deletePendingAccount deletes an account and all rows that refer to it. It does not delete keys, because a pending
@@ -117,7 +87,7 @@ func deletePendingAccount(ctx context.Context, tx database.Tx, id string) error 
 		`DELETE FROM known_browsers WHERE account_id = $1`,
 		`DELETE FROM accounts WHERE id = $1`,
 	} {
-		if _, err := tx.ExecContext(ctx, text, id); err != nil {
+		if err := database.Exec(ctx, tx, text, id); err != nil {
 			return err
 		}
 	}
@@ -128,30 +98,27 @@ func deletePendingAccount(ctx context.Context, tx database.Tx, id string) error 
 
 func insertAccessRequest(ctx context.Context, tx database.Tx, a Account, r AccessRequest) error {
 	const text = `INSERT INTO access_requests (account_id, purpose, network, created_at) VALUES ($1, $2, $3, $4)`
-	_, err := tx.ExecContext(ctx, text, a.ID, r.Purpose, r.Network, a.CreatedAt.UnixMicro())
-	return err
+	return database.Exec(ctx, tx, text, a.ID, r.Purpose, r.Network, a.CreatedAt.UnixMicro())
 }
 
 // countAccessRequests returns the number of open requests, and that of the open requests from a network.
-func countAccessRequests(ctx context.Context, q querier, network string) (all, ofNetwork int, err error) {
+func countAccessRequests(ctx context.Context, q database.Querier, network string) (all, ofNetwork int, err error) {
 	const text = `
 		SELECT count(*), count(CASE WHEN r.network = $1 THEN 1 END)
 		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id WHERE a.state = 'pending'`
-	if err := q.QueryRowContext(ctx, text, network).Scan(&all, &ofNetwork); err != nil {
-		return 0, 0, fmt.Errorf("count requests for access: %w", err)
-	}
-	return all, ofNetwork, nil
+	err = q.QueryRowContext(ctx, text, network).Scan(&all, &ofNetwork)
+	return all, ofNetwork, err
 }
 
-func selectAccessRequests(ctx context.Context, q querier, limit int) ([]AccessRequest, error) {
+func selectAccessRequests(ctx context.Context, q database.Querier, limit int) ([]AccessRequest, error) {
 	const text = `
 		SELECT a.email, a.name, coalesce(r.purpose, ''), coalesce(r.network, ''), a.created_at
 		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id
 		WHERE a.state = 'pending' ORDER BY a.created_at, a.id LIMIT $1`
-	return list(ctx, q, scanAccessRequest, text, limit)
+	return database.List(ctx, q, scanAccessRequest, text, limit)
 }
 
-func scanAccessRequest(row scanner) (r AccessRequest, err error) {
+func scanAccessRequest(row database.Scanner) (r AccessRequest, err error) {
 	var at int64
 	err = row.Scan(&r.Email, &r.Name, &r.Purpose, &r.Network, &at)
 	r.Time = time.UnixMicro(at).UTC()
@@ -159,17 +126,16 @@ func scanAccessRequest(row scanner) (r AccessRequest, err error) {
 }
 
 // selectPendingOfNetwork returns the ids of the pending accounts that were requested from a network.
-func selectPendingOfNetwork(ctx context.Context, q querier, network string) ([]string, error) {
+func selectPendingOfNetwork(ctx context.Context, q database.Querier, network string) ([]string, error) {
 	const text = `
 		SELECT a.id FROM accounts a JOIN access_requests r ON r.account_id = a.id
 		WHERE a.state = 'pending' AND r.network = $1 AND r.network <> ''`
-	return list(ctx, q, func(row scanner) (id string, err error) { err = row.Scan(&id); return id, err }, text, network)
+	return database.List(ctx, q, func(row database.Scanner) (id string, err error) { err = row.Scan(&id); return id, err }, text, network)
 }
 
 // deleteAccessRequest deletes what an applicant has sent. The account stays.
 func deleteAccessRequest(ctx context.Context, tx database.Tx, account string) error {
-	_, err := tx.ExecContext(ctx, `DELETE FROM access_requests WHERE account_id = $1`, account)
-	return err
+	return database.Exec(ctx, tx, `DELETE FROM access_requests WHERE account_id = $1`, account)
 }
 
 // Keys.
@@ -184,7 +150,7 @@ const selectKey = `
 	       (SELECT max(r.valid_until) FROM replaced_secrets r WHERE r.key_id = k.id)
 	FROM keys k JOIN accounts a ON a.id = k.account_id`
 
-func scanKey(row scanner) (k Key, err error) {
+func scanKey(row database.Scanner) (k Key, err error) {
 	var created int64
 	err = row.Scan(&k.ID, &k.AccountID, &k.Email, &k.Name, &k.Prefix, &k.State, &k.Concurrency, &created,
 		&k.Caps.MonthTotal, &k.Caps.DayTotal, &k.Caps.MonthInput, &k.Caps.MonthOutput,
@@ -204,12 +170,11 @@ func insertKey(ctx context.Context, tx database.Tx, k Key, secret secretHash) er
 		                  expires_at, operator_expires_at, models, operator_models)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
 	o := k.Operator
-	_, err := tx.ExecContext(ctx, text,
+	return database.Exec(ctx, tx, text,
 		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, nullable(k.Concurrency), k.CreatedAt.UnixMicro(),
 		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput, nullable(o.Concurrency),
 		o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput,
 		timeColumn(k.ExpiresAt), timeColumn(o.ExpiresAt), k.Models, o.Models)
-	return err
 }
 
 // nullable returns NULL for a concurrency of 0.
@@ -217,45 +182,45 @@ func nullable(concurrency int) sql.NullInt64 {
 	return sql.NullInt64{Int64: int64(concurrency), Valid: concurrency > 0}
 }
 
-func selectKeys(ctx context.Context, q querier) ([]Key, error) {
+func selectKeys(ctx context.Context, q database.Querier) ([]Key, error) {
 	const text = selectKey + ` ORDER BY lower(a.email), k.created_at, k.id`
-	return list(ctx, q, scanKey, text)
+	return database.List(ctx, q, scanKey, text)
 }
 
 // selectKeysOf reads in the order of the index keys_listed.
-func selectKeysOf(ctx context.Context, q querier, account string, skip, limit int) ([]Key, error) {
+func selectKeysOf(ctx context.Context, q database.Querier, account string, skip, limit int) ([]Key, error) {
 	if account == "" {
-		return list(ctx, q, scanKey, selectKey+` ORDER BY k.id LIMIT $1 OFFSET $2`, limit, skip)
+		return database.List(ctx, q, scanKey, selectKey+` ORDER BY k.id LIMIT $1 OFFSET $2`, limit, skip)
 	}
 	const text = selectKey + `
 		WHERE k.account_id = $1 ORDER BY (k.state = 'revoked'), k.created_at, k.id LIMIT $2 OFFSET $3`
-	return list(ctx, q, scanKey, text, account, limit, skip)
+	return database.List(ctx, q, scanKey, text, account, limit, skip)
 }
 
 // selectUsableKeys reads by the index keys_live.
-func selectUsableKeys(ctx context.Context, q querier, account string, limit int) ([]Key, error) {
+func selectUsableKeys(ctx context.Context, q database.Querier, account string, limit int) ([]Key, error) {
 	const text = selectKey + `
 		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.state = 'active' AND (k.expires_at IS NULL OR k.expires_at > $2) LIMIT $3`
-	return list(ctx, q, scanKey, text, account, now().UnixMicro(), limit)
+	return database.List(ctx, q, scanKey, text, account, now().UnixMicro(), limit)
 }
 
 // selectKeysAbove returns keys of an account that are not revoked and have a cap above the account's, the oldest 20.
-func selectKeysAbove(ctx context.Context, q querier, a Account) ([]Key, error) {
+func selectKeysAbove(ctx context.Context, q database.Querier, a Account) ([]Key, error) {
 	const text = selectKey + `
 		WHERE k.account_id = $1 AND k.state <> 'revoked'
 		      AND (k.month_total > $2 OR k.day_total > $3 OR k.month_input > $4 OR k.month_output > $5)
 		ORDER BY k.created_at, k.id LIMIT 20`
 	c := a.Caps
-	return list(ctx, q, scanKey, text, a.ID, c.MonthTotal, c.DayTotal, c.MonthInput, c.MonthOutput)
+	return database.List(ctx, q, scanKey, text, a.ID, c.MonthTotal, c.DayTotal, c.MonthInput, c.MonthOutput)
 }
 
 // countKeys returns how many keys of each account are not revoked.
-func countKeys(ctx context.Context, q querier) (map[string]int, error) {
+func countKeys(ctx context.Context, q database.Querier) (map[string]int, error) {
 	type count struct {
 		account string
 		n       int
 	}
-	counts, err := list(ctx, q, func(row scanner) (c count, err error) { err = row.Scan(&c.account, &c.n); return c, err },
+	counts, err := database.List(ctx, q, func(row database.Scanner) (c count, err error) { err = row.Scan(&c.account, &c.n); return c, err },
 		`SELECT account_id, count(*) FROM keys WHERE state <> 'revoked' GROUP BY account_id`)
 	all := map[string]int{}
 	for _, c := range counts {
@@ -265,27 +230,25 @@ func countKeys(ctx context.Context, q querier) (map[string]int, error) {
 }
 
 // selectKeysByID returns the key with an id, or none.
-func selectKeysByID(ctx context.Context, q querier, id string) ([]Key, error) {
-	return list(ctx, q, scanKey, selectKey+` WHERE k.id = $1`, id)
+func selectKeysByID(ctx context.Context, q database.Querier, id string) ([]Key, error) {
+	return database.List(ctx, q, scanKey, selectKey+` WHERE k.id = $1`, id)
 }
 
 // countLiveKeys returns the number of keys of an account that are neither revoked nor expired, at most limit.
-func countLiveKeys(ctx context.Context, q querier, account string, limit int) (n int, err error) {
+func countLiveKeys(ctx context.Context, q database.Querier, account string, limit int) (n int, err error) {
 	const text = `
 		SELECT count(*) FROM (
 			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND expires_at IS NULL
 			UNION ALL
 			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND expires_at > $2
 			LIMIT $3) live`
-	if err := q.QueryRowContext(ctx, text, account, now().UnixMicro(), limit).Scan(&n); err != nil {
-		return 0, fmt.Errorf("count keys: %w", err)
-	}
-	return n, nil
+	err = q.QueryRowContext(ctx, text, account, now().UnixMicro(), limit).Scan(&n)
+	return n, err
 }
 
 // selectKeysByPrefix returns at most two keys with a secret, or a replaced one, whose prefix begins with ref. A ref no longer
 // than secretTag, with which all secrets begin, matches none.
-func selectKeysByPrefix(ctx context.Context, q querier, ref string) ([]Key, error) {
+func selectKeysByPrefix(ctx context.Context, q database.Querier, ref string) ([]Key, error) {
 	begins := `substr(prefix, 1, length($1)) = $1`
 	switch {
 	case len(ref) <= len(secretTag):
@@ -296,27 +259,19 @@ func selectKeysByPrefix(ctx context.Context, q querier, ref string) ([]Key, erro
 	text := selectKey + `
 		WHERE k.id IN (SELECT id FROM keys WHERE ` + begins + ` UNION SELECT key_id FROM replaced_secrets WHERE ` + begins + `)
 		ORDER BY k.created_at, k.id LIMIT 2`
-	return list(ctx, q, scanKey, text, ref)
+	return database.List(ctx, q, scanKey, text, ref)
 }
 
 // selectKeyByHash returns ErrNoKey if no key has the secret or has had it.
-func selectKeyByHash(ctx context.Context, q querier, secret secretHash) (Key, error) {
+func selectKeyByHash(ctx context.Context, q database.Querier, secret secretHash) (Key, error) {
 	const text = selectKey + `
 		WHERE k.secret_hash = $1 OR k.id IN (SELECT key_id FROM replaced_secrets WHERE secret_hash = $1)`
 	k, err := scanKey(q.QueryRowContext(ctx, text, secret[:]))
-	if errors.Is(err, sql.ErrNoRows) {
-		return Key{}, ErrNoKey
-	}
-	if err != nil {
-		return Key{}, fmt.Errorf("read key: %w", err)
-	}
-	return k, nil
+	return orMissing(k, err, ErrNoKey)
 }
 
 func updateKeyState(ctx context.Context, tx database.Tx, k Key) error {
-	const text = `UPDATE keys SET state = $2, paused_by_operator = $3 WHERE id = $1`
-	_, err := tx.ExecContext(ctx, text, k.ID, k.State, k.PausedByOperator)
-	return err
+	return database.Exec(ctx, tx, `UPDATE keys SET state = $2, paused_by_operator = $3 WHERE id = $1`, k.ID, k.State, k.PausedByOperator)
 }
 
 func updateKey(ctx context.Context, tx database.Tx, k Key) error {
@@ -328,18 +283,17 @@ func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 		                expires_at = $13, operator_expires_at = $14, models = $15, operator_models = $16
 		WHERE id = $1`
 	o := k.Operator
-	_, err := tx.ExecContext(ctx, text, k.ID, k.Name, nullable(k.Concurrency),
+	return database.Exec(ctx, tx, text, k.ID, k.Name, nullable(k.Concurrency),
 		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput,
 		nullable(o.Concurrency), o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput,
 		timeColumn(k.ExpiresAt), timeColumn(o.ExpiresAt), k.Models, o.Models)
-	return err
 }
 
 // The snapshot.
 
 // selectLatestChange returns the current revision, which triggers increment with every change to accounts and keys. Its tag is
 // empty if nothing has changed since the schema has tags.
-func selectLatestChange(ctx context.Context, q querier) (c change, err error) {
+func selectLatestChange(ctx context.Context, q database.Querier) (c change, err error) {
 	const text = `SELECT r.revision, coalesce(c.tag, '') FROM keys_revision r LEFT JOIN key_changes c ON c.revision = r.revision`
 	if err := q.QueryRowContext(ctx, text).Scan(&c.revision, &c.tag); err != nil {
 		return c, fmt.Errorf("read the revision of keys: %w", err)
@@ -348,11 +302,11 @@ func selectLatestChange(ctx context.Context, q querier) (c change, err error) {
 }
 
 // selectChanges returns the change of a revision, if the database still has it, and all later ones.
-func selectChanges(ctx context.Context, q querier, since int64) ([]change, error) {
+func selectChanges(ctx context.Context, q database.Querier, since int64) ([]change, error) {
 	const text = `
 		SELECT revision, tag, coalesce(key_id, ''), coalesce(account_id, '') FROM key_changes
 		WHERE revision >= $1 ORDER BY revision`
-	return list(ctx, q, func(row scanner) (c change, err error) {
+	return database.List(ctx, q, func(row database.Scanner) (c change, err error) {
 		err = row.Scan(&c.revision, &c.tag, &c.key, &c.account)
 		return c, err
 	}, text, since)
@@ -362,9 +316,9 @@ func selectChanges(ctx context.Context, q querier, since int64) ([]change, error
 const maxIDs = 500
 
 // listByID is list for the rows in which a column has one of the ids; nil is all. The text ends where a WHERE can follow.
-func listByID[T any](ctx context.Context, q querier, scan func(scanner) (T, error), text, column string, ids map[string]bool) ([]T, error) {
+func listByID[T any](ctx context.Context, q database.Querier, scan func(database.Scanner) (T, error), text, column string, ids map[string]bool) ([]T, error) {
 	if ids == nil {
-		return list(ctx, q, scan, text)
+		return database.List(ctx, q, scan, text)
 	}
 	var all []T
 	for some := range slices.Chunk(slices.Sorted(maps.Keys(ids)), maxIDs) {
@@ -372,7 +326,7 @@ func listByID[T any](ctx context.Context, q querier, scan func(scanner) (T, erro
 		for i, id := range some {
 			places[i], args[i] = "$"+strconv.Itoa(i+1), id
 		}
-		found, err := list(ctx, q, scan, text+" WHERE "+column+" IN ("+strings.Join(places, ",")+")", args...)
+		found, err := database.List(ctx, q, scan, text+" WHERE "+column+" IN ("+strings.Join(places, ",")+")", args...)
 		if err != nil {
 			return nil, err
 		}
@@ -382,12 +336,12 @@ func listByID[T any](ctx context.Context, q querier, scan func(scanner) (T, erro
 }
 
 // selectSnapshotKeys returns an entry for the current secret of each key, without its account.
-func selectSnapshotKeys(ctx context.Context, q querier, ids map[string]bool) ([]snapshotEntry, error) {
+func selectSnapshotKeys(ctx context.Context, q database.Querier, ids map[string]bool) ([]snapshotEntry, error) {
 	const text = `
 		SELECT secret_hash, state, id, prefix, name, account_id, coalesce(concurrency, 0), operator_concurrency IS NOT NULL,
 		       month_total, day_total, month_input, month_output, expires_at, models
 		FROM keys`
-	return listByID(ctx, q, func(row scanner) (e snapshotEntry, err error) {
+	return listByID(ctx, q, func(row database.Scanner) (e snapshotEntry, err error) {
 		var hash []byte
 		p, caps := &e.key, &e.key.KeyCaps
 		err = row.Scan(&hash, &e.state, &p.KeyID, &p.KeyPrefix, &p.KeyName, &p.AccountID, &p.Concurrency, &p.ConcurrencyByOperator,
@@ -410,18 +364,14 @@ func scanSecret(hash []byte, key string) (secretHash, error) {
 }
 
 // selectSnapshotAccounts returns accounts as the keys of the snapshot have them.
-func selectSnapshotAccounts(ctx context.Context, q querier, ids map[string]bool) ([]accountFields, error) {
+func selectSnapshotAccounts(ctx context.Context, q database.Querier, ids map[string]bool) ([]snapshotAccount, error) {
 	const text = `
-		SELECT a.id, a.email, a.admin, a.state, coalesce(a.concurrency, 0), (
-		           SELECT coalesce(max(k.concurrency), 0) FROM keys k
-		           WHERE k.account_id = a.id AND k.operator_concurrency IS NOT NULL AND k.state = 'active'),
-		       a.month_total, a.day_total, a.month_input, a.month_output
+		SELECT (SELECT coalesce(max(k.concurrency), 0) FROM keys k
+		        WHERE k.account_id = a.id AND k.operator_concurrency IS NOT NULL AND k.state = 'active'),` + accountColumns + `
 		FROM accounts a`
-	return listByID(ctx, q, func(row scanner) (a accountFields, err error) {
-		caps := &a.AccountCaps
-		err = row.Scan(&a.AccountID, &a.Email, &a.Admin, &a.state, &a.AccountConcurrency, &a.GrantedConcurrency,
-			&caps.MonthTotal, &caps.DayTotal, &caps.MonthInput, &caps.MonthOutput)
-		a.GrantedConcurrency = max(a.GrantedConcurrency, a.AccountConcurrency)
+	return listByID(ctx, q, func(row database.Scanner) (a snapshotAccount, err error) {
+		a.Account, err = scanAccount(row, &a.granted)
+		a.granted = max(a.granted, a.Concurrency)
 		return a, err
 	}, text, "a.id", ids)
 }
@@ -434,9 +384,9 @@ type replacedSecret struct {
 }
 
 // selectReplacedSecrets returns the replaced secrets of keys.
-func selectReplacedSecrets(ctx context.Context, q querier, keys map[string]bool) (map[string][]replacedSecret, error) {
+func selectReplacedSecrets(ctx context.Context, q database.Querier, keys map[string]bool) (map[string][]replacedSecret, error) {
 	const text = `SELECT secret_hash, key_id, prefix, valid_until FROM replaced_secrets`
-	all, err := listByID(ctx, q, func(row scanner) (r replacedSecret, err error) {
+	all, err := listByID(ctx, q, func(row database.Scanner) (r replacedSecret, err error) {
 		var hash []byte
 		if err = row.Scan(&hash, &r.key, &r.prefix, nullableTime{&r.until}); err != nil {
 			return r, err
@@ -459,14 +409,13 @@ func selectReplacedSecrets(ctx context.Context, q querier, keys map[string]bool)
 // insertAuditEntry records a change by the actor of ctx, in the transaction that makes it.
 func insertAuditEntry(ctx context.Context, tx database.Tx, action, subject, detail string) error {
 	const text = `INSERT INTO audit (id, time, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, $6)`
-	_, err := tx.ExecContext(ctx, text, newID("chg"), now().UnixMicro(), actorOf(ctx), action, subject, detail)
-	return err
+	return database.Exec(ctx, tx, text, newID("chg"), now().UnixMicro(), actorOf(ctx), action, subject, detail)
 }
 
 // likeEscaper escapes the wildcards of LIKE.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-func findAuditEntries(ctx context.Context, q querier, f AuditFilter, from AuditCursor, limit int) ([]AuditEntry, error) {
+func findAuditEntries(ctx context.Context, q database.Querier, f AuditFilter, from AuditCursor, limit int) ([]AuditEntry, error) {
 	var (
 		conditions []string
 		args       []any
@@ -499,15 +448,15 @@ func findAuditEntries(ctx context.Context, q querier, f AuditFilter, from AuditC
 		text += " WHERE " + strings.Join(conditions, " AND ")
 	}
 	args = append(args, limit)
-	return list(ctx, q, scanAuditEntry, text+" ORDER BY time DESC, id DESC LIMIT $"+strconv.Itoa(len(args)), args...)
+	return database.List(ctx, q, scanAuditEntry, text+" ORDER BY time DESC, id DESC LIMIT $"+strconv.Itoa(len(args)), args...)
 }
 
-func selectAuditActions(ctx context.Context, q querier) ([]string, error) {
-	scan := func(row scanner) (action string, err error) { return action, row.Scan(&action) }
-	return list(ctx, q, scan, `SELECT DISTINCT action FROM audit ORDER BY action`)
+func selectAuditActions(ctx context.Context, q database.Querier) ([]string, error) {
+	scan := func(row database.Scanner) (action string, err error) { return action, row.Scan(&action) }
+	return database.List(ctx, q, scan, `SELECT DISTINCT action FROM audit ORDER BY action`)
 }
 
-func scanAuditEntry(row scanner) (e AuditEntry, err error) {
+func scanAuditEntry(row database.Scanner) (e AuditEntry, err error) {
 	var at int64
 	err = row.Scan(&e.id, &at, &e.Actor, &e.Action, &e.Subject, &e.Detail)
 	e.Time = time.UnixMicro(at).UTC()

@@ -17,29 +17,20 @@ func upsertInvitation(ctx context.Context, tx database.Tx, account, token string
 	const text = `
 		INSERT INTO invitations (token_hash, account_id, expires_at) VALUES ($1, $2, $3)
 		ON CONFLICT (account_id) DO UPDATE SET token_hash = excluded.token_hash, expires_at = excluded.expires_at`
-	_, err := tx.ExecContext(ctx, text, hashToken(token), account, now().Add(InvitationLife).UnixMicro())
-	return err
+	return database.Exec(ctx, tx, text, hashToken(token), account, now().Add(InvitationLife).UnixMicro())
 }
 
 // selectInvitedAccount returns ErrNoInvitation if no valid invitation to an active account has the token.
-func selectInvitedAccount(ctx context.Context, q querier, token string) (Account, error) {
+func selectInvitedAccount(ctx context.Context, q database.Querier, token string) (Account, error) {
 	const text = `SELECT` + accountColumns + `
 		FROM invitations i JOIN accounts a ON a.id = i.account_id
 		WHERE i.token_hash = $1 AND i.expires_at > $2 AND a.state = 'active'`
 	a, err := scanAccount(q.QueryRowContext(ctx, text, hashToken(token), now().UnixMicro()))
-	if errors.Is(err, sql.ErrNoRows) {
-		return Account{}, ErrNoInvitation
-	}
-	if err != nil {
-		return Account{}, fmt.Errorf("read invitation: %w", err)
-	}
-	return a, nil
+	return orMissing(a, err, ErrNoInvitation)
 }
 
 func deleteInvitation(ctx context.Context, tx database.Tx, account string) error {
-	const text = `DELETE FROM invitations WHERE account_id = $1`
-	_, err := tx.ExecContext(ctx, text, account)
-	return err
+	return database.Exec(ctx, tx, `DELETE FROM invitations WHERE account_id = $1`, account)
 }
 
 // Passwords.
@@ -58,16 +49,14 @@ func upsertPasswordHash(
 }
 
 // selectGeneration returns the generation of an account's password, or 0 if it has none.
-func selectGeneration(ctx context.Context, q querier, account string) (generation int64, err error) {
+func selectGeneration(ctx context.Context, q database.Querier, account string) (generation int64, err error) {
 	const text = `SELECT coalesce(max(generation), 0) FROM passwords WHERE account_id = $1`
-	if err := q.QueryRowContext(ctx, text, account).Scan(&generation); err != nil {
-		return 0, fmt.Errorf("read password: %w", err)
-	}
-	return generation, nil
+	err = q.QueryRowContext(ctx, text, account).Scan(&generation)
+	return generation, err
 }
 
 // selectLogin returns a login without a hash if no account has the address, or the account has no password.
-func selectLogin(ctx context.Context, q querier, email string) (l login, err error) {
+func selectLogin(ctx context.Context, q database.Querier, email string) (l login, err error) {
 	const text = `SELECT coalesce(p.hash, ''), coalesce(p.generation, 0), ` + accountColumns + `
 		FROM accounts a LEFT JOIN passwords p ON p.account_id = a.id
 		WHERE lower(a.email) = lower($1)`
@@ -94,7 +83,7 @@ func insertSession(
 			WHERE a.id = $4 AND p.generation = $5 AND a.state = 'active'`
 	)
 	at := now()
-	if _, err := tx.ExecContext(ctx, deleteExpired, at.UnixMicro()); err != nil {
+	if err := database.Exec(ctx, tx, deleteExpired, at.UnixMicro()); err != nil {
 		return false, err
 	}
 	result, err := tx.ExecContext(ctx, insert,
@@ -109,22 +98,22 @@ func insertSession(
 // databaseNow is the time of PostgreSQL's clock, by which all gateways agree whether a session has expired.
 const databaseNow = postgres.Now
 
-// selectSessionAccount returns sql.ErrNoRows if no session has the token, it has expired, or the password has been changed
+// selectSessionAccount returns ErrNoSession if no session has the token, it has expired, or the password has been changed
 // since.
-func selectSessionAccount(ctx context.Context, db *database.DB, token string) (Account, error) {
+func selectSessionAccount(ctx context.Context, db *database.DB, token string) (a Account, err error) {
 	const text = `SELECT` + accountColumns + `
 		FROM sessions s JOIN accounts a ON a.id = s.account_id JOIN passwords p ON p.account_id = a.id
 		WHERE s.token_hash = $1 AND s.password_generation = p.generation AND s.expires_at > `
 	if db.Postgres() != nil {
-		return scanAccount(db.Read().QueryRowContext(ctx, text+databaseNow, hashToken(token)))
+		a, err = scanAccount(db.Read().QueryRowContext(ctx, text+databaseNow, hashToken(token)))
+	} else {
+		a, err = scanAccount(db.Read().QueryRowContext(ctx, text+`$2`, hashToken(token), now().UnixMicro()))
 	}
-	return scanAccount(db.Read().QueryRowContext(ctx, text+`$2`, hashToken(token), now().UnixMicro()))
+	return orMissing(a, err, ErrNoSession)
 }
 
 func deleteSession(ctx context.Context, tx database.Tx, token string) error {
-	const text = `DELETE FROM sessions WHERE token_hash = $1`
-	_, err := tx.ExecContext(ctx, text, hashToken(token))
-	return err
+	return database.Exec(ctx, tx, `DELETE FROM sessions WHERE token_hash = $1`, hashToken(token))
 }
 
 // deleteSignInsOf deletes the sessions and the known browsers of an account.
@@ -133,7 +122,7 @@ func deleteSignInsOf(ctx context.Context, tx database.Tx, account string) error 
 		`DELETE FROM sessions WHERE account_id = $1`,
 		`DELETE FROM known_browsers WHERE account_id = $1`,
 	} {
-		if _, err := tx.ExecContext(ctx, text, account); err != nil {
+		if err := database.Exec(ctx, tx, text, account); err != nil {
 			return err
 		}
 	}
@@ -143,17 +132,15 @@ func deleteSignInsOf(ctx context.Context, tx database.Tx, account string) error 
 // Known browsers.
 
 // selectKnownBrowser reports whether the account with an address knows the browser with a token.
-func selectKnownBrowser(ctx context.Context, q querier, email, token string) (known bool, err error) {
+func selectKnownBrowser(ctx context.Context, q database.Querier, email, token string) (known bool, err error) {
 	const text = `
 		SELECT EXISTS (
 			SELECT 1 FROM known_browsers b
 			JOIN accounts a ON a.id = b.account_id JOIN passwords p ON p.account_id = a.id
 			WHERE b.token_hash = $1 AND lower(a.email) = lower($2) AND b.used_at > $3 AND b.password_generation = p.generation)`
 	since := now().Add(-KnownBrowserLife)
-	if err := q.QueryRowContext(ctx, text, hashToken(token), email, since.UnixMicro()).Scan(&known); err != nil {
-		return false, fmt.Errorf("read known browsers: %w", err)
-	}
-	return known, nil
+	err = q.QueryRowContext(ctx, text, hashToken(token), email, since.UnixMicro()).Scan(&known)
+	return known, err
 }
 
 // upsertKnownBrowser makes a browser known to an account, or updates the time of its use. It also deletes the account's
@@ -167,24 +154,19 @@ func upsertKnownBrowser(ctx context.Context, tx database.Tx, token, account stri
 			DELETE FROM known_browsers WHERE account_id = $1 AND token_hash NOT IN (
 				SELECT token_hash FROM known_browsers WHERE account_id = $1 ORDER BY used_at DESC, token_hash LIMIT $2)`
 	)
-	if _, err := tx.ExecContext(ctx, upsert, hashToken(token), account, generation, now().UnixMicro()); err != nil {
+	if err := database.Exec(ctx, tx, upsert, hashToken(token), account, generation, now().UnixMicro()); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, deleteOldest, account, maxKnownBrowsers)
-	return err
+	return database.Exec(ctx, tx, deleteOldest, account, maxKnownBrowsers)
 }
 
 // ensurePasswordRow returns the generation of the account's password. An account without one gets a row with an empty
 // hash, which no password matches: sessions refer to the row.
 func ensurePasswordRow(ctx context.Context, tx database.Tx, account string) (generation int64, err error) {
-	const (
-		insert = `INSERT INTO passwords (account_id, hash, changed_at, generation) VALUES ($1, '', $2, 1)
-			ON CONFLICT (account_id) DO NOTHING`
-		read = `SELECT generation FROM passwords WHERE account_id = $1`
-	)
-	if _, err := tx.ExecContext(ctx, insert, account, now().UnixMicro()); err != nil {
+	const insert = `INSERT INTO passwords (account_id, hash, changed_at, generation) VALUES ($1, '', $2, 1)
+		ON CONFLICT (account_id) DO NOTHING`
+	if err := database.Exec(ctx, tx, insert, account, now().UnixMicro()); err != nil {
 		return 0, err
 	}
-	err = tx.QueryRowContext(ctx, read, account).Scan(&generation)
-	return generation, err
+	return selectGeneration(ctx, tx, account)
 }

@@ -23,31 +23,27 @@ const (
 // time ends; secrets that earlier rotations have replaced work no longer than that either, so a grace time of 0 makes
 // the new secret the only one. All else about the key stays: its id, caps and usage. The error may be ErrNoKey,
 // ErrAmbiguous, ErrKeyRevoked or ErrBadGrace.
-func (k *Keys) Rotate(ctx context.Context, ref string, grace time.Duration) (_ Key, secret string, err error) {
+func (k *Keys) Rotate(ctx context.Context, ref string, grace time.Duration) (_ Key, secret string, _ error) {
 	if grace < 0 || grace > MaxGrace {
 		return Key{}, "", fmt.Errorf("rotate key: %w, not %s", ErrBadGrace, grace)
 	}
 	secret = newSecret()
-	var key Key
-	err = k.write(ctx, func(tx database.Tx) error {
-		before, err := findKeyOfActor(ctx, tx, ref)
+	key, err := commit(ctx, k, "rotate key", func(tx database.Tx) (Key, error) {
+		before, err := findLiveKey(ctx, tx, ref)
 		if err != nil {
-			return err
+			return Key{}, err
 		}
-		if before.State == KeyRevoked {
-			return fmt.Errorf("%w: %s", ErrKeyRevoked, before.ID)
-		}
-		key = before
+		key := before
 		key.Prefix, key.ReplacedUntil = prefixOf(secret), now().Add(grace)
 		if err := replaceSecret(ctx, tx, key, hashSecret(secret)); err != nil {
-			return err
+			return Key{}, err
 		}
 		detail := fmt.Sprintf("%s: %s… → %s…, the replaced secret works until %s",
 			before.title(), before.Prefix, key.Prefix, expiryText(key.ReplacedUntil))
-		return insertAuditEntry(ctx, tx, "rotate key", key.ID, detail)
+		return key, insertAuditEntry(ctx, tx, "rotate key", key.ID, detail)
 	})
 	if err != nil {
-		return Key{}, "", fmt.Errorf("rotate key: %w", err)
+		return Key{}, "", err
 	}
 	return key, secret, nil
 }
@@ -65,7 +61,7 @@ func replaceSecret(ctx context.Context, tx database.Tx, key Key, secret secretHa
 		  SELECT secret_hash, id, prefix, $2 FROM keys WHERE id = $1`, []any{key.ID, until}},
 		{`UPDATE keys SET secret_hash = $2, prefix = $3 WHERE id = $1`, []any{key.ID, secret[:], key.Prefix}},
 	} {
-		if _, err := tx.ExecContext(ctx, statement.text, statement.args...); err != nil {
+		if err := database.Exec(ctx, tx, statement.text, statement.args...); err != nil {
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ func TestSecretIsNotWrittenToDisk(t *testing.T) {
 	databasetest.SkipPostgres(t, "the files of its server belong to all databases")
 	path := newPath(t)
 	s := startStore(t, openDatabase(t, path), zap.NewNop())
-	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	_, secret := createKey(t, s, "laptop")
 	files, err := filepath.Glob(path + "*")

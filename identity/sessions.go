@@ -2,9 +2,7 @@ package identity
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
 
 	"basegate/database"
 )
@@ -32,27 +30,20 @@ func (s *Sessions) Account(ctx context.Context, token string) (Account, error) {
 		return Account{}, ErrNoSession
 	}
 	account, err := selectSessionAccount(ctx, s.db, token)
-	if errors.Is(err, sql.ErrNoRows) || err == nil && account.State.refusal() != nil {
+	if err == nil && account.State.refusal() != nil {
 		return Account{}, ErrNoSession
 	}
-	if err != nil {
-		return Account{}, fmt.Errorf("read session: %w", err)
-	}
-	return account, nil
+	return account, err
 }
 
 // SignOut ends one session. An unknown token is no error.
 func (s *Sessions) SignOut(ctx context.Context, token string) error {
-	err := s.db.WriteGrouped(ctx, func(tx database.Tx) error { return deleteSession(ctx, tx, token) })
-	if err != nil {
-		return fmt.Errorf("end session: %w", err)
-	}
-	return nil
+	return write(ctx, s.db, "end session", func(tx database.Tx) error { return deleteSession(ctx, tx, token) })
 }
 
 // SignOutEverywhere ends all sessions of an account, which then knows no browser. The error may be ErrNoAccount.
 func (s *Sessions) SignOutEverywhere(ctx context.Context, email string) error {
-	err := s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	return write(ctx, s.db, "end sessions", func(tx database.Tx) error {
 		account, err := selectAccount(ctx, tx, email)
 		if err != nil {
 			return err
@@ -62,8 +53,4 @@ func (s *Sessions) SignOutEverywhere(ctx context.Context, email string) error {
 		}
 		return insertAuditEntry(ctx, tx, "sign out everywhere", account.Email, "")
 	})
-	if err != nil {
-		return fmt.Errorf("end sessions: %w", err)
-	}
-	return nil
 }

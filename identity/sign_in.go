@@ -3,7 +3,6 @@ package identity
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -69,9 +68,9 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 	if !known {
 		tokens.Browser = newToken()
 	}
-	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error { return insertSignIn(ctx, tx, l, tokens) })
+	err = write(ctx, s.db, "begin session", func(tx database.Tx) error { return insertSignIn(ctx, tx, l, tokens) })
 	if err != nil {
-		return SignedIn{}, fmt.Errorf("begin session: %w", err)
+		return SignedIn{}, err
 	}
 	return tokens, nil
 }

@@ -94,7 +94,7 @@ func TestBrowserIsKnownToItsAccountOnlyUntilThePasswordChanges(t *testing.T) {
 	databasetest.SkipPostgres(t, serverClock)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := t.Context(), startStoreWithPassword(t)
-		_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: "eve@example.org"})
+		_, err := s.Accounts.Create(ctx, identity.Account{Email: "eve@example.org"})
 		must(t, err)
 		must(t, s.Sessions.SetPassword(ctx, "eve@example.org", password))
 		eves, err := s.Sessions.SignIn(ctx, identity.Credentials{Email: "eve@example.org", Password: password, Address: address})
@@ -129,7 +129,7 @@ func TestNumberOfKnownBrowsersIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, db := t.Context(), openDatabase(t, newPath(t))
 		s := newStore(db)
-		_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
+		_, err := s.Accounts.Create(ctx, identity.Account{Email: ada})
 		must(t, err)
 		must(t, s.Sessions.SetPassword(ctx, ada, password))
 		var first, last identity.SignedIn
@@ -328,7 +328,7 @@ func TestFailuresCountAtEveryGateway(t *testing.T) {
 	path := newPath(t)
 	first := startStore(t, openDatabase(t, path), zap.NewNop())
 	second := startStore(t, openDatabase(t, path), zap.NewNop())
-	_, err := first.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := first.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	must(t, first.Sessions.SetPassword(t.Context(), ada, password))
 	gateways := []*identity.Store{first, second}

@@ -20,7 +20,7 @@ type snapshot struct {
 	source   *sql.DB  // the database it was read from; a database that replaced it may have the same revision
 	byHash   sync.Map // secretHash → *snapshotEntry
 	byID     sync.Map // id of a key → *snapshotEntry of its current secret
-	accounts sync.Map // id → *accountEntry
+	accounts sync.Map // id → *atomic.Pointer[snapshotAccount]
 
 	at change // the latest that it has; guarded by Keys.mu
 }
@@ -36,30 +36,27 @@ type change struct {
 type snapshotEntry struct {
 	key           Principal // without what is in account
 	state         KeyState
-	account       *accountEntry
-	replacedUntil time.Time    // until when a secret works that Rotate has replaced; zero for the key's current secret
-	secrets       []secretHash // all of the key; only of the current secret
+	account       *atomic.Pointer[snapshotAccount] // the keys of an account share it, so that a change of the account is one store
+	replacedUntil time.Time                        // until when a secret works that Rotate has replaced; zero for the key's current secret
+	secrets       []secretHash                     // all of the key; only of the current secret
 }
 
-// accountEntry is an account. Its keys share it, so that a change of the account is one store.
-type accountEntry struct{ atomic.Pointer[accountFields] }
+// snapshotAccount is an account as the keys of the snapshot have it.
+type snapshotAccount struct {
+	Account
 
-// accountFields is what a Principal has of its account.
-type accountFields struct {
-	Principal // the fields of the key are zero
-
-	state AccountState
+	granted int // see Principal.GrantedConcurrency
 }
 
 // check returns the key with its account, and the error with which the secret is refused at this moment, or nil.
 func (e *snapshotEntry) check() (Principal, error) {
 	p, a := e.key, e.account.Load()
-	p.AccountID, p.Email, p.Admin, p.AccountCaps = a.AccountID, a.Email, a.Admin, a.AccountCaps
-	p.AccountConcurrency, p.GrantedConcurrency = a.AccountConcurrency, a.GrantedConcurrency
+	p.AccountID, p.Email, p.Admin, p.AccountCaps = a.ID, a.Email, a.Admin, a.Caps
+	p.AccountConcurrency, p.GrantedConcurrency = a.Concurrency, a.granted
 	if err := e.state.refusal(); err != nil {
 		return p, err
 	}
-	if err := a.state.refusal(); err != nil {
+	if err := a.State.refusal(); err != nil {
 		return p, err
 	}
 	switch {
@@ -100,10 +97,32 @@ func (k *Keys) Close() {
 	}
 }
 
+// write makes a write of which an error says what it was to do.
+func write(ctx context.Context, db *database.DB, what string, apply func(database.Tx) error) error {
+	if err := db.WriteGrouped(ctx, apply); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// commit is Keys.write for a change with a result.
+func commit[T any](ctx context.Context, k *Keys, what string, apply func(database.Tx) (T, error)) (T, error) {
+	var result T
+	err := k.write(ctx, what, func(tx database.Tx) (err error) {
+		result, err = apply(tx)
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return result, nil
+}
+
 // write commits a change to accounts or keys, then refreshes the snapshot. The change is on disk by then, so an error
 // of the refresh is logged and not returned; the next poll tries again.
-func (k *Keys) write(ctx context.Context, apply func(database.Tx) error) error {
-	if err := k.db.WriteGrouped(ctx, apply); err != nil {
+func (k *Keys) write(ctx context.Context, what string, apply func(database.Tx) error) error {
+	if err := write(ctx, k.db, what, apply); err != nil {
 		return err
 	}
 	if k.stop != nil {
@@ -190,7 +209,7 @@ func follow(changes []change, last change) bool {
 }
 
 // apply reads again what has changed. The first of the changes is known.
-func (s *snapshot) apply(ctx context.Context, q querier, changes []change) error {
+func (s *snapshot) apply(ctx context.Context, q database.Querier, changes []change) error {
 	keys, accounts := map[string]bool{}, map[string]bool{}
 	for _, c := range changes[1:] {
 		if c.key != "" {
@@ -201,7 +220,7 @@ func (s *snapshot) apply(ctx context.Context, q querier, changes []change) error
 	}
 	for id := range keys { // of its account, by what the operator gives to a key
 		if e, ok := find(&s.byID, id); ok {
-			accounts[e.account.Load().AccountID] = true
+			accounts[e.account.Load().ID] = true
 		}
 	}
 	if err := s.load(ctx, q, keys, accounts); err != nil {
@@ -212,7 +231,7 @@ func (s *snapshot) apply(ctx context.Context, q querier, changes []change) error
 }
 
 // load reads keys and accounts by their ids; nil is all. Those that are not found are removed.
-func (s *snapshot) load(ctx context.Context, q querier, keys, accounts map[string]bool) error {
+func (s *snapshot) load(ctx context.Context, q database.Querier, keys, accounts map[string]bool) error {
 	read, err := selectSnapshotKeys(ctx, q, keys)
 	if err != nil {
 		return err
@@ -233,7 +252,7 @@ func (s *snapshot) load(ctx context.Context, q querier, keys, accounts map[strin
 	}
 	for i := range fields {
 		s.storeAccount(&fields[i])
-		delete(accounts, fields[i].AccountID)
+		delete(accounts, fields[i].ID)
 	}
 	for id := range accounts {
 		s.accounts.Delete(id)
@@ -251,11 +270,11 @@ func (s *snapshot) load(ctx context.Context, q querier, keys, accounts map[strin
 }
 
 // storeAccount stores an account. Its entry has the fields before another goroutine can find it.
-func (s *snapshot) storeAccount(fields *accountFields) {
-	entry := &accountEntry{}
+func (s *snapshot) storeAccount(fields *snapshotAccount) {
+	entry := &atomic.Pointer[snapshotAccount]{}
 	entry.Store(fields)
-	if before, found := s.accounts.LoadOrStore(fields.AccountID, entry); found {
-		before.(*accountEntry).Store(fields)
+	if before, found := s.accounts.LoadOrStore(fields.ID, entry); found {
+		before.(*atomic.Pointer[snapshotAccount]).Store(fields)
 	}
 }
 
@@ -265,7 +284,7 @@ func (s *snapshot) store(read *snapshotEntry, replaced []replacedSecret) error {
 	if !ok {
 		return fmt.Errorf("read keys: the account %s of the key %s is missing", read.key.AccountID, read.key.KeyID)
 	}
-	read.account = account.(*accountEntry)
+	read.account = account.(*atomic.Pointer[snapshotAccount])
 	before, _ := find(&s.byID, read.key.KeyID)
 	s.byHash.Store(read.secrets[0], read)
 	for _, r := range replaced {

@@ -21,7 +21,7 @@ import (
 func TestChangedStateIsSeenByAnotherProcess(t *testing.T) {
 	ctx, path := t.Context(), newPath(t)
 	here, there := startStore(t, openDatabase(t, path), zap.NewNop()), startStore(t, openDatabase(t, path), zap.NewNop())
-	_, err := here.Accounts.Create(ctx, identity.NewAccount{Email: ada})
+	_, err := here.Accounts.Create(ctx, identity.Account{Email: ada})
 	must(t, err)
 	key, secret := createKey(t, here, "laptop")
 	waitFor := func(want error) {
@@ -52,17 +52,17 @@ func TestChangedStateIsSeenByAnotherProcess(t *testing.T) {
 func TestChangedCapsAreSeenByAnotherProcess(t *testing.T) {
 	path := newPath(t)
 	here := startStore(t, openDatabase(t, path), zap.NewNop())
-	_, err := here.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := here.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	key, secret := createKey(t, here, "k")
 	elsewhere := newStore(openDatabase(t, path))
-	_, err = elsewhere.Keys.Set(t.Context(), key.ID, func(f *identity.KeyFields) { f.Caps.DayTotal, f.Concurrency = quota.Limit(7), 2 })
+	_, err = elsewhere.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps.DayTotal, f.Concurrency = quota.Limit(7), 2 })
 	must(t, err)
 	poll.Until(t, "the key's cap is seen", func() bool {
 		p, err := here.Keys.Authenticate(t.Context(), secret)
 		return err == nil && p.KeyCaps.DayTotal == quota.Limit(7) && p.Concurrency == 2
 	})
-	_, err = elsewhere.Accounts.Set(t.Context(), ada, func(f *identity.AccountFields) { f.Caps.DayTotal = quota.Limit(70) })
+	_, err = elsewhere.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.DayTotal = quota.Limit(70) })
 	must(t, err)
 	poll.Until(t, "the account's cap is seen", func() bool {
 		p, err := here.Keys.Authenticate(t.Context(), secret)
@@ -102,7 +102,7 @@ func TestChangedIsCalledWhenAChangeIsInForce(t *testing.T) {
 	}})
 	must(t, s.Keys.Start(ctx))
 	t.Cleanup(s.Keys.Close)
-	_, err := s.Accounts.Create(ctx, identity.NewAccount{Email: ada})
+	_, err := s.Accounts.Create(ctx, identity.Account{Email: ada})
 	must(t, err)
 	created, _ := createKey(t, s, "laptop")
 	for len(calls) > 0 {
@@ -131,7 +131,7 @@ func TestReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 		db, err := database.Open(t.Context(), databasetest.Settings(t, path), zap.NewNop())
 		must(t, err)
 		s := newStore(db)
-		_, err = s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+		_, err = s.Accounts.Create(t.Context(), identity.Account{Email: ada})
 		must(t, err)
 		_, secret = createKey(t, s, "laptop")
 		must(t, db.Close())
@@ -156,7 +156,7 @@ func TestReplacedDatabaseIsReadEvenAtTheSameRevision(t *testing.T) {
 func TestOtherChangesAreReadEvenAtTheSameRevision(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	s := startStore(t, db, zap.NewNop())
-	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	key, secret := createKey(t, s, "laptop")
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
@@ -182,7 +182,7 @@ func TestLastSnapshotStaysInForceDuringADatabaseOutage(t *testing.T) {
 	core, logged := observer.New(zap.InfoLevel)
 	db := openDatabase(t, newPath(t))
 	s := startStore(t, db, zap.New(core))
-	_, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada})
+	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	_, secret := createKey(t, s, "laptop")
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
@@ -210,7 +210,7 @@ func TestStartFailsWithoutADatabase(t *testing.T) {
 		t.Error("Start returned no error")
 	}
 	s.Keys.Close()
-	if _, err := s.Accounts.Create(t.Context(), identity.NewAccount{Email: ada}); !errors.Is(err, database.ErrClosed) {
+	if _, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada}); !errors.Is(err, database.ErrClosed) {
 		t.Errorf("write: got error %v, want %v", err, database.ErrClosed)
 	}
 }

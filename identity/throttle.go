@@ -121,11 +121,10 @@ func countFailure(ctx context.Context, tx database.Tx, s subject, at time.Time) 
 	if err := s.begin(&f, at); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, clean, s.kind, float64(s.forget.Microseconds()), float64(at.UnixMicro())); err != nil {
+	if err := database.Exec(ctx, tx, clean, s.kind, float64(s.forget.Microseconds()), float64(at.UnixMicro())); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, upsert, s.kind, s.hash, f.count, f.counted.UnixMicro(), f.next.UnixMicro())
-	return err
+	return database.Exec(ctx, tx, upsert, s.kind, s.hash, f.count, f.counted.UnixMicro(), f.next.UnixMicro())
 }
 
 // endAttempt makes the attempt that beginAttempt has counted a success: it does not count for a network, and all failures
@@ -136,20 +135,16 @@ func (s *Sessions) endAttempt(ctx context.Context, subjects []subject) error {
 		takeBack = `UPDATE sign_in_failures SET failures = CASE WHEN failures > 1 THEN failures - 1 ELSE 0 END, next = 0
 			WHERE kind = $1 AND subject = $2`
 	)
-	err := s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	return write(ctx, s.db, "forget failed sign-ins", func(tx database.Tx) error {
 		for _, counted := range subjects {
 			text := forget
 			if counted.kind == networkThrottle.kind {
 				text = takeBack
 			}
-			if _, err := tx.ExecContext(ctx, text, counted.kind, counted.hash); err != nil {
+			if err := database.Exec(ctx, tx, text, counted.kind, counted.hash); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("forget failed sign-ins: %w", err)
-	}
-	return nil
 }

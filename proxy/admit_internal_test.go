@@ -21,10 +21,10 @@ func FuzzHeaders(f *testing.F) {
 	}
 	f.Cleanup(func() { db.Close() })
 	store := identity.New(db, zap.NewNop(), identity.Settings{})
-	if _, err := store.Accounts.Create(f.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
+	if _, err := store.Accounts.Create(f.Context(), identity.Account{Email: "ada@example.org"}); err != nil {
 		f.Fatal(err)
 	}
-	_, secret, err := store.Keys.Create(f.Context(), identity.NewKey{Email: "ada@example.org", Name: "k"})
+	_, secret, err := store.Keys.Create(f.Context(), identity.Key{Email: "ada@example.org", Name: "k"})
 	if err != nil {
 		f.Fatal(err)
 	}

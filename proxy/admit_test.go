@@ -173,7 +173,7 @@ func TestConcurrencyOfAKeyOverridesTheDefault(t *testing.T) {
 	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
-	h.updateKey(func(f *identity.KeyFields) { f.Concurrency = 3 })
+	h.updateKey(func(f *identity.Key) { f.Concurrency = 3 })
 	var all sync.WaitGroup
 	for i := range 4 {
 		one := h.completeAsync(t.Context(), promptRequest(i))

@@ -73,7 +73,7 @@ func TestBurstNeverExceedsACap(t *testing.T) {
 				h := newHarness(t, nil, startBackend(t, respondAtRandom), startBackend(t, respondAtRandom))
 				if scope == "key" {
 					h.updateKey(withCaps(c.set))
-				} else if _, err := h.accounts.Set(t.Context(), "ada@example.org", func(f *identity.AccountFields) { c.set(&f.Caps) }); err != nil {
+				} else if _, err := h.accounts.Set(t.Context(), "ada@example.org", func(f *identity.Account) { c.set(&f.Caps) }); err != nil {
 					t.Fatal(err)
 				}
 				used := func() (sum int64) {

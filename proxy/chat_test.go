@@ -298,7 +298,7 @@ func TestModelsServeOnlyTheirEndpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.updateKey(func(k *identity.KeyFields) { k.Models = onlyBase })
+	h.updateKey(func(k *identity.Key) { k.Models = onlyBase })
 	if got := h.chat(`{"model":"base","messages":[]}`); strings.Contains(got.body, "these models chat") {
 		t.Errorf("a key that may not use m is told of it: %s", got.body)
 	}

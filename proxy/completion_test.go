@@ -157,11 +157,11 @@ func TestSpentBudgetIsRefusedWithoutWaitingForASlot(t *testing.T) {
 		{quota.Caps{MonthInput: quota.Limit(2)}, `"window":"month","meter":"input","limit":2,"used":2`},
 		{quota.Caps{MonthOutput: quota.Limit(2)}, `"window":"month","meter":"output","limit":2,"used":2`},
 	} {
-		h.updateKey(func(f *identity.KeyFields) { f.Caps = c.caps })
+		h.updateKey(func(f *identity.Key) { f.Caps = c.caps })
 		if got := h.awaitWithoutSlot(plainRequest); got.status != 429 || !strings.Contains(got.body, `"scope":"key",`+c.want) {
 			t.Errorf("got %d %s, want 429 with %s of the key", got.status, got.body, c.want)
 		}
-		h.updateKey(func(f *identity.KeyFields) { f.Caps = quota.Caps{} })
+		h.updateKey(func(f *identity.Key) { f.Caps = quota.Caps{} })
 		h.updateAccount(c.caps)
 		if got := h.awaitWithoutSlot(plainRequest); got.status != 429 || !strings.Contains(got.body, `"scope":"account",`+c.want) {
 			t.Errorf("got %d %s, want 429 with %s of the account", got.status, got.body, c.want)
@@ -177,7 +177,7 @@ func TestSpentBudgetIsRefusedWithoutWaitingForASlot(t *testing.T) {
 // updateAccount sets the caps of the harness's account.
 func (h *harness) updateAccount(caps quota.Caps) {
 	h.t.Helper()
-	if _, err := h.accounts.Set(h.t.Context(), "ada@example.org", func(f *identity.AccountFields) { f.Caps = caps }); err != nil {
+	if _, err := h.accounts.Set(h.t.Context(), "ada@example.org", func(f *identity.Account) { f.Caps = caps }); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -198,7 +198,7 @@ func TestOpenBreakerRefusesWithoutWaitingForASlot(t *testing.T) {
 	}))
 	running := h.completeAsync(t.Context(), plainRequest)
 	<-backend.arrived
-	_, other, err := h.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "other"})
+	_, other, err := h.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "other"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,10 +111,10 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	h.db = db
 	store := identity.New(db, log, identity.Settings{})
 	h.keys, h.accounts = store.Keys, store.Accounts
-	if _, err := h.accounts.Create(t.Context(), identity.NewAccount{Email: "ada@example.org"}); err != nil {
+	if _, err := h.accounts.Create(t.Context(), identity.Account{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, h.secret, err = h.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "test"}); err != nil {
+	if _, h.secret, err = h.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.keys.Start(t.Context()); err != nil {

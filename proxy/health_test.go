@@ -75,10 +75,10 @@ func dies(e *engine, w http.ResponseWriter, r *http.Request) {
 
 func (h *harness) secondKey() string {
 	h.t.Helper()
-	if _, err := h.accounts.Create(h.t.Context(), identity.NewAccount{Email: "bob@example.org"}); err != nil {
+	if _, err := h.accounts.Create(h.t.Context(), identity.Account{Email: "bob@example.org"}); err != nil {
 		h.t.Fatal(err)
 	}
-	_, secret, err := h.keys.Create(h.t.Context(), identity.NewKey{Email: "bob@example.org", Name: "other"})
+	_, secret, err := h.keys.Create(h.t.Context(), identity.Key{Email: "bob@example.org", Name: "other"})
 	if err != nil {
 		h.t.Fatal(err)
 	}

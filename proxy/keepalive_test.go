@@ -200,7 +200,7 @@ func TestEveryLaterFailureUnderKeepaliveIsOneErrorEvent(t *testing.T) {
 		{"circuit_open", streamRequest, quota.Caps{}, respond(500, "text/plain", "boom"), ": retry-after 59\n"},
 	} {
 		h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures, o.breaker.OpenFor = 1, time.Hour }, startBackend(t, c.backend))
-		h.updateKey(func(f *identity.KeyFields) { f.Caps = c.caps })
+		h.updateKey(func(f *identity.Key) { f.Caps = c.caps })
 		if c.code == "circuit_open" {
 			h.complete(plainRequest) // opens the breaker
 		}

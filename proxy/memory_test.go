@@ -46,7 +46,7 @@ func startUploads(t *testing.T, h *harness, size int) {
 func TestUnfinishedUploadsOfAKeyLeaveMemoryForOthers(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(o *harnessOptions) { o.maxBuffered = 4 << 20 }, startBackend(t, respond(200, "application/json", plainResponse)))
-	_, other, err := h.keys.Create(t.Context(), identity.NewKey{Email: "ada@example.org", Name: "other"})
+	_, other, err := h.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "other"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func TestUnusableModelIsUnknownWhateverItTakes(t *testing.T) {
 	}
 	refused("m", "invalid_request")
 	refused("nope", "model_not_found")
-	h.updateKey(func(f *identity.KeyFields) { f.Models = must(identity.NewModelList([]string{"other"}))(t) })
+	h.updateKey(func(f *identity.Key) { f.Models = must(identity.NewModelList([]string{"other"}))(t) })
 	refused("m", "model_not_found")
 }
 

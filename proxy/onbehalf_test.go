@@ -74,7 +74,7 @@ func TestRequestOnBehalfOfAnAccountIsRefusedLikeTheKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	const body = `{"model":"m","prompt":"once upon","max_tokens":3}`
-	other, err := h.accounts.Create(t.Context(), identity.NewAccount{Email: "eve@example.org"})
+	other, err := h.accounts.Create(t.Context(), identity.Account{Email: "eve@example.org"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,12 +17,12 @@ import (
 )
 
 // withCaps returns a change of a key that changes its caps.
-func withCaps(change func(*quota.Caps)) func(*identity.KeyFields) {
-	return func(f *identity.KeyFields) { change(&f.Caps) }
+func withCaps(change func(*quota.Caps)) func(*identity.Key) {
+	return func(f *identity.Key) { change(&f.Caps) }
 }
 
 // updateKey changes the harness's key.
-func (h *harness) updateKey(change func(*identity.KeyFields)) {
+func (h *harness) updateKey(change func(*identity.Key)) {
 	h.t.Helper()
 	all, err := h.keys.List(h.t.Context())
 	if err == nil {

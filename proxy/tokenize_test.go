@@ -139,7 +139,7 @@ func TestTokenizerRequestsAreRefusedLikeCompletions(t *testing.T) {
 	if unknown.status != 400 || !strings.Contains(unknown.body, "out of vocabulary") || !strings.Contains(unknown.body, `"upstream_status":400`) {
 		t.Errorf("an unknown token: got %d %s, want vLLM's own message", unknown.status, unknown.body)
 	}
-	h.updateKey(func(f *identity.KeyFields) { f.Models = must(identity.NewModelList([]string{"other"}))(t) })
+	h.updateKey(func(f *identity.Key) { f.Models = must(identity.NewModelList([]string{"other"}))(t) })
 	for _, path := range []string{"/v1/tokenize", "/v1/estimate"} {
 		if got := h.post(path, tokenizeRequest); !strings.Contains(got.body, `"code":"model_not_found"`) {
 			t.Errorf("%s of a model that the key may not use: got %d %s", path, got.status, got.body)
@@ -165,7 +165,7 @@ func TestTokenizeTakesASlotOfTheKey(t *testing.T) {
 	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
-	h.updateKey(func(f *identity.KeyFields) { f.Concurrency = 1 })
+	h.updateKey(func(f *identity.Key) { f.Concurrency = 1 })
 	completion := h.completeAsync(t.Context(), plainRequest)
 	<-backend.arrived
 	tokens := make(chan response, 1)

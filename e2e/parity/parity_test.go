@@ -80,10 +80,10 @@ func createKey(t *testing.T, path string) (secret string) {
 	}
 	defer db.Close()
 	store := identity.New(db, zap.NewNop(), identity.Settings{})
-	if _, err := store.Accounts.Create(t.Context(), identity.NewAccount{Email: "a@example.org"}); err != nil {
+	if _, err := store.Accounts.Create(t.Context(), identity.Account{Email: "a@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	_, secret, err = store.Keys.Create(t.Context(), identity.NewKey{Email: "a@example.org", Name: "k"})
+	_, secret, err = store.Keys.Create(t.Context(), identity.Key{Email: "a@example.org", Name: "k"})
 	if err != nil {
 		t.Fatal(err)
 	}
