@@ -85,32 +85,19 @@ func UnknownModel(field, got string, available []string, suggestion string) erro
 
 // ContextTooLong returns the error for a prompt that, together with max_tokens, exceeds the model's context. prompt is the
 // field that holds it: "prompt" or "messages". field is that which asks for the output, such as max_tokens; it is empty for a
-// request whose max_tokens is what the prompt leaves. The other arguments are in tokens.
-func ContextTooLong(prompt, field string, promptTokens, maxTokens, maxModelLen int64) error {
-	message := fmt.Sprintf("the prompt has %d tokens and %s asks for %d more, but the model's context is %d tokens; shorten the %s or lower %s",
-		promptTokens, field, maxTokens, maxModelLen, prompt, field)
+// request whose max_tokens is what the prompt leaves. The numbers are in tokens; if nothing can count the prompt, exact is
+// false and promptTokens is the upper bound that its bytes give.
+func ContextTooLong(prompt, field string, promptTokens, maxTokens, maxModelLen int64, exact bool) error {
+	has, advice := fmt.Sprintf("the prompt has %d tokens", promptTokens), "shorten the "+prompt
+	if !exact {
+		has = fmt.Sprintf("the prompt may have %d tokens (%s)", promptTokens, ByBytes)
+		if prompt == "prompt" && field != "" {
+			advice = "send token ids, " + advice
+		}
+	}
+	message := fmt.Sprintf("%s and %s asks for %d more, but the model's context is %d tokens; %s or lower %s", has, field, maxTokens, maxModelLen, advice, field)
 	if field == "" {
-		message = fmt.Sprintf("the prompt has %d tokens, which leaves no room for output in the model's context of %d tokens; shorten the %s",
-			promptTokens, maxModelLen, prompt)
-	}
-	return &Error{
-		Code: ContextLengthExceeded, Param: prompt, Message: message,
-		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
-	}
-}
-
-// ContextMayBeTooLong returns the error of ContextTooLong for a prompt that nothing can count, so that promptTokens is the
-// upper bound that its bytes give.
-func ContextMayBeTooLong(prompt, field string, promptTokens, maxTokens, maxModelLen int64) error {
-	advice := "shorten the " + prompt
-	if prompt == "prompt" && field != "" {
-		advice = "send token ids, " + advice
-	}
-	message := fmt.Sprintf("the prompt may have %d tokens (%s) and %s asks for %d more, but the model's context is %d tokens; %s or lower %s",
-		promptTokens, ByBytes, field, maxTokens, maxModelLen, advice, field)
-	if field == "" {
-		message = fmt.Sprintf("the prompt may have %d tokens (%s), which leaves no room for output in the model's context of %d tokens; %s",
-			promptTokens, ByBytes, maxModelLen, advice)
+		message = fmt.Sprintf("%s, which leaves no room for output in the model's context of %d tokens; %s", has, maxModelLen, advice)
 	}
 	return &Error{
 		Code: ContextLengthExceeded, Param: prompt, Message: message,

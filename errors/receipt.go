@@ -25,7 +25,7 @@ func AsksForReceipt(h http.Header) (bool, error) {
 	case strings.EqualFold(value, "false"):
 		return false, nil
 	default:
-		return false, InvalidReceiptHeader(value)
+		return false, InvalidField(ReceiptHeader, fmt.Sprintf("%s: got %q; expected true or false", ReceiptHeader, Clip(value)))
 	}
 }
 
@@ -41,11 +41,6 @@ func RefuseReceipt(h http.Header, saying string) error {
 // ReceiptsOff returns the error for a request that asks for a receipt where there are none.
 func ReceiptsOff() error {
 	return InvalidField(ReceiptHeader, ReceiptHeader+": receipts are not enabled on this gateway; leave the header out")
-}
-
-// InvalidReceiptHeader returns the error for a value of X-Acs-Receipt that is neither true nor false.
-func InvalidReceiptHeader(got string) error {
-	return InvalidField(ReceiptHeader, valid(fmt.Sprintf("%s: got %q; expected true or false", ReceiptHeader, Clip(got))))
 }
 
 // ReceiptHeader is the header that asks for a receipt, and that brings it.

@@ -39,39 +39,25 @@ func (e *Error) SetHeaders(h http.Header) {
 
 // AppendJSON appends `{"error": {…}}` in OpenAI's format, without a line break.
 func (e *Error) AppendJSON(dst []byte, requestID string) []byte {
-	dst = append(dst, `{"error":{"code":`...)
-	dst = appendString(dst, string(e.Code))
-	dst = append(dst, `,"message":`...)
-	dst = appendString(dst, e.Message)
-	dst = append(dst, `,"type":`...)
-	dst = appendString(dst, e.Code.Type())
-	dst = append(dst, `,"param":`...)
-	if e.Param == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = appendString(dst, Clip(e.Param)) // the name of an unknown field may be as long as the body
+	var param any
+	if e.Param != "" {
+		param = Clip(e.Param) // the name of an unknown field may be as long as the body
 	}
+	members := []Extra{{"code", e.Code}, {"message", e.Message}, {"type", e.Code.Type()}, {"param", param}}
 	if requestID != "" { // requests outside /v1 have none
-		dst = append(dst, `,"request_id":`...)
-		dst = appendString(dst, requestID)
+		members = append(members, Extra{"request_id", requestID})
 	}
-	for _, x := range e.Extras {
+	dst = append(dst, `{"error":{`...)
+	for i, x := range append(members, e.Extras...) {
 		value, err := json.Marshal(x.Value, jsontext.AllowInvalidUTF8(true))
 		if err != nil {
 			continue // cannot happen: constructors only use values with a JSON encoding
 		}
-		dst = append(dst, ',')
-		dst = appendString(dst, x.Name)
-		dst = append(dst, ':')
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(append(append(dst, '"'), x.Name...), `":`...)
 		dst = append(dst, value...)
 	}
 	return append(dst, "}}"...)
-}
-
-func appendString(dst []byte, s string) []byte {
-	out, err := jsontext.AppendQuote(dst, s)
-	if err != nil { // s has invalid UTF-8
-		out, _ = jsontext.AppendQuote(dst, valid(s)) // cannot fail: the text is valid
-	}
-	return out
 }

@@ -111,7 +111,7 @@ func (x *exchange) checkKnownLength() error {
 	case r.MaxTokens >= x.prompt.context:
 		return apierr.MaxTokensTooLarge(field, max(r.LongestPrompt(), 1), asked, x.prompt.context)
 	case longest+r.MaxTokens > x.prompt.context:
-		return apierr.ContextTooLong("prompt", field, longest, asked, x.prompt.context)
+		return apierr.ContextTooLong("prompt", field, longest, asked, x.prompt.context, true)
 	default:
 		return lengthLimitsOf(x.model, r).checkScored(longest, true)
 	}
@@ -242,14 +242,10 @@ func lengthLimitsOf(m *fleet.Model, r *validate.Request) lengthLimits {
 
 // check refuses a prompt of that many tokens, or of up to that many if they are not exact, if it does not fit.
 func (l lengthLimits) check(tokens int64, exact bool) error {
-	switch {
-	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context && exact:
-		return apierr.ContextTooLong(l.subject, l.field, tokens, l.maxTokens, l.context)
-	case l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context:
-		return apierr.ContextMayBeTooLong(l.subject, l.field, tokens, l.maxTokens, l.context)
-	default:
-		return l.checkScored(tokens, exact)
+	if l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context {
+		return apierr.ContextTooLong(l.subject, l.field, tokens, l.maxTokens, l.context, exact)
 	}
+	return l.checkScored(tokens, exact)
 }
 
 // checkScored is check for the limit of prompts to be scored alone.
