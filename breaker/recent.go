@@ -15,30 +15,24 @@ type Observation struct {
 // MaxRecent is the number of observations that a Breaker keeps.
 const MaxRecent = 20
 
-// recent is a ring buffer of the last observations of one backend, for display.
+// recent holds the last observations of one backend, for display.
 type recent struct {
-	mu    sync.Mutex
-	ring  [MaxRecent]Observation
-	total int // observations ever added
+	mu   sync.Mutex
+	last []Observation // oldest first
 }
 
 func (r *recent) add(c Class) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ring[r.total%MaxRecent] = Observation{time.Now(), c}
-	r.total++
-}
-
-// list returns the observations, oldest first.
-func (r *recent) list() []Observation {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.total <= MaxRecent {
-		return slices.Clone(r.ring[:r.total])
+	if len(r.last) == MaxRecent {
+		r.last = slices.Delete(r.last, 0, 1)
 	}
-	oldest := r.total % MaxRecent
-	return append(slices.Clone(r.ring[oldest:]), r.ring[:oldest]...)
+	r.last = append(r.last, Observation{time.Now(), c})
 }
 
 // Recent returns the last reported observations, oldest first, including those that the breaker does not count.
-func (b *Breaker) Recent() []Observation { return b.recent.list() }
+func (b *Breaker) Recent() []Observation {
+	b.recent.mu.Lock()
+	defer b.recent.mu.Unlock()
+	return slices.Clone(b.recent.last)
+}
