@@ -20,6 +20,7 @@ type Backend struct {
 	Name string
 	GPU  string // the label for X-Acs-Upstream-Gpu; may be empty
 
+	fleet          *Fleet
 	modelID        string
 	checkpoint     string
 	root           string                         // what vLLM must have loaded; empty: not configured
@@ -28,7 +29,6 @@ type Backend struct {
 	base           *url.URL
 	completionsURL *url.URL
 	chatURL        *url.URL
-	transport      http.RoundTripper
 	breaker        *breaker.Breaker
 	log            *zap.Logger
 	settings       Settings
@@ -50,17 +50,11 @@ type Backend struct {
 	watched      atomic.Int64 // when a batch line last asked for a place, in nanoseconds since 1970
 
 	info          atomic.Pointer[serverInfo]
-	reports       *reports
 	bootTimes     *bootTimes
-	transitions   *transitions
-	observer      *observer
-	tasks         *taskGroup
 	clock         func() time.Time
 	lacksLogprobs atomic.Bool
 	probeNow      chan struct{} // requests an immediate probe
 	queueNow      chan struct{} // requests that the queue is read at once
-	leases        *leases       // nil unless several gateways share the backend
-	fences        *fences       // of programs, unless leases is set
 	stopProbes    func()
 }
 
@@ -69,16 +63,11 @@ func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
 	base.Path += "/" // of an empty path, JoinPath would make a relative one
 	b := &Backend{
 		Name: c.Name, GPU: c.GPU,
-		modelID: m.ID, checkpoint: m.Checkpoint, root: m.Root, chat: m.Chat, base: &base,
+		fleet: f, modelID: m.ID, checkpoint: m.Checkpoint, root: m.Root, chat: m.Chat, base: &base,
 		completionsURL: base.JoinPath("v1/completions"), chatURL: base.JoinPath("v1/chat/completions"),
-		transport: f.transport, settings: f.settings,
-		log:       f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
-		bootTimes: f.bootTimesOf(m.ID, c.Name), reports: &f.reports, transitions: &f.transitions, tasks: &f.tasks, clock: time.Now,
-		observer: &f.observer,
-		turns:    newTurns(), readFrom: burstFrom,
-		probeNow: make(chan struct{}, 1), queueNow: make(chan struct{}, 1),
-		leases: f.leases, fences: &f.fences,
-		stopProbes: func() {},
+		settings: f.settings, log: f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
+		bootTimes: f.bootTimesOf(backendID{m.ID, c.Name}), clock: time.Now, turns: newTurns(), readFrom: burstFrom,
+		probeNow: make(chan struct{}, 1), queueNow: make(chan struct{}, 1), stopProbes: func() {},
 	}
 	b.config.Store(&c)
 	b.breaker = breaker.New(b.String(), f.settings.Breaker, func(from, to breaker.State) {
@@ -128,6 +117,11 @@ func (b *Backend) State() (State, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.life.state, b.life.reason
+}
+
+func (b *Backend) is(s State) bool {
+	state, _ := b.State()
+	return state == s
 }
 
 // Breaker returns the state of the backend's breaker.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"basegate/database"
 )
 
 // bootsKept is the number of boots of a backend that its median is computed from.
@@ -16,7 +18,6 @@ const bootsKept = 9
 type bootTimes struct {
 	mu        sync.Mutex
 	durations []time.Duration // oldest first
-	persist   func(time.Duration)
 }
 
 func (t *bootTimes) add(took time.Duration) {
@@ -39,25 +40,29 @@ func (t *bootTimes) median() time.Duration {
 }
 
 // bootTimesOf returns the boot times of a backend. f.mu is held, or the fleet is not shared yet.
-func (f *Fleet) bootTimesOf(model, backend string) *bootTimes {
-	key := model + "/" + backend
-	if f.bootTimes[key] == nil {
-		t := &bootTimes{}
-		t.persist = func(took time.Duration) {
-			if f.store != nil {
-				f.store.submitBoot(model, backend, time.Now(), took)
-			}
-		}
-		f.bootTimes[key] = t
+func (f *Fleet) bootTimesOf(id backendID) *bootTimes {
+	if f.bootTimes[id] == nil {
+		f.bootTimes[id] = &bootTimes{}
 	}
-	return f.bootTimes[key]
+	return f.bootTimes[id]
 }
 
 // loadBootTimes reads the boot times of earlier runs. f.mu is held.
 func (f *Fleet) loadBootTimes(ctx context.Context) error {
-	return f.store.readBoots(ctx, func(model, backend string, took time.Duration) {
-		f.bootTimesOf(model, backend).add(took)
-	})
+	const text = `
+		SELECT model, backend, took_us FROM (
+			SELECT model, backend, took_us, ended_at, row_number() OVER (PARTITION BY model, backend ORDER BY ended_at DESC) AS n
+			FROM boots
+		) AS latest
+		WHERE n <= $1 ORDER BY ended_at`
+	_, err := database.List(ctx, f.db.Read(), func(row database.Scanner) (id backendID, err error) {
+		var took int64
+		if err = row.Scan(&id.model, &id.backend, &took); err == nil {
+			f.bootTimesOf(id).add(micros(took))
+		}
+		return id, err
+	}, text, bootsKept)
+	return err
 }
 
 // recordBoot records the duration of a boot. A wake is not recorded if the backend can also be launched, since it is
@@ -71,7 +76,8 @@ func (b *Backend) recordBoot(took time.Duration) {
 		return
 	}
 	b.bootTimes.add(took)
-	if b.leads() {
-		b.bootTimes.persist(took)
+	if b.leads() { // without the row, the estimate is less accurate after a restart
+		const text = `INSERT INTO boots (model, backend, ended_at, took_us) VALUES ($1, $2, $3, $4)`
+		b.fleet.submit(text, b.modelID, b.Name, time.Now().UnixMicro(), took.Microseconds())
 	}
 }

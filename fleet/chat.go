@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
 	"basegate/validate"
@@ -45,12 +44,13 @@ func (b *Backend) measureTemplate(ctx context.Context) template {
 	return t
 }
 
+const templateAdvice = "start vLLM with --chat-template, or with a checkpoint that has one"
+
 // logTemplate logs that a backend of a model that chats has no template, or has one again.
 func (b *Backend) logTemplate(before, now template) {
 	switch {
 	case now.missing && !before.missing:
-		b.log.Error("the backend has no chat template, but the model has chat: true: "+
-			"start vLLM with --chat-template, or with a checkpoint that has one", zap.String("checkpoint", b.checkpoint))
+		b.log.Error("the backend has no chat template, but the model has chat: true: "+templateAdvice, zap.String("checkpoint", b.checkpoint))
 	case before.missing && now.known:
 		b.log.Info("the backend has a chat template again")
 	}
@@ -64,22 +64,13 @@ func (b *Backend) ChatFindings() []Finding {
 	if !b.LacksTemplate() {
 		return nil
 	}
-	return []Finding{{true, "has no chat template, but the model has chat: true, so its chat completions are refused: " +
-		"start vLLM with --chat-template, or with a checkpoint that has one"}}
+	return []Finding{{true, "has no chat template, but the model has chat: true, so its chat completions are refused: " + templateAdvice}}
 }
 
 // CountMessages returns the number of tokens of a conversation, as the body of a request to /tokenize holds it. The error is
 // ErrNoTokenizer if the backend does not have the endpoint, and a RefusedError if the template refuses the messages.
 func (b *Backend) CountMessages(ctx context.Context, body []byte) (int64, error) {
-	response, err := b.postBody(ctx, "/tokenize", body)
-	if err != nil {
-		return 0, err
-	}
-	count := response.Get("count")
-	if count.Type != gjson.Number {
-		return 0, errNoCount
-	}
-	return count.Int(), nil
+	return countOf(b.postBody(ctx, "/tokenize", body))
 }
 
 // Chat reports whether the model serves chat completions: it is configured to, and not all its backends lack a template.

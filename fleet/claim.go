@@ -44,10 +44,12 @@ type claim struct {
 func (b *Backend) id() backendID { return backendID{b.modelID, b.Name} }
 
 // leads reports whether the boot or drain in progress is this gateway's. b.mu is held.
-func (b *Backend) leads() bool { return b.leases == nil || b.life.claim.fence != 0 }
+func (b *Backend) leads() bool { return b.fleet.leases == nil || b.life.claim.fence != 0 }
 
 // stillLeads reports whether the gateway holds the lease with a fence. b.mu is held.
-func (b *Backend) stillLeads(fence int64) bool { return b.leases == nil || b.life.claim.fence == fence }
+func (b *Backend) stillLeads(fence int64) bool {
+	return b.fleet.leases == nil || b.life.claim.fence == fence
+}
 
 // gain records that the gateway holds the lease. b.mu is held.
 func (b *Backend) gain(r *lease) {
@@ -60,7 +62,7 @@ func (b *Backend) lose() { b.life.claim.fence, b.life.claim.remote = 0, true }
 
 // settleClaim ends the lease after the transition that ends its operation. b.mu is held.
 func (b *Backend) settleClaim(from, to State, reason string) {
-	if b.leases == nil || to == Starting || to == Draining {
+	if b.fleet.leases == nil || to == Starting || to == Draining {
 		return
 	}
 	c := &b.life.claim
@@ -91,9 +93,9 @@ func outcomeOf(from, to State) outcome {
 // another gateway takes the lease over and finds the same. b.mu is held.
 func (b *Backend) endLease(fence int64, o outcome, reason string) {
 	b.life.claim.ended = fence
-	b.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.run(func(ctx context.Context) {
 		for {
-			err := b.leases.end(ctx, b.id(), fence, o, reason)
+			err := b.fleet.leases.end(ctx, b.id(), fence, o, reason)
 			if err == nil || errors.Is(err, errNotMember) || !wait.For(ctx, leaseRetry) {
 				return
 			}
@@ -104,8 +106,8 @@ func (b *Backend) endLease(fence int64, o outcome, reason string) {
 // claimBoot gets the lease for a boot, and its fencing number. It returns false if the boot is not this gateway's:
 // another one boots the backend or stops it, or the boot was aborted.
 func (b *Backend) claimBoot(ctx context.Context, own *boot, reason string) (fence int64, leading bool) {
-	if b.leases == nil {
-		return b.fences.next(), true
+	if b.fleet.leases == nil {
+		return b.fleet.fences.next(), true
 	}
 	b.addPending(1)
 	defer b.addPending(-1)
@@ -121,7 +123,7 @@ func (b *Backend) claimBoot(ctx context.Context, own *boot, reason string) (fenc
 	}
 	for ctx.Err() == nil {
 		asked := time.Now()
-		r, v, err := b.leases.begin(ctx, b.id(), q)
+		r, v, err := b.fleet.leases.begin(ctx, b.id(), q)
 		b.mu.Lock()
 		again := b.bootDecided(own, &r, v, err, reason)
 		fence = b.life.claim.fence
@@ -142,7 +144,7 @@ func (b *Backend) claimBoot(ctx context.Context, own *boot, reason string) (fenc
 // launched it since this one has probed it last.
 func (b *Backend) findsStopped(ctx context.Context) bool {
 	b.probe(ctx)
-	return b.isStarting()
+	return b.is(Starting)
 }
 
 // boots reports whether a boot is in progress and not aborted. b.mu is held.
@@ -188,7 +190,7 @@ func (b *Backend) bootDecided(own *boot, r *lease, v claimResult, err error, rea
 func (b *Backend) confirm(ctx context.Context, asked time.Time, fence int64) bool {
 	for time.Since(asked) > leaseFresh {
 		asked = time.Now()
-		holds, err := b.leases.holds(ctx, b.id(), fence)
+		holds, err := b.fleet.leases.holds(ctx, b.id(), fence)
 		if err == nil && !holds {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -217,14 +219,14 @@ func (b *Backend) addPending(n int) {
 // gateway begins again at once.
 func (b *Backend) abandonBoot(ctx context.Context, fence int64) {
 	b.mu.Lock()
-	abandoned := b.leases != nil && b.life.claim.fence == fence
+	abandoned := b.fleet.leases != nil && b.life.claim.fence == fence
 	b.mu.Unlock()
 	if !abandoned {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	if err := b.leases.end(ctx, b.id(), fence, outcomeAbandoned, "the gateway that booted it has stopped"); err != nil {
+	if err := b.fleet.leases.end(ctx, b.id(), fence, outcomeAbandoned, "the gateway that booted it has stopped"); err != nil {
 		b.log.Warn("the lease of a boot was not given back; another gateway waits for the boot", zap.Error(err))
 	}
 }
@@ -232,7 +234,7 @@ func (b *Backend) abandonBoot(ctx context.Context, fence int64) {
 // requestDrain drains the backend, once the gateway has the lease. idle is how long no gateway may have used it; 0 for an
 // operator's order, which goes to the gateway that boots the backend if another one does. b.mu is held.
 func (b *Backend) requestDrain(toSleep bool, reason string, idle time.Duration) {
-	if b.leases == nil {
+	if b.fleet.leases == nil {
 		b.drain(toSleep, reason)
 		return
 	}
@@ -245,10 +247,10 @@ func (b *Backend) requestDrain(toSleep bool, reason string, idle time.Duration) 
 		return
 	}
 	b.life.claim.pending++
-	b.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.run(func(ctx context.Context) {
 		defer b.addPending(-1)
 		for {
-			r, v, err := b.leases.begin(ctx, b.id(), q)
+			r, v, err := b.fleet.leases.begin(ctx, b.id(), q)
 			if b.drainDecided(toSleep, q, &r, v, err) || !wait.For(ctx, leaseRetry) {
 				return
 			}
@@ -284,15 +286,15 @@ func (b *Backend) drainDecided(toSleep bool, q claimRequest, r *lease, v claimRe
 // commitStop returns the fencing number of a stop once no gateway can cancel it any more. It returns false if the drain
 // was cancelled or the lease is lost.
 func (b *Backend) commitStop(ctx context.Context) (fence int64, committed bool) {
-	if b.leases == nil {
-		return b.fences.next(), true
+	if b.fleet.leases == nil {
+		return b.fleet.fences.next(), true
 	}
 	b.mu.Lock()
 	fence = b.life.claim.fence
 	b.mu.Unlock()
 	for {
 		asked := time.Now()
-		v, err := b.leases.commitStop(ctx, b.id(), fence, b.bootTimeout())
+		v, err := b.fleet.leases.commitStop(ctx, b.id(), fence, b.bootTimeout())
 		if err == nil && v == granted {
 			if !b.confirm(ctx, asked, fence) {
 				b.mu.Lock()
@@ -351,9 +353,9 @@ func (b *Backend) cancelRemoteDrain(reason string) {
 		return
 	}
 	b.life.claim.pending++
-	b.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.run(func(ctx context.Context) {
 		defer b.addPending(-1)
-		done, err := b.leases.cancelDrain(ctx, b.id(), reason)
+		done, err := b.fleet.leases.cancelDrain(ctx, b.id(), reason)
 		if err != nil || !done {
 			return // the outcome of the drain is followed
 		}

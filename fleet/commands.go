@@ -1,11 +1,15 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
+
+	"basegate/database"
 )
 
 // Command is an operator's command to a model. Another process queues it in the database for the running gateway.
@@ -34,7 +38,7 @@ const commandTTL = time.Minute
 // pollDatabase reads the booked windows and the leases, and executes queued commands. If a read fails, the next poll
 // repeats it. It reports whether the windows were read.
 func (f *Fleet) pollDatabase(ctx context.Context) (windowsRead bool) {
-	booked, err := Windows(ctx, f.store.db)
+	booked, err := Windows(ctx, f.db)
 	if err != nil {
 		f.log.Debug("read windows", zap.Error(err))
 		return false
@@ -42,41 +46,62 @@ func (f *Fleet) pollDatabase(ctx context.Context) (windowsRead bool) {
 	f.booked.Store(&booked)
 	if f.leases != nil {
 		f.pollLeases(ctx)
-		f.pollOrders(ctx)
-		return true
 	}
-	f.pollCommands(ctx)
-	return true
-}
-
-// pollCommands executes each queued command once.
-func (f *Fleet) pollCommands(ctx context.Context) {
-	commands, err := f.store.commands(ctx)
-	if err != nil || len(commands) == 0 {
-		return
-	}
-	f.runCommands(commands)
-	if err := f.store.removeCommands(ctx, commands[len(commands)-1].id); err != nil {
-		f.log.Warn("executed commands not removed from the queue", zap.Error(err))
-	}
-}
-
-// pollOrders executes the commands that are this gateway's to execute. Each is taken from the queue first.
-func (f *Fleet) pollOrders(ctx context.Context) {
-	commands, err := f.orders.take(ctx)
+	commands, err := f.takeCommands(ctx)
 	if err != nil {
-		f.log.Debug("take orders", zap.Error(err))
-		return
+		f.log.Debug("take commands", zap.Error(err))
 	}
-	f.runCommands(commands)
-}
-
-func (f *Fleet) runCommands(commands []queuedCommand) {
 	for _, c := range commands {
 		if err := f.runCommand(c); err != nil {
 			f.log.Warn("command not executed", zap.String("model", c.model), zap.String("order", string(c.command)), zap.Error(err))
 		}
 	}
+	return true
+}
+
+const (
+	// takeAll takes all commands, as a gateway does that shares its backends with no other.
+	takeAll = `DELETE FROM model_orders RETURNING id, model, '', order_name, $1 - given_at`
+	// takeOwn takes the commands to backends and models whose lease the gateway holds, or no gateway does.
+	takeOwn = `WITH held AS (
+			SELECT l.model, l.backend, l.gateway = $1 AND l.epoch = $2 AS mine
+			FROM backend_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive WHERE l.operation <> '')
+		DELETE FROM model_orders o
+		WHERE EXISTS (SELECT FROM held h WHERE h.mine AND h.model = o.model AND o.backend IN ('', h.backend))
+			OR NOT EXISTS (SELECT FROM held h WHERE h.model = o.model AND o.backend IN ('', h.backend))
+		RETURNING id, model, backend, order_name, ` + databaseTime + ` - given_at`
+)
+
+// takeCommands removes the commands that are this gateway's to execute from the queue, and returns them, the oldest first.
+// If it is unknown whether they were removed, they may come again later, and to execute them in their order once more
+// changes nothing.
+func (f *Fleet) takeCommands(ctx context.Context) (_ []queuedCommand, err error) {
+	var queued bool
+	if err := f.db.Read().QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM model_orders)`).Scan(&queued); err != nil || !queued {
+		return nil, err
+	}
+	var found []queuedCommand
+	take := func(tx database.Tx, text string, args ...any) (err error) {
+		found, err = database.List(ctx, tx, scanCommand, text, args...)
+		return cmp.Or(err, ctx.Err()) // nobody executes them after the end of ctx
+	}
+	if f.leases == nil {
+		err = f.db.WriteExclusive(ctx, func(tx database.Tx) error { return take(tx, takeAll, time.Now().UnixMicro()) })
+	} else {
+		err = f.leases.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error { return take(tx, takeOwn, gateway, epoch) })
+	}
+	if ctx.Err() != nil { // the write may still run
+		return nil, err
+	}
+	slices.SortFunc(found, func(a, b queuedCommand) int { return cmp.Compare(a.id, b.id) })
+	return found, err
+}
+
+func scanCommand(row database.Scanner) (c queuedCommand, err error) {
+	var age int64
+	err = row.Scan(&c.id, &c.model, &c.backend, &c.command, &age)
+	c.age = micros(age)
+	return c, err
 }
 
 var (
@@ -91,29 +116,15 @@ func (f *Fleet) runCommand(c queuedCommand) error {
 		return errUnknownModel
 	case c.age > commandTTL:
 		return errExpired
-	case c.backend != "":
-		return m.runOrder(c)
-	case c.command == CommandStop:
-		return m.Stop("the operator stops it")
-	case c.command == commandSleep:
-		return m.Sleep("the operator puts it to sleep")
+	case c.command == CommandWarm:
+		return m.Warm("the operator warms it")
 	}
-	return m.Warm("the operator warms it")
-}
-
-// runOrder executes an order to one backend.
-func (m *Model) runOrder(c queuedCommand) error {
-	for _, b := range m.backends {
-		if b.Name != c.backend {
-			continue
-		}
-		order := b.requestStop
-		if c.command == commandSleep {
-			order = b.requestSleep
-		}
-		if !order("the operator stops it") {
-			return ErrNotManaged
-		}
+	backends := m.backends
+	if c.backend != "" {
+		backends = slices.DeleteFunc(slices.Clone(backends), func(b *Backend) bool { return b.Name != c.backend })
 	}
-	return nil
+	if c.command == commandSleep {
+		return order(backends, (*Backend).requestSleep, "the operator puts it to sleep")
+	}
+	return order(backends, (*Backend).requestStop, "the operator stops it")
 }

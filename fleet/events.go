@@ -34,7 +34,7 @@ type observer struct{ call atomic.Pointer[func(Event)] }
 func (f *Fleet) OnEvent(call func(Event)) { f.observer.call.Store(&call) }
 
 func (b *Backend) emit(kind EventKind, reason string) {
-	if call := b.observer.call.Load(); call != nil {
+	if call := b.fleet.observer.call.Load(); call != nil {
 		(*call)(Event{Kind: kind, Model: b.modelID, Backend: b.Name, Reason: reason})
 	}
 }

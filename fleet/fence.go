@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -23,6 +22,3 @@ func (f *fences) next() int64 {
 		}
 	}
 }
-
-// fenceEnvironment returns the entry of a program's environment.
-func fenceEnvironment(fence int64) string { return fenceVariable + "=" + strconv.FormatInt(fence, 10) }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -38,12 +39,19 @@ var versionWarnings = []versionWarning{
 // LaunchFindings returns the programs of the launch section that do not exist.
 func (b *Backend) LaunchFindings() []Finding {
 	var findings []Finding
-	for _, program := range b.LaunchPrograms() {
-		if _, err := exec.LookPath(program); err != nil {
+	launch := b.cfg().Launch
+	if launch == nil {
+		return nil
+	}
+	for _, command := range [][]string{launch.Start, launch.Stop} {
+		if len(command) == 0 {
+			continue
+		}
+		if _, err := exec.LookPath(command[0]); err != nil {
 			findings = append(findings, Finding{true, "launch: " + err.Error()})
 		}
 	}
-	return findings
+	return slices.Compact(findings) // of one program that starts and stops
 }
 
 // WrongServer returns why the server at the address of a backend that is stopped or asleep is not the backend; empty if

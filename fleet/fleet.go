@@ -30,20 +30,20 @@ type Settings struct {
 type Fleet struct {
 	transport   http.RoundTripper
 	log         *zap.Logger
-	store       *store // nil without a database, for commands that only query backends
+	db          *database.DB    // nil for commands that only query backends
+	writeCtx    context.Context // of writes that nothing waits for; nil before Start
 	catalogue   atomic.Pointer[catalogue]
 	transitions transitions
 	observer    observer
 	tasks       taskGroup
 	fences      fences
-	leases      *leases // nil unless several gateways share the backends
-	orders      orders  // if leases is set
-	sharing     sharing
+	leases      *leases // nil outside a cluster
+	cluster     cluster
 
 	mu        sync.Mutex // guards the fields below, and replacing the catalogue
 	settings  Settings
 	started   bool
-	bootTimes map[string]*bootTimes // by "model/backend"; kept across reloads
+	bootTimes map[backendID]*bootTimes // kept across reloads
 
 	booked    atomic.Pointer[[]BookedWindow]
 	firstSeen firstSeen
@@ -61,13 +61,11 @@ type catalogue struct {
 // New returns a fleet; no backend is contacted before Start. Probes use transport. db holds boot times, reports
 // of backends, booked windows and operator commands; if it is nil there are none.
 func New(models []config.Model, s Settings, transport http.RoundTripper, db *database.DB, log *zap.Logger) *Fleet {
-	f := &Fleet{transport: transport, log: log, settings: s, bootTimes: map[string]*bootTimes{}, prefixes: newPrefixes()}
+	f := &Fleet{transport: transport, log: log, db: db, settings: s, bootTimes: map[backendID]*bootTimes{}, prefixes: newPrefixes(), transitions: newTransitions()}
 	f.booked.Store(&[]BookedWindow{})
-	f.firstSeen.begin(time.Now())
-	f.reports.latest = map[reporter]serverInfo{}
-	if db != nil {
-		f.store = &store{db: db}
-	}
+	f.firstSeen.started = time.Now()
+	f.firstSeen.times.Store(&map[string]time.Time{})
+	f.reports.latest = map[backendID]serverInfo{}
 	f.catalogue.Store(f.build(models, nil))
 	return f
 }
@@ -77,8 +75,8 @@ func New(models []config.Model, s Settings, transport http.RoundTripper, db *dat
 func (f *Fleet) Start(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.store != nil {
-		f.store.writeCtx = context.WithoutCancel(ctx)
+	if f.db != nil {
+		f.writeCtx = context.WithoutCancel(ctx)
 		if err := f.loadBootTimes(ctx); err != nil {
 			return err
 		}
@@ -141,7 +139,7 @@ func (f *Fleet) Reload(models []config.Model, s Settings) {
 func (f *Fleet) build(models []config.Model, reusable []*Backend) *catalogue {
 	c := &catalogue{byID: map[string]*Model{}, byCheckpoint: map[string]*Model{}}
 	for _, mc := range models {
-		m := &Model{config: mc, transitions: &f.transitions, firstSeen: &f.firstSeen, prefixes: f.prefixes}
+		m := &Model{config: mc, fleet: f}
 		for _, bc := range mc.Backends {
 			i := slices.IndexFunc(reusable, func(b *Backend) bool { return b.matches(mc, bc) })
 			if i >= 0 {

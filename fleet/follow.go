@@ -18,38 +18,27 @@ const (
 // useLag is how much later than a gateway's last request the others know of it, for a decision on an idle time.
 func useLag(idle time.Duration) time.Duration { return min(2*useInterval, idle) }
 
-// sharing is what the reconciler knows of the other gateways. Only its goroutine uses it, and Start before.
-type sharing struct {
+// cluster is what the reconciler knows of the other gateways. Only its goroutine uses it, and Start before.
+type cluster struct {
 	known      bool // the leases have been read
 	busy       bool // a lease was held at the last look
 	gateway    int32
 	epoch      int64
-	reported   map[backendID]reportedUse
+	reported   map[backendID]use // what the gateway has last reported
 	reportedAt time.Time
-}
-
-// reportedUse is what the gateway has last reported of a backend.
-type reportedUse struct {
-	requested time.Time
-	inFlight  bool
-	seen      int64
 }
 
 // JoinCluster makes the fleet share its backends with the fleets of other gateways on one PostgreSQL database. epoch returns
 // the gateway's number and its epoch on the ledger, and false while it has none. It must be called before Start.
 func (f *Fleet) JoinCluster(epoch func() (gateway int32, epoch int64, ok bool)) {
-	f.leases = &leases{f.store.db, epoch}
-	f.orders = orders{leases: f.leases, unsure: map[int64]queuedCommand{}}
-	for _, b := range f.catalogue.Load().backends() {
-		b.leases = f.leases
-	}
+	f.leases = &leases{f.db, epoch}
 }
 
 // followLeases reads the leases while any is held, until the next tick. It returns false if ctx has ended.
 func (f *Fleet) followLeases(ctx context.Context, tick <-chan time.Time) bool {
 	for {
 		interval := reconcileInterval
-		if f.sharing.busy {
+		if f.cluster.busy {
 			interval = leaseInterval
 		}
 		soon := time.NewTimer(interval)
@@ -61,7 +50,7 @@ func (f *Fleet) followLeases(ctx context.Context, tick <-chan time.Time) bool {
 			soon.Stop()
 			return true
 		case <-soon.C:
-			if f.sharing.busy {
+			if f.cluster.busy {
 				f.pollLeases(ctx)
 			}
 		}
@@ -75,56 +64,51 @@ func (f *Fleet) pollLeases(ctx context.Context) {
 		f.log.Debug("read leases", zap.Error(err))
 		return
 	}
-	f.sharing.known, f.sharing.busy = true, false
+	f.cluster.known, f.cluster.busy = true, false
 	byID := map[backendID]*lease{}
 	for i := range rows {
 		byID[rows[i].id] = &rows[i]
-		f.sharing.busy = f.sharing.busy || rows[i].operation != opNone
+		f.cluster.busy = f.cluster.busy || rows[i].operation != opNone
 	}
-	uses, changed, urgent := map[backendID]use{}, map[backendID]reportedUse{}, false
-	if gateway, epoch, _ := f.leases.epoch(); f.sharing.reported == nil || gateway != f.sharing.gateway || epoch != f.sharing.epoch {
-		f.sharing.gateway, f.sharing.epoch, f.sharing.reported = gateway, epoch, map[backendID]reportedUse{}
+	uses, urgent := map[backendID]use{}, false
+	if gateway, epoch, _ := f.leases.epoch(); f.cluster.reported == nil || gateway != f.cluster.gateway || epoch != f.cluster.epoch {
+		f.cluster.gateway, f.cluster.epoch, f.cluster.reported = gateway, epoch, map[backendID]use{}
 	}
 	for _, b := range f.catalogue.Load().backends() {
-		row := byID[b.id()]
+		next, drains := b.followRow(byID[b.id()])
 		delete(byID, b.id())
-		now, next, drains := b.followRow(row)
-		if next != f.sharing.reported[b.id()] {
-			uses[b.id()], changed[b.id()] = now, next
+		if next != f.cluster.reported[b.id()] {
+			uses[b.id()] = next
 			urgent = urgent || drains
 		}
 	}
 	for id, row := range byID { // backends that this gateway does not have in its configuration
-		if next := (reportedUse{seen: row.fence}); next != f.sharing.reported[id] {
-			uses[id], changed[id] = use{seen: row.fence}, next
+		if next := (use{seen: row.fence}); next != f.cluster.reported[id] {
+			uses[id] = next
 			urgent = urgent || row.operation == opStop || row.operation == opSleep
 		}
 	}
-	if len(uses) == 0 || !urgent && time.Since(f.sharing.reportedAt) < useInterval {
+	if len(uses) == 0 || !urgent && time.Since(f.cluster.reportedAt) < useInterval {
 		return
 	}
 	if err := f.leases.reportUses(ctx, uses); err != nil {
 		f.log.Debug("report uses of backends", zap.Error(err))
 		return
 	}
-	f.sharing.reportedAt = time.Now()
-	maps.Copy(f.sharing.reported, changed)
+	f.cluster.reportedAt = time.Now()
+	maps.Copy(f.cluster.reported, uses)
 }
 
 // followRow follows the lease of the backend, which may be nil, and returns what the other gateways should know, and whether
 // one of them waits for it.
-func (b *Backend) followRow(row *lease) (now use, next reportedUse, drains bool) {
+func (b *Backend) followRow(row *lease) (now use, drains bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if row != nil {
 		b.follow(row)
 	}
 	l := &b.life
-	now = use{used: !l.requested.IsZero(), idle: b.clock().Sub(l.requested), inFlight: b.inFlight, seen: l.claim.seen}
-	if !now.used {
-		now.idle = 0
-	}
-	return now, reportedUse{l.requested, b.inFlight > 0, l.claim.seen}, l.state == Draining && l.claim.remote
+	return use{l.requested, b.inFlight > 0, l.claim.seen}, l.state == Draining && l.claim.remote
 }
 
 // follow applies the row of the backend's lease to its state. b.mu is held.
@@ -244,18 +228,18 @@ func (b *Backend) takeOver(r *lease) {
 	}
 	c.pending++
 	fence := r.fence
-	b.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.run(func(ctx context.Context) {
 		defer b.addPending(-1)
-		got, taken, err := b.leases.takeOver(ctx, b.id(), fence)
-		if err != nil || !taken {
+		got, err := b.fleet.leases.takeOver(ctx, b.id(), fence)
+		if err != nil || got == nil {
 			return // the next poll tries again
 		}
 		b.log.Warn("the gateway that held the lease has ended; this one takes over",
 			zap.String("operation", string(got.operation)), zap.Duration("begun_ago", got.elapsed))
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.gain(&got)
-		b.continueOperation(&got)
+		b.gain(got)
+		b.continueOperation(got)
 	})
 }
 
@@ -264,7 +248,7 @@ func (b *Backend) continueOperation(r *lease) {
 	switch {
 	case r.operation.boots() && b.life.state == Starting:
 		if own := b.life.boot; r.operation == opWake { // to wake it again does no harm
-			b.tasks.run(func(ctx context.Context) {
+			b.fleet.tasks.run(func(ctx context.Context) {
 				if err := b.post(ctx, "/wake_up", ""); err != nil && ctx.Err() == nil {
 					b.failBoot(own, "wake: "+err.Error())
 				}
@@ -279,11 +263,12 @@ func (b *Backend) continueOperation(r *lease) {
 		}
 		b.life.stopping = false
 		b.stopIfDrained()
-	case r.operation.boots() && b.life.state == Ready:
-		b.endLease(r.fence, outcomeReady, "")
-		b.life.claim.fence = 0
 	default:
-		b.endLease(r.fence, outcomeAbandoned, "")
+		ended := outcomeAbandoned
+		if r.operation.boots() && b.life.state == Ready {
+			ended = outcomeReady
+		}
+		b.endLease(r.fence, ended, "")
 		b.life.claim.fence = 0
 	}
 }
@@ -299,17 +284,17 @@ func (b *Backend) repeatStop(now time.Time) {
 	b.stopIfDrained()
 }
 
-// unhold records that no warm window is in effect, so that an operator's stop holds the backend in none that follows.
+// clearStop records that no warm window is in effect, so that an operator's stop holds the backend in none that follows.
 // b.mu is held.
-func (b *Backend) unhold() {
+func (b *Backend) clearStop() {
 	c := &b.life.claim
-	if b.leases == nil || !c.held {
+	if b.fleet.leases == nil || !c.held {
 		return
 	}
 	c.held = false
 	fence := c.seen
-	b.tasks.run(func(ctx context.Context) {
-		if err := b.leases.unhold(ctx, b.id(), fence); err != nil {
+	b.fleet.tasks.run(func(ctx context.Context) {
+		if err := b.fleet.leases.clearStop(ctx, b.id(), fence); err != nil {
 			b.log.Debug("end the hold", zap.Error(err))
 		}
 	})

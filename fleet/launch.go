@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,7 +41,7 @@ func (b *Backend) execute(ctx context.Context, command []string, fence int64, ke
 	}
 	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // the operator configures the command; ctx is handled below
 	cmd.Stdout, cmd.Stderr = write, write
-	cmd.Env = append(os.Environ(), fenceEnvironment(fence))
+	cmd.Env = append(os.Environ(), fenceVariable+"="+strconv.FormatInt(fence, 10))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
 	write.Close() // the command has its own descriptor
@@ -50,7 +50,7 @@ func (b *Backend) execute(ctx context.Context, command []string, fence int64, ke
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
 	out := &output{log: b.log, kept: &b.commands, enabled: logOutput, done: make(chan struct{})}
-	b.tasks.run(func(ctx context.Context) { out.copyToLog(ctx, read) })
+	b.fleet.tasks.run(func(ctx context.Context) { out.copyToLog(ctx, read) })
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	select {
@@ -88,20 +88,6 @@ func terminateGroup(leader int, exited <-chan error) {
 	if exited != nil {
 		<-exited //nolint:errcheck // as above
 	}
-}
-
-// LaunchPrograms returns the programs that start and stop the backend, without duplicates; none if it has no launch
-// section.
-func (b *Backend) LaunchPrograms() []string {
-	var programs []string
-	if launch := b.cfg().Launch; launch != nil {
-		for _, command := range [][]string{launch.Start, launch.Stop} {
-			if len(command) > 0 && !slices.Contains(programs, command[0]) {
-				programs = append(programs, command[0])
-			}
-		}
-	}
-	return programs
 }
 
 // output logs the output of a command and of the processes it starts, and keeps its last lines.

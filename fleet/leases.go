@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -68,8 +69,7 @@ type leases struct {
 	epoch func() (gateway int32, epoch int64, ok bool)
 }
 
-// write makes a write if the gateway's epoch has not ended. Values that apply assigns may be read only if the error is
-// nil.
+// write makes a write if the gateway's epoch has not ended.
 func (l *leases) write(ctx context.Context, apply func(tx database.Tx, gateway int32, epoch int64) error) error {
 	gateway, epoch, ok := l.epoch()
 	if !ok {
@@ -88,6 +88,22 @@ func (l *leases) write(ctx context.Context, apply func(tx database.Tx, gateway i
 	})
 }
 
+// change makes a write that depends on the lease of a backend, and returns the result of apply, or none with an error.
+func change[T any](ctx context.Context, l *leases, id backendID, apply func(tx database.Tx, r lease, gateway int32, epoch int64) (T, error)) (result T, err error) {
+	var changed T
+	err = l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
+		r, err := readOne(ctx, tx, id, gateway, epoch)
+		if err == nil {
+			changed, err = apply(tx, r, gateway, epoch)
+		}
+		return err
+	})
+	if err != nil {
+		return result, err
+	}
+	return changed, nil
+}
+
 const databaseTime = postgres.Now
 
 const selectLeases = `
@@ -96,7 +112,7 @@ const selectLeases = `
 		l.gateway = $1 AND l.epoch = $2, coalesce(g.alive AND g.epoch = l.epoch, false)
 	FROM backend_leases l LEFT JOIN gateway g ON g.id = l.gateway`
 
-func scanLease(row interface{ Scan(to ...any) error }) (lease, error) {
+func scanLease(row database.Scanner) (lease, error) {
 	var (
 		r                                    lease
 		idle, elapsed, remaining, endedSince int64
@@ -112,36 +128,24 @@ func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond 
 // read returns the leases of all backends that have had one.
 func (l *leases) read(ctx context.Context) ([]lease, error) {
 	gateway, epoch, _ := l.epoch()
-	rows, err := l.db.Read().QueryContext(ctx, selectLeases, gateway, epoch)
-	if err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
-	}
-	defer rows.Close()
-	var all []lease
-	for rows.Next() {
-		r, err := scanLease(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read leases: %w", err)
-		}
-		all = append(all, r)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
-	}
-	return all, nil
+	return database.List(ctx, l.db.Read(), scanLease, selectLeases, gateway, epoch)
 }
 
 // readOne returns the lease of a backend, which is created if it does not exist.
 func readOne(ctx context.Context, tx database.Tx, id backendID, gateway int32, epoch int64) (lease, error) {
 	const create = `INSERT INTO backend_leases (model, backend, fence) VALUES ($1, $2, ` + databaseTime + `) ON CONFLICT DO NOTHING`
-	if _, err := tx.ExecContext(ctx, create, id.model, id.backend); err != nil {
+	if err := database.Exec(ctx, tx, create, id.model, id.backend); err != nil {
 		return lease{}, fmt.Errorf("create lease: %w", err)
 	}
-	r, err := scanLease(tx.QueryRowContext(ctx, selectLeases+` WHERE l.model = $3 AND l.backend = $4`, gateway, epoch, id.model, id.backend))
-	if err != nil {
-		return lease{}, fmt.Errorf("read lease: %w", err)
-	}
-	return r, nil
+	return scanLease(tx.QueryRowContext(ctx, selectOne, gateway, epoch, id.model, id.backend))
+}
+
+const selectOne = selectLeases + ` WHERE l.model = $3 AND l.backend = $4`
+
+// addOrder queues an operator's order for the gateway that holds the lease of a backend.
+func addOrder(ctx context.Context, tx database.Tx, id backendID, o operation) error {
+	const text = `INSERT INTO model_orders (model, backend, order_name, given_at) VALUES ($1, $2, $3, ` + databaseTime + `)`
+	return database.Exec(ctx, tx, text, id.model, id.backend, string(o))
 }
 
 // claimResult is the result of a request for a lease.
@@ -169,50 +173,39 @@ type claimRequest struct {
 // or sleep by an operator while another gateway boots the backend becomes an order for that gateway. A boot while
 // another one drains the backend cancels the drain.
 func (l *leases) begin(ctx context.Context, id backendID, q claimRequest) (lease, claimResult, error) {
-	var r lease
-	var v claimResult
-	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) (err error) {
-		if r, err = readOne(ctx, tx, id, gateway, epoch); err != nil {
-			return err
-		}
+	type answer struct {
+		lease
+		claimResult
+	}
+	a, err := change(ctx, l, id, func(tx database.Tx, r lease, gateway int32, epoch int64) (answer, error) {
+		v, err := following, error(nil)
 		switch {
 		case r.mine && r.operation == q.operation:
-			return nil // granted by an earlier call
+			return answer{r, granted}, nil // by an earlier call
 		case q.needed != nil && !q.needed():
-			v = following
-			return nil
 		case r.operation == opNone || r.replaceableBy(q.operation):
 			v, err = beginFree(ctx, tx, &r, q, gateway)
 		case q.operation.boots() && !r.operation.boots() && !r.committed && !r.mine:
-			v = cancelled
-			return endLease(ctx, tx, id, r.fence, outcomeCancelled, q.reason)
-		default:
-			v = following
-			if !q.operation.boots() && q.idle == 0 && r.operation.boots() {
-				return addOrder(ctx, tx, id, q.operation)
-			}
-			return nil
+			v, err = cancelled, endLease(ctx, tx, id, r.fence, outcomeCancelled, q.reason)
+		case !q.operation.boots() && q.idle == 0 && r.operation.boots():
+			err = addOrder(ctx, tx, id, q.operation)
 		}
 		if err != nil || v != granted {
-			return err
+			return answer{r, v}, err
 		}
 		const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ` + databaseTime + `), gateway = $3, epoch = $4, operation = $5,
 			committed = false, idle_us = $6, reason = $7, began_at = ` + databaseTime + `, deadline = ` + databaseTime + ` + $8, outcome = '',
 			held = $9 WHERE model = $1 AND backend = $2`
 		held := !q.operation.boots() && (q.idle == 0 || r.held)
-		if _, err := tx.ExecContext(ctx, text, id.model, id.backend, gateway, epoch, string(q.operation), q.idle.Microseconds(),
+		if err := database.Exec(ctx, tx, text, id.model, id.backend, gateway, epoch, string(q.operation), q.idle.Microseconds(),
 			q.reason, q.limit.Microseconds(), held); err != nil {
-			return fmt.Errorf("take lease: %w", err)
+			return answer{}, fmt.Errorf("take lease: %w", err)
 		}
-		idleFor, before := r.idleFor, r.outcome
-		r, err = readOne(ctx, tx, id, gateway, epoch)
-		r.idleFor, r.before = idleFor, before
-		return err
+		taken, err := readOne(ctx, tx, id, gateway, epoch)
+		taken.idleFor, taken.before = r.idleFor, r.outcome
+		return answer{taken, granted}, err
 	})
-	if err != nil {
-		return lease{}, granted, err
-	}
-	return r, v, nil
+	return a.lease, a.claimResult, err
 }
 
 // replaceableBy reports whether the gateway's own operation ends with the begin of another one: a boot that is stopped,
@@ -257,117 +250,84 @@ func idleElsewhere(ctx context.Context, tx database.Tx, id backendID, gateway in
 // commitStop makes a stop or sleep irrevocable. The answer is granted; or draining, and the caller asks again; or
 // inUse, or following if the lease is lost.
 func (l *leases) commitStop(ctx context.Context, id backendID, fence int64, limit time.Duration) (claimResult, error) {
-	var v claimResult
-	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
-		r, err := readOne(ctx, tx, id, gateway, epoch)
-		if err != nil {
-			return err
-		}
-		if r.fence != fence || !r.mine || r.operation == opNone || r.operation.boots() {
-			v = following
-			return nil
-		}
-		if r.committed {
-			return nil // by an earlier call
+	return change(ctx, l, id, func(tx database.Tx, r lease, gateway int32, _ int64) (claimResult, error) {
+		switch {
+		case r.fence != fence || !r.mine || r.operation == opNone || r.operation.boots():
+			return following, nil
+		case r.committed:
+			return granted, nil // by an earlier call
 		}
 		const others = `SELECT coalesce(bool_or(u.seen IS NULL OR u.seen < $4), false), coalesce(bool_or(u.in_flight > 0), false)
 			FROM gateway g LEFT JOIN backend_uses u ON u.gateway = g.id AND u.epoch = g.epoch AND u.model = $1 AND u.backend = $2
 			WHERE g.alive AND g.id <> $3`
-		var unaware, busy bool
-		if err := tx.QueryRowContext(ctx, others, id.model, id.backend, gateway, fence).Scan(&unaware, &busy); err != nil {
-			return fmt.Errorf("read uses: %w", err)
+		var unaware, inFlight bool
+		if err := tx.QueryRowContext(ctx, others, id.model, id.backend, gateway, fence).Scan(&unaware, &inFlight); err != nil {
+			return 0, fmt.Errorf("read uses: %w", err)
 		}
-		if busy && r.idle > 0 {
-			v = inUse
-			return nil
-		}
-		if busy || unaware {
-			v = draining
-			return nil
-		}
-		if r.idle > 0 {
-			idle, err := idleElsewhere(ctx, tx, id, gateway)
-			if err != nil {
-				return err
-			}
-			if idle < r.idle {
-				v = inUse
-				return nil
+		switch {
+		case inFlight && r.idle > 0:
+			return inUse, nil
+		case inFlight || unaware:
+			return draining, nil
+		case r.idle > 0:
+			if idle, err := idleElsewhere(ctx, tx, id, gateway); err != nil || idle < r.idle {
+				return inUse, err
 			}
 		}
 		const text = `UPDATE backend_leases SET committed = true, deadline = ` + databaseTime + ` + $3 WHERE model = $1 AND backend = $2`
-		_, err = tx.ExecContext(ctx, text, id.model, id.backend, limit.Microseconds())
-		return err
+		return granted, database.Exec(ctx, tx, text, id.model, id.backend, limit.Microseconds())
 	})
-	if err != nil {
-		return granted, err
-	}
-	return v, nil
 }
 
 // cancelDrain cancels the stop or sleep of another gateway, and returns false if it is committed or has ended.
 func (l *leases) cancelDrain(ctx context.Context, id backendID, reason string) (bool, error) {
-	done := false
-	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
-		r, err := readOne(ctx, tx, id, gateway, epoch)
-		if done = err == nil && (r.operation == opStop || r.operation == opSleep) && !r.committed && !r.mine; !done {
-			return err
+	return change(ctx, l, id, func(tx database.Tx, r lease, _ int32, _ int64) (bool, error) {
+		if r.operation != opStop && r.operation != opSleep || r.committed || r.mine {
+			return false, nil
 		}
-		return endLease(ctx, tx, id, r.fence, outcomeCancelled, reason)
+		return true, endLease(ctx, tx, id, r.fence, outcomeCancelled, reason)
 	})
-	if err != nil {
-		return false, err
-	}
-	return done, nil
 }
 
-// takeOver takes the lease of a gateway whose epoch has ended, with what it has begun. It returns false if the lease has
+// takeOver takes the lease of a gateway whose epoch has ended, with what it has begun. It returns nil if the lease has
 // changed since.
-func (l *leases) takeOver(ctx context.Context, id backendID, fence int64) (lease, bool, error) {
-	var r lease
-	taken := false
-	err := l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) (err error) {
-		if r, err = readOne(ctx, tx, id, gateway, epoch); err != nil {
-			return err
-		}
-		if taken = r.operation != opNone && (r.fence == fence && !r.alive || r.mine); !taken || r.mine {
-			return nil
+func (l *leases) takeOver(ctx context.Context, id backendID, fence int64) (*lease, error) {
+	return change(ctx, l, id, func(tx database.Tx, r lease, gateway int32, epoch int64) (*lease, error) {
+		switch {
+		case r.operation == opNone || !r.mine && (r.fence != fence || r.alive):
+			return nil, nil
+		case r.mine: // by an earlier call
+			return &r, nil
 		}
 		const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ` + databaseTime + `), gateway = $3, epoch = $4
 			WHERE model = $1 AND backend = $2`
-		if _, err := tx.ExecContext(ctx, text, id.model, id.backend, gateway, epoch); err != nil {
-			return fmt.Errorf("take over lease: %w", err)
+		if err := database.Exec(ctx, tx, text, id.model, id.backend, gateway, epoch); err != nil {
+			return nil, fmt.Errorf("take over lease: %w", err)
 		}
-		r, err = readOne(ctx, tx, id, gateway, epoch)
-		return err
+		r, err := readOne(ctx, tx, id, gateway, epoch)
+		return &r, err
 	})
-	if err != nil {
-		return lease{}, false, err
-	}
-	return r, taken, nil
 }
 
 // holds reports whether the gateway holds the lease with a fence.
 func (l *leases) holds(ctx context.Context, id backendID, fence int64) (bool, error) {
 	gateway, epoch, _ := l.epoch()
-	var holds bool
-	const text = `SELECT EXISTS (SELECT FROM backend_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive
-		WHERE l.model = $1 AND l.backend = $2 AND l.fence = $3 AND l.gateway = $4 AND l.epoch = $5 AND l.operation <> '')`
-	if err := l.db.Read().QueryRowContext(ctx, text, id.model, id.backend, fence, gateway, epoch).Scan(&holds); err != nil {
-		return false, fmt.Errorf("read lease: %w", err)
+	r, err := scanLease(l.db.Read().QueryRowContext(ctx, selectOne, gateway, epoch, id.model, id.backend))
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
 	}
-	return holds, nil
+	return err == nil && r.mine && r.alive && r.fence == fence && r.operation != opNone, err
 }
 
 // end records the outcome of an operation, unless the lease with this fence has been lost.
 func (l *leases) end(ctx context.Context, id backendID, fence int64, o outcome, reason string) error {
-	return l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
-		r, err := readOne(ctx, tx, id, gateway, epoch)
-		if err != nil || r.fence != fence || !r.mine {
-			return err
+	_, err := change(ctx, l, id, func(tx database.Tx, r lease, _ int32, _ int64) (ended bool, err error) {
+		if ended = r.fence == fence && r.mine; ended {
+			err = endLease(ctx, tx, id, fence, o, reason)
 		}
-		return endLease(ctx, tx, id, fence, o, reason)
+		return ended, err
 	})
+	return err
 }
 
 // endLease ends the operation with a fence. The fence rises, so that rows that were read before can be told from the
@@ -376,38 +336,34 @@ func endLease(ctx context.Context, tx database.Tx, id backendID, fence int64, o 
 	const text = `UPDATE backend_leases SET fence = greatest(fence + 1, ` + databaseTime + `), operation = '', committed = false, outcome = $4,
 		reason = $5, ended_at = ` + databaseTime + `, held = held AND $4 <> 'cancelled'
 		WHERE model = $1 AND backend = $2 AND fence = $3 AND operation <> ''`
-	if _, err := tx.ExecContext(ctx, text, id.model, id.backend, fence, string(o), reason); err != nil {
-		return fmt.Errorf("end lease: %w", err)
-	}
-	return nil
+	return database.Exec(ctx, tx, text, id.model, id.backend, fence, string(o), reason)
 }
 
-// unhold ends the hold of a row with this fence. A later stop keeps its own.
-func (l *leases) unhold(ctx context.Context, id backendID, fence int64) error {
+// clearStop ends the hold of a row with this fence. A later stop keeps its own.
+func (l *leases) clearStop(ctx context.Context, id backendID, fence int64) error {
 	return l.write(ctx, func(tx database.Tx, _ int32, _ int64) error {
 		const text = `UPDATE backend_leases SET held = false WHERE model = $1 AND backend = $2 AND fence = $3`
-		_, err := tx.ExecContext(ctx, text, id.model, id.backend, fence)
-		return err
+		return database.Exec(ctx, tx, text, id.model, id.backend, fence)
 	})
 }
 
 // use is what a gateway tells of its requests at a backend.
 type use struct {
-	idle     time.Duration // since the last request began or ended
-	used     bool          // there was one
-	inFlight int64
-	seen     int64 // fence of the lease that the gateway acts on
+	requested time.Time // when the last one began or ended; zero: never
+	inFlight  bool
+	seen      int64 // fence of the lease that the gateway acts on
 }
 
 // reportUses records uses of backends by this gateway.
 func (l *leases) reportUses(ctx context.Context, uses map[backendID]use) error {
 	return l.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error {
 		const text = `INSERT INTO backend_uses AS u (gateway, model, backend, epoch, used_at, in_flight, seen)
-			VALUES ($1, $2, $3, $4, CASE WHEN $5 THEN ` + databaseTime + ` - $6 ELSE 0 END, $7, $8)
+			VALUES ($1, $2, $3, $4, CASE WHEN $5 THEN ` + databaseTime + ` - $6 ELSE 0 END, CASE WHEN $7 THEN 1 ELSE 0 END, $8)
 			ON CONFLICT (model, backend, gateway) DO UPDATE SET epoch = excluded.epoch, used_at = greatest(u.used_at, excluded.used_at),
 			in_flight = excluded.in_flight, seen = excluded.seen`
 		for id, u := range uses {
-			if _, err := tx.ExecContext(ctx, text, gateway, id.model, id.backend, epoch, u.used, u.idle.Microseconds(), u.inFlight, u.seen); err != nil {
+			used, idle := !u.requested.IsZero(), time.Since(u.requested).Microseconds()
+			if err := database.Exec(ctx, tx, text, gateway, id.model, id.backend, epoch, used, idle, u.inFlight, u.seen); err != nil {
 				return fmt.Errorf("report uses: %w", err)
 			}
 		}

@@ -129,7 +129,7 @@ func (b *Backend) transition(e event, reason string) bool {
 	}
 	b.commands.add(now, strings.TrimSuffix(fmt.Sprintf("%s → %s: %s", from, next, reason), ": "))
 	b.log.Info("backend changed", zap.String("from", string(from)), zap.String("to", string(next)), zap.String("reason", reason))
-	b.transitions.record(from, next)
+	b.fleet.transitions.record(from, next)
 	if b.leads() {
 		b.emitTransition(from, next, reason)
 	}
@@ -167,7 +167,7 @@ func (b *Backend) requestStart(reason string) {
 	}
 	b.commands.begin(b.life.since, "launch, "+reason+": "+launch.Start[0])
 	b.runBoot("launch", reason, func(ctx context.Context, fence int64) error {
-		return b.execute(ctx, launch.Start, fence, b.isReady, b.isStarting)
+		return b.execute(ctx, launch.Start, fence, func() bool { return b.is(Ready) }, func() bool { return b.is(Starting) })
 	})
 }
 
@@ -176,7 +176,7 @@ func (b *Backend) requestStart(reason string) {
 // b.mu is held.
 func (b *Backend) runBoot(what, reason string, do func(ctx context.Context, fence int64) error) {
 	own := b.life.boot
-	b.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.run(func(ctx context.Context) {
 		defer close(own.ended)
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -214,16 +214,6 @@ func (b *Backend) failBoot(own *boot, reason string) {
 	if b.life.boot == own && b.life.state == Starting {
 		b.transition(eventFailed, reason)
 	}
-}
-
-func (b *Backend) isReady() bool {
-	state, _ := b.State()
-	return state == Ready
-}
-
-func (b *Backend) isStarting() bool {
-	state, _ := b.State()
-	return state == Starting
 }
 
 func (b *Backend) bootTimeout() time.Duration {
@@ -303,7 +293,7 @@ func (b *Backend) stopIfDrained() {
 	if b.life.drainedFrom != Starting && b.life.drainedFrom != Failed {
 		unfinished = nil // a launch command that is still running is the model itself
 	}
-	b.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.run(func(ctx context.Context) {
 		b.waitForBoot(ctx, unfinished)
 		fence, committed := b.commitStop(ctx)
 		if !committed {

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -30,15 +31,16 @@ func (*BreakerOpenError) Error() string { return "every breaker is open" }
 
 // Model is one model of the configuration with its backends.
 type Model struct {
-	config      config.Model
-	backends    []*Backend
-	transitions *transitions
-	firstSeen   *firstSeen
-	prefixes    *prefixes
+	config   config.Model
+	backends []*Backend
+	fleet    *Fleet
 }
 
 // ID returns the short id that clients use.
 func (m *Model) ID() string { return m.config.ID }
+
+// Aliases returns the further ids that clients may use. The slice must not be modified.
+func (m *Model) Aliases() []string { return m.config.Aliases }
 
 // Checkpoint returns the name that vLLM serves the model under.
 func (m *Model) Checkpoint() string { return m.config.Checkpoint }
@@ -114,28 +116,52 @@ const (
 
 // Status returns the model's status in GET /v1/models.
 func (m *Model) Status() string {
-	status := StatusUnavailable
-	for _, b := range m.backends {
-		state, _ := b.State()
-		switch {
-		case b.serves(Caller{}):
-			return StatusWarm
-		case state == Starting:
-			status = StatusStarting
-		case status == StatusUnavailable && b.startable() && b.cooldownError() == nil:
-			status = StatusCold
+	switch o := optionsOf(m.backends, Caller{}); {
+	case o.serving != nil:
+		return StatusWarm
+	case o.starting != nil:
+		return StatusStarting
+	case o.startable != nil:
+		return StatusCold
+	default:
+		return StatusUnavailable
+	}
+}
+
+// options are the first of some backends that can be used in each way; nil if there is none.
+type options struct {
+	serving   *Backend // it is ready and takes the caller's requests
+	starting  *Backend
+	startable *Backend         // it can be launched or woken
+	failed    *BootFailedError // of the last backend in cooldown
+}
+
+func optionsOf(backends []*Backend, c Caller) (o options) {
+	for _, b := range backends {
+		switch failed := b.cooldownError(); {
+		case b.serves(c):
+			o.serving = cmp.Or(o.serving, b)
+		case b.is(Starting):
+			o.starting = cmp.Or(o.starting, b)
+		case failed != nil:
+			o.failed = failed
+		case b.startable():
+			o.startable = cmp.Or(o.startable, b)
 		}
 	}
-	return status
+	return o
 }
 
 // startable reports whether the backend can be launched or woken in its current state.
 func (b *Backend) startable() bool {
-	state, _ := b.State()
-	if state == Asleep || state == Draining {
+	switch state, _ := b.State(); state {
+	case Asleep, Draining:
 		return true
+	case Ready:
+		return false
+	case Starting, Stopped, Unreachable, Failed:
 	}
-	return state != Ready && b.cfg().Launch != nil
+	return b.cfg().Launch != nil
 }
 
 // BootEstimate returns the expected duration of a boot of the model; 0 if the gateway cannot start it.
@@ -167,10 +193,7 @@ func (m *Model) suitable(c Caller) []*Backend {
 }
 
 // serves reports whether the backend is ready and takes the caller's requests.
-func (b *Backend) serves(c Caller) bool {
-	state, _ := b.State()
-	return state == Ready && !b.breaker.OpenTo(c.Key)
-}
+func (b *Backend) serves(c Caller) bool { return b.is(Ready) && !b.breaker.OpenTo(c.Key) }
 
 // EnsureServable returns nil if an attempt can be made now, and otherwise starts the model if it can be started. The
 // error is ErrUnsuitable, a *BootingError, a *BootFailedError or a *BreakerOpenError.
@@ -179,10 +202,8 @@ func (m *Model) EnsureServable(c Caller) error {
 	if len(suitable) == 0 {
 		return ErrUnsuitable
 	}
-	for _, b := range suitable {
-		if b.serves(c) {
-			return nil
-		}
+	if optionsOf(suitable, c).serving != nil {
+		return nil
 	}
 	if err := start(suitable, "requested by a client"); err != nil {
 		return err
@@ -196,21 +217,11 @@ func (m *Model) CheckServable(c Caller) error {
 	if len(suitable) == 0 {
 		return ErrUnsuitable
 	}
-	var failed *BootFailedError
-	for _, b := range suitable {
-		if b.isStarting() || b.serves(c) {
-			return nil
-		}
-	}
-	for _, b := range suitable {
-		if err := b.cooldownError(); err != nil {
-			failed = err
-		} else if b.startable() {
-			return nil
-		}
-	}
-	if failed != nil {
-		return failed
+	switch o := optionsOf(suitable, c); {
+	case o.serving != nil || o.starting != nil || o.startable != nil:
+		return nil
+	case o.failed != nil:
+		return o.failed
 	}
 	return breakersOpen(suitable, c)
 }
@@ -221,7 +232,7 @@ func (m *Model) ColdWait() time.Duration { return m.config.ColdWait }
 // AwaitBoot waits until EnsureServable returns anything but a *BootingError, or ctx ends, and returns its last error.
 func (m *Model) AwaitBoot(ctx context.Context, c Caller) error {
 	for {
-		changed := m.transitions.changed()
+		changed := m.fleet.transitions.changed()
 		err := m.EnsureServable(c)
 		if _, booting := errors.AsType[*BootingError](err); !booting {
 			return err
@@ -236,10 +247,8 @@ func (m *Model) AwaitBoot(ctx context.Context, c Caller) error {
 
 // Boot returns the progress of a boot of the model; nil if none of its backends is starting.
 func (m *Model) Boot() *BootingError {
-	for _, b := range m.backends {
-		if state, _ := b.State(); state == Starting {
-			return b.bootingError()
-		}
+	if b := optionsOf(m.backends, Caller{}).starting; b != nil {
+		return b.bootingError()
 	}
 	return nil
 }
@@ -248,34 +257,23 @@ func (m *Model) Boot() *BootingError {
 // *BootFailedError if every backend that could be started is in cooldown, and nil if none can be started or a cancelled
 // drain made one ready.
 func start(backends []*Backend, reason string) error {
-	var failed *BootFailedError
-	var chosen *Backend
-	for _, b := range backends {
-		if state, _ := b.State(); state == Starting {
-			return b.bootingError()
-		}
-		if err := b.cooldownError(); err != nil {
-			failed = err
-			continue
-		}
-		if chosen == nil && b.startable() {
-			chosen = b
-		}
-	}
-	if chosen == nil {
-		if failed == nil {
-			return nil
-		}
-		return failed
-	}
-	chosen.requestStart(reason)
-	if state, _ := chosen.State(); state == Ready { // its drain was cancelled
+	o := optionsOf(backends, Caller{})
+	switch {
+	case o.starting != nil:
+		return o.starting.bootingError()
+	case o.startable == nil && o.failed != nil:
+		return o.failed
+	case o.startable == nil:
 		return nil
 	}
-	if err := chosen.cooldownError(); err != nil {
+	o.startable.requestStart(reason)
+	if o.startable.is(Ready) { // its drain was cancelled
+		return nil
+	}
+	if err := o.startable.cooldownError(); err != nil {
 		return err
 	}
-	return chosen.bootingError()
+	return o.startable.bootingError()
 }
 
 // breakersOpen returns a *BreakerOpenError if the breakers of all the backends are open to the caller.
@@ -295,7 +293,7 @@ func breakersOpen(backends []*Backend, c Caller) error {
 // Warm starts the model, or restarts the idle time of a ready backend, as a request would.
 func (m *Model) Warm(reason string) error {
 	for _, b := range m.backends {
-		if state, _ := b.State(); state == Ready {
+		if b.is(Ready) {
 			b.requestStart(reason)
 			return nil
 		}
@@ -312,27 +310,17 @@ func (m *Model) Warm(reason string) error {
 
 // Stop drains every backend of the model that the gateway can stop or put to sleep, and then does so; a boot is aborted
 // at once. No warm window starts the model again until a request or an operator does, or the window ends.
-func (m *Model) Stop(reason string) error {
-	found := false
-	for _, b := range m.backends {
-		if b.requestStop(reason) {
-			found = true
-		}
-	}
-	if !found {
-		return ErrNotManaged
-	}
-	return nil
-}
+func (m *Model) Stop(reason string) error { return order(m.backends, (*Backend).requestStop, reason) }
 
 // Sleep drains every ready backend of the model that can sleep, and then puts it to sleep. No warm window wakes the model
 // until a request or an operator does, or the window ends.
-func (m *Model) Sleep(reason string) error {
+func (m *Model) Sleep(reason string) error { return order(m.backends, (*Backend).requestSleep, reason) }
+
+// order gives an order to backends. The error is ErrNotManaged if none can execute it.
+func order(backends []*Backend, give func(*Backend, string) bool, reason string) error {
 	found := false
-	for _, b := range m.backends {
-		if b.requestSleep(reason) {
-			found = true
-		}
+	for _, b := range backends {
+		found = give(b, reason) || found
 	}
 	if !found {
 		return ErrNotManaged
@@ -440,7 +428,7 @@ func (m *Model) ranked(backends []*Backend, tried []FailedAttempt, p Prefix) []c
 	candidates := make([]candidate, 0, len(backends))
 	for _, b := range backends {
 		c := candidate{backend: b, load: b.InFlight()}
-		if state, _ := b.State(); state != Ready {
+		if !b.is(Ready) {
 			c.penalty++
 		}
 		if slices.Contains(tried, FailedAttempt{b, false}) {

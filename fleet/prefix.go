@@ -128,8 +128,8 @@ func (m *Model) Prefix(salt, prompt []byte) Prefix {
 		return Prefix{}
 	}
 	prompt = prompt[:min(len(prompt), maxPrefix)]
-	b := m.prefixes.hash(m.scope(salt), prompt)
-	return Prefix{m.prefixes.familyOf(&b, len(prompt), m.foundFamily), true}
+	b := m.fleet.prefixes.hash(m.scope(salt), prompt)
+	return Prefix{m.fleet.prefixes.familyOf(&b, len(prompt), m.foundFamily), true}
 }
 
 // KeyPrefix returns the Prefix of the prompts for which clients send a key, whatever they begin with.
@@ -138,8 +138,8 @@ func (m *Model) KeyPrefix(salt []byte, key string) Prefix {
 		return Prefix{}
 	}
 	b := beginnings{n: 1}
-	b.hashes[0] = mix(^m.scope(salt) ^ maphash.String(m.prefixes.seed, key)) // the beginning of no prompt
-	return Prefix{m.prefixes.familyOf(&b, 0, m.foundFamily), true}
+	b.hashes[0] = mix(^m.scope(salt) ^ maphash.String(m.fleet.prefixes.seed, key)) // the beginning of no prompt
+	return Prefix{m.fleet.prefixes.familyOf(&b, 0, m.foundFamily), true}
 }
 
 // steers reports whether the model's backends are chosen by the prompt.
@@ -149,7 +149,7 @@ func (m *Model) steers() bool {
 
 // scope returns what tells apart the prompts that share no cache.
 func (m *Model) scope(salt []byte) uint64 {
-	return mix(maphash.String(m.prefixes.seed, m.config.ID) ^ maphash.Bytes(m.prefixes.seed, salt))
+	return mix(maphash.String(m.fleet.prefixes.seed, m.config.ID) ^ maphash.Bytes(m.fleet.prefixes.seed, salt))
 }
 
 // foundFamily returns the key of a new family, made of a hash.
@@ -170,8 +170,7 @@ func (m *Model) backendOf(family uint64) *Backend {
 	var most uint64
 	bestReady := false
 	for _, b := range m.backends {
-		state, _ := b.State()
-		ready, weight := state == Ready, m.prefixes.weight(family, b)
+		ready, weight := b.is(Ready), m.fleet.prefixes.weight(family, b)
 		if best == nil || ready && !bestReady || ready == bestReady && weight > most {
 			best, most, bestReady = b, weight, ready
 		}
@@ -234,7 +233,7 @@ func (m *Model) weigh(all []candidate, p Prefix) {
 	load, recent, n := int64(1), int64(0), int64(0) // with the new request
 	for i := range all {
 		c := &all[i]
-		c.weight = m.prefixes.weight(p.family, c.backend)
+		c.weight = m.fleet.prefixes.weight(p.family, c.backend)
 		if c.penalty == best.penalty && c.backend.Breaker() != breaker.Open {
 			load, recent, n = load+c.load, recent+c.backend.recent.Load(), n+1
 		}

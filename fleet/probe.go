@@ -56,7 +56,7 @@ func (b *Backend) probeUntil(ctx context.Context, removed <-chan struct{}) {
 // probeInterval returns how long after a probe the next one follows.
 func (b *Backend) probeInterval() time.Duration {
 	interval := b.settings.ProbeInterval
-	if state, _ := b.State(); state == Starting {
+	if b.is(Starting) {
 		interval = min(interval, startingProbeInterval)
 	}
 	if b.listening.decides() {
@@ -67,7 +67,7 @@ func (b *Backend) probeInterval() time.Duration {
 
 // readQueue reads the length of a ready backend's queue.
 func (b *Backend) readQueue(ctx context.Context) {
-	if !b.isReady() {
+	if !b.is(Ready) {
 		b.turns.open()
 		return
 	}
@@ -278,7 +278,7 @@ func (b *Backend) do(ctx context.Context, method string, address *url.URL, body 
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := b.transport.RoundTrip(req)
+	resp, err := b.fleet.transport.RoundTrip(req)
 	if err != nil {
 		return Response{}, fmt.Errorf("request %s: %w", path, err)
 	}

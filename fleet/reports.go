@@ -40,54 +40,42 @@ func sourceOf(checkpoint string, c *config.Backend) source {
 // reports holds the last serverInfo of every backend, across reloads and, in the database, across restarts.
 type reports struct {
 	mu     sync.Mutex
-	latest map[reporter]serverInfo
-	save   func(reporter, serverInfo) // queues a write; nil before Start and without a database
-}
-
-// reporter names a backend in reports.
-type reporter struct{ model, backend string }
-
-// record replaces the report of a backend.
-func (r *reports) record(from reporter, info serverInfo) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.latest[from] == info {
-		return
-	}
-	r.latest[from] = info
-	if r.save != nil {
-		r.save(from, info)
-	}
-}
-
-// find returns the last report of a backend, or none if it came from another source.
-func (r *reports) find(from reporter, s source) serverInfo {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if info := r.latest[from]; info.source == s {
-		return info
-	}
-	return serverInfo{}
+	latest map[backendID]serverInfo
 }
 
 // loadReports reads the reports of earlier runs for the backends that have not been probed yet. f.mu is held.
 func (f *Fleet) loadReports(ctx context.Context) error {
-	stored, err := f.store.readReports(ctx)
-	if err != nil {
-		return err
-	}
+	const text = `SELECT model, backend, source, max_model_len, version, special_tokens FROM backend_reports`
 	f.reports.mu.Lock()
-	f.reports.latest, f.reports.save = stored, f.store.submitReport
+	_, err := database.List(ctx, f.db.Read(), func(row database.Scanner) (id backendID, err error) {
+		var (
+			info    serverInfo
+			origin  []byte
+			special sql.NullInt64
+		)
+		err = row.Scan(&id.model, &id.backend, &origin, &info.maxModelLen, &info.version, &special)
+		copy(info.source[:], origin)
+		info.server.Version = validate.ParseVersion(info.version)
+		info.specialTokens, info.specialKnown = special.Int64, special.Valid
+		f.reports.latest[id] = info
+		return id, err
+	}, text)
 	f.reports.mu.Unlock()
 	for _, b := range f.catalogue.Load().backends() {
 		b.recallReport()
 	}
-	return nil
+	return err
 }
 
 // recallReport restores the last report of the backend, or forgets it if it came from another source.
 func (b *Backend) recallReport() {
-	info := b.reports.find(reporter{b.modelID, b.Name}, sourceOf(b.checkpoint, b.cfg()))
+	r := &b.fleet.reports
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	info := r.latest[b.id()]
+	if info.source != sourceOf(b.checkpoint, b.cfg()) {
+		info = serverInfo{}
+	}
 	b.info.Store(&info)
 }
 
@@ -96,56 +84,25 @@ func (b *Backend) recallReport() {
 func (b *Backend) reconfigure(c *config.Backend) {
 	before := sourceOf(b.checkpoint, b.cfg())
 	b.config.Store(c)
-	if state, _ := b.State(); state != Ready && sourceOf(b.checkpoint, c) != before {
+	if !b.is(Ready) && sourceOf(b.checkpoint, c) != before {
 		b.recallReport()
 	}
 }
 
-// recordReport stores what the backend has reported.
+// recordReport stores what the backend has reported. Without the row, it counts as unknown after a restart.
 func (b *Backend) recordReport(info *serverInfo) {
 	b.info.Store(info)
-	b.reports.record(reporter{b.modelID, b.Name}, *info)
-}
-
-// submitReport queues a row without waiting for the commit. Without the row, the backend counts as unknown after a restart.
-func (s *store) submitReport(from reporter, info serverInfo) {
+	r := &b.fleet.reports
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.latest[b.id()] == *info {
+		return
+	}
+	r.latest[b.id()] = *info
 	const text = `INSERT INTO backend_reports (model, backend, source, max_model_len, version, special_tokens)
 		VALUES ($1, $2, $3, $4, $5, $6)
 		ON CONFLICT (model, backend) DO UPDATE SET source = excluded.source, max_model_len = excluded.max_model_len,
 		version = excluded.version, special_tokens = excluded.special_tokens`
 	special := sql.NullInt64{Int64: info.specialTokens, Valid: info.specialKnown}
-	s.db.Submit(func(tx database.Tx) error {
-		_, err := tx.ExecContext(s.writeCtx, text, from.model, from.backend, info.source[:], info.maxModelLen, info.version, special)
-		return err
-	})
-}
-
-// readReports returns the last report of every backend that has ever been configured.
-func (s *store) readReports(ctx context.Context) (map[reporter]serverInfo, error) {
-	const text = `SELECT model, backend, source, max_model_len, version, special_tokens FROM backend_reports`
-	rows, err := s.db.Read().QueryContext(ctx, text)
-	if err != nil {
-		return nil, fmt.Errorf("read reports of backends: %w", err)
-	}
-	defer rows.Close()
-	all := map[reporter]serverInfo{}
-	for rows.Next() {
-		var (
-			from    reporter
-			info    serverInfo
-			origin  []byte
-			special sql.NullInt64
-		)
-		if err := rows.Scan(&from.model, &from.backend, &origin, &info.maxModelLen, &info.version, &special); err != nil {
-			return nil, fmt.Errorf("read reports of backends: %w", err)
-		}
-		copy(info.source[:], origin)
-		info.server.Version = validate.ParseVersion(info.version)
-		info.specialTokens, info.specialKnown = special.Int64, special.Valid
-		all[from] = info
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read reports of backends: %w", err)
-	}
-	return all, nil
+	b.fleet.submit(text, b.modelID, b.Name, info.source[:], info.maxModelLen, info.version, special)
 }

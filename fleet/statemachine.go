@@ -37,64 +37,38 @@ const (
 	eventCount
 )
 
-// transitionTable is the lifecycle's state machine: for each state, the events that change it and the states they lead
-// to. An event that is not listed for a state is late or impossible there and has no effect.
-//
-//	stopped, asleep, unreachable, failed ------ start requested --> starting
-//	starting ---------------------------------- answered ---------> ready
-//	starting ---------------------------------- failed -----------> failed
-//	starting ---------------------------------- abandoned --------> unreachable
-//
-//	ready, starting, asleep, unreachable, failed -- drain requested --> draining
-//	draining ---------------------------------- stopped ----------> stopped
-//	draining ---------------------------------- slept ------------> asleep
-//	draining ---------------------------------- failed -----------> unreachable
-//	draining ---------------------------------- start requested --> ready (the drain is cancelled)
-//
-// Probes find backends that changed without the gateway:
-//
-//	stopped, asleep, unreachable, failed ------ answered ---------> ready
-//	ready, stopped, unreachable, failed ------- sleeping ---------> asleep
-//	ready, asleep ----------------------------- unreachable ------> unreachable
-var transitionTable = map[State]map[event]State{
-	Ready: {
-		eventSleeping:       Asleep, // not by the gateway
-		eventUnreachable:    Unreachable,
-		eventDrainRequested: Draining,
-	},
-	Starting: {
-		eventAnswered:       Ready,
-		eventDrainRequested: Draining, // an operator ends the boot
-		eventFailed:         Failed,
-		eventAbandoned:      Unreachable, // until the next probe or start
-	},
-	Stopped: {
-		eventAnswered:       Ready, // not started by the gateway
-		eventSleeping:       Asleep,
-		eventStartRequested: Starting,
-	},
-	Asleep: {
-		eventAnswered:       Ready, // not woken by the gateway
-		eventUnreachable:    Unreachable,
-		eventStartRequested: Starting,
-		eventDrainRequested: Draining,
-	},
-	Draining: {
-		eventStartRequested: Ready, // only while nothing has been stopped: see Backend.requestStart
-		eventStopped:        Stopped,
-		eventSlept:          Asleep,
-		eventFailed:         Unreachable, // until the next probe
-	},
-	Unreachable: {
-		eventAnswered:       Ready,
-		eventSleeping:       Asleep,
-		eventStartRequested: Starting,
-		eventDrainRequested: Draining,
-	},
-	Failed: {
-		eventAnswered:       Ready,
-		eventSleeping:       Asleep,
-		eventStartRequested: Starting,
-		eventDrainRequested: Draining,
-	},
+// transitionRules are the lifecycle's state machine: the events that lead from some states to another one. An event that is
+// not listed for a state is late or impossible there and has no effect. docs/architecture.md has them as a diagram.
+var transitionRules = []struct {
+	from []State
+	on   event
+	to   State
+}{
+	{[]State{Stopped, Asleep, Unreachable, Failed}, eventStartRequested, Starting},
+	{[]State{Starting, Stopped, Asleep, Unreachable, Failed}, eventAnswered, Ready}, // also of one that something else has started
+	{[]State{Starting}, eventFailed, Failed},
+	{[]State{Starting}, eventAbandoned, Unreachable}, // until the next probe or start
+
+	{[]State{Ready, Starting, Asleep, Unreachable, Failed}, eventDrainRequested, Draining}, // an operator also ends a boot
+	{[]State{Draining}, eventStartRequested, Ready},                                        // only while nothing has been stopped: see Backend.requestStart
+	{[]State{Draining}, eventStopped, Stopped},
+	{[]State{Draining}, eventSlept, Asleep},
+	{[]State{Draining}, eventFailed, Unreachable}, // until the next probe
+
+	{[]State{Ready, Stopped, Unreachable, Failed}, eventSleeping, Asleep}, // not by the gateway
+	{[]State{Ready, Asleep}, eventUnreachable, Unreachable},
 }
+
+// transitionTable has the target of each event in each state.
+var transitionTable = func() map[State]map[event]State {
+	table := map[State]map[event]State{}
+	for _, r := range transitionRules {
+		for _, from := range r.from {
+			if table[from] == nil {
+				table[from] = map[event]State{}
+			}
+			table[from][r.on] = r.to
+		}
+	}
+	return table
+}()

@@ -48,15 +48,16 @@ type tokenizeRequest struct {
 // CountTokens returns the number of tokens of a text. special includes the special tokens that the tokenizer adds to a
 // prompt. The error is ErrNoTokenizer if the backend does not have the endpoint.
 func (b *Backend) CountTokens(ctx context.Context, text string, special bool) (int64, error) {
-	response, err := b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special})
-	if err != nil {
-		return 0, err
-	}
+	return countOf(b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special}))
+}
+
+// countOf returns the number of tokens in a response of /tokenize.
+func countOf(response gjson.Result, err error) (int64, error) {
 	count := response.Get("count")
-	if count.Type != gjson.Number {
-		return 0, errNoCount
+	if err == nil && count.Type != gjson.Number {
+		err = errNoCount
 	}
-	return count.Int(), nil
+	return count.Int(), err
 }
 
 // TokenIDs returns the ids of a text's tokens. special includes the special tokens that the tokenizer adds to a prompt.
@@ -135,7 +136,7 @@ func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson
 func (m *Model) QueryReady(query func(*Backend) error) error {
 	last := ErrNoOtherBackend
 	for _, b := range m.Backends() {
-		if state, _ := b.State(); state != Ready {
+		if !b.is(Ready) {
 			continue
 		}
 		err := query(b)

@@ -1,27 +1,29 @@
 package fleet
 
 import (
-	"maps"
 	"sync"
-)
 
-// transition is a change of state.
-type transition struct{ from, to State }
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // transitions counts the transitions of all backends and signals each of them.
 type transitions struct {
-	mu     sync.Mutex
-	counts map[transition]int64
-	next   chan struct{} // closed by the next transition; nil if nothing waits for it
+	counts *prometheus.CounterVec
+
+	mu   sync.Mutex
+	next chan struct{} // closed by the next transition; nil if nothing waits for it
+}
+
+func newTransitions() transitions {
+	return transitions{counts: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "basegate_backend_transitions_total", Help: "Changes of state of all backends.",
+	}, []string{"from", "to"})}
 }
 
 func (t *transitions) record(from, to State) {
+	t.counts.WithLabelValues(string(from), string(to)).Inc()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.counts == nil {
-		t.counts = map[transition]int64{}
-	}
-	t.counts[transition{from, to}]++
 	if t.next != nil {
 		close(t.next)
 		t.next = nil
@@ -36,11 +38,4 @@ func (t *transitions) changed() <-chan struct{} {
 		t.next = make(chan struct{})
 	}
 	return t.next
-}
-
-// totals returns how often each transition has occurred.
-func (t *transitions) totals() map[transition]int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return maps.Clone(t.counts)
 }

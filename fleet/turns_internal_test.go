@@ -77,7 +77,7 @@ func serveEngines(tb testing.TB, engines ...*engine) *Model {
 	m, _ := f.Model("m")
 	for i, e := range engines {
 		e.backend.Store(m.backends[i])
-		poll.Until(tb, "the backend is ready", m.backends[i].isReady)
+		poll.Until(tb, "the backend is ready", func() bool { return m.backends[i].is(Ready) })
 	}
 	return m
 }

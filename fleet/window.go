@@ -65,12 +65,12 @@ const reconcileInterval = 500 * time.Millisecond
 func (f *Fleet) runReconciler(ctx context.Context) {
 	ticker := time.NewTicker(reconcileInterval)
 	defer ticker.Stop()
-	windowsRead := f.store == nil
+	windowsRead := f.db == nil
 	for {
-		if f.store != nil {
+		if f.db != nil {
 			windowsRead = f.pollDatabase(ctx) || windowsRead
 		}
-		if windowsRead && (f.leases == nil || f.sharing.known) {
+		if windowsRead && (f.leases == nil || f.cluster.known) {
 			f.reconcile(time.Now())
 		}
 		if !f.followLeases(ctx, ticker.C) {
@@ -90,7 +90,7 @@ func (f *Fleet) reconcile(now time.Time) {
 			b.mu.Lock()
 			if !keepWarm {
 				b.life.stoppedByOperator = false // an operator's stop lasts until the end of the window
-				b.unhold()
+				b.clearStop()
 			}
 			state, stopped := b.life.state, b.life.stoppedByOperator
 			b.mu.Unlock()
