@@ -13,6 +13,7 @@ import (
 
 	"basegate/database"
 	"basegate/gateway"
+	"basegate/gateway/config"
 )
 
 // standardStream is the FILE that means stdout or stdin.
@@ -23,22 +24,12 @@ var errPostgresBackup = errors.New("basegate backup and restore copy a SQLite fi
 	"pg_dump and pg_restore, or pg_basebackup with archived WAL; see docs/operations/postgresql.md")
 
 func newBackup() *cobra.Command {
-	return &cobra.Command{
-		Use:   "backup FILE",
-		Short: "Copy the database to a new file, also while the gateway runs",
-		Long: "Copy a consistent snapshot of the database to a file that does not exist yet, or to stdout if FILE is -, and\n" +
-			"check the copy. The gateway may keep running, and the database is not migrated. For stdout, the copy takes\n" +
+	return newCommand("backup FILE", "Copy the database to a new file, also while the gateway runs",
+		"Copy a consistent snapshot of the database to a file that does not exist yet, or to stdout if FILE is -, and\n"+
+			"check the copy. The gateway may keep running, and the database is not migrated. For stdout, the copy takes\n"+
 			"space in $TMPDIR, or beside the database. basegate restore FILE puts the copy back.",
-		Args: cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
-			cfg, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
-			if cfg.Database.Postgres() {
-				return errPostgresBackup
-			}
-			path, to := cfg.Database.Path, args[0]
+		onFile(func(cmd *cobra.Command, cfg *config.Config, to string) (err error) {
+			path := cfg.Database.Path
 			var contents database.Contents
 			if to == standardStream {
 				to = "stdout"
@@ -52,28 +43,17 @@ func newBackup() *cobra.Command {
 			fmt.Fprintf(cmd.ErrOrStderr(), "the database is copied to %s: %s\n", to, describeContents(contents))
 			fmt.Fprintln(cmd.ErrOrStderr(), "the copy is checked and on disk; to go back to it, stop the gateway and run: basegate restore FILE")
 			return nil
-		}),
-	}
+		}))
 }
 
 func newRestore() *cobra.Command {
-	return &cobra.Command{
-		Use:   "restore FILE",
-		Short: "Put a backup in the place of the database, which is kept; the gateway must be stopped",
-		Long: "Check a backup, and put a copy of it in the place of the database: FILE, or stdin if FILE is -. The gateway must\n" +
-			"be stopped. The database that is replaced is kept beside the new one. If the backup is damaged, is not a\n" +
-			"database of basegate, or was made by a newer version, nothing changes. An older backup is migrated by the next\n" +
+	return newCommand("restore FILE", "Put a backup in the place of the database, which is kept; the gateway must be stopped",
+		"Check a backup, and put a copy of it in the place of the database: FILE, or stdin if FILE is -. The gateway must\n"+
+			"be stopped. The database that is replaced is kept beside the new one. If the backup is damaged, is not a\n"+
+			"database of basegate, or was made by a newer version, nothing changes. An older backup is migrated by the next\n"+
 			"start of the gateway, or by the next command.",
-		Args: cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
-			cfg, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
-			if cfg.Database.Postgres() {
-				return errPostgresBackup
-			}
-			path, from := cfg.Database.Path, args[0]
+		onFile(func(cmd *cobra.Command, cfg *config.Config, from string) (err error) {
+			path := cfg.Database.Path
 			var restored database.Restored
 			if from == standardStream {
 				from = "stdin"
@@ -86,7 +66,20 @@ func newRestore() *cobra.Command {
 			}
 			printRestored(cmd, path, from, gateway.ReceiptSettings(cfg).Folder, restored)
 			return nil
-		}),
+		}))
+}
+
+// onFile returns an operation on the file of a SQLite database and another one, the argument.
+func onFile(operation func(cmd *cobra.Command, cfg *config.Config, file string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cfg, err := loadConfig(cmd)
+		if err != nil {
+			return err
+		}
+		if cfg.Database.Postgres() {
+			return errPostgresBackup
+		}
+		return operation(cmd, cfg, args[0])
 	}
 }
 
@@ -120,13 +113,6 @@ func describeContents(c database.Contents) string {
 		parts = append(parts, "the latest of "+c.Latest.Format(time.DateTime)+" UTC")
 	}
 	return strings.Join(parts, ", ")
-}
-
-func count(n int64, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // formatBytes formats a size in the largest unit that leaves at least one.

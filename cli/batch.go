@@ -13,29 +13,21 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
 	"basegate/batch"
 	"basegate/database"
 	"basegate/gateway"
 	"basegate/gateway/config"
-	"basegate/identity"
 	"basegate/proxy"
 )
 
 func newBatch() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "batch",
-		Short: "Create, watch, cancel and check batches",
-		Args:  cobra.NoArgs,
-		RunE:  requireSubcommand,
-	}
-	cmd.AddCommand(newBatchCreate(), newBatchList(), newBatchShow(), newBatchCancel(), newBatchWait(), newBatchCheck())
-	return cmd
+	return newGroup("batch", "Create, watch, cancel and check batches",
+		newBatchCreate(), newBatchList(), newBatchShow(), newBatchCancel(), newBatchWait(), newBatchCheck())
 }
 
 // withBatches opens the database and the files for one operation. A gateway may be running on them.
-func withBatches(cmd *cobra.Command, operation func(context.Context, *config.Config, *batch.Service, *identity.Store) error) error {
+func withBatches(cmd *cobra.Command, operation func(context.Context, *config.Config, *batch.Service, *database.DB) error) error {
 	cfg, err := loadConfig(cmd)
 	if err != nil {
 		return err
@@ -46,27 +38,35 @@ func withBatches(cmd *cobra.Command, operation func(context.Context, *config.Con
 			return err
 		}
 		defer func() { err = errors.Join(err, closeFiles()) }()
-		return operation(ctx, cfg, service, identity.New(db, zap.NewNop(), identity.Settings{}))
+		return operation(ctx, cfg, service, db)
+	})
+}
+
+// newBatchesCommand returns a command that works on the batches and their files.
+func newBatchesCommand(
+	use, short string, operation func(ctx context.Context, cmd *cobra.Command, s *batch.Service, args []string) error,
+) *cobra.Command {
+	return newCommand(use, short, "", func(cmd *cobra.Command, args []string) error {
+		return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, _ *database.DB) error {
+			return operation(ctx, cmd, s, args)
+		})
 	})
 }
 
 func newBatchCreate() *cobra.Command {
 	var key, window, model string
-	cmd := &cobra.Command{
-		Use:   "create FILE",
-		Short: "Create a batch of a file's lines in the name of a key, and print its id",
-		Long: "Create a batch of a file's lines in the name of a key, which pays for it, and print its id. The running\n" +
-			"gateway validates and runs it; see basegate batch check for what a line may hold. The batch's endpoint is that of\n" +
+	cmd := newCommand("create FILE", "Create a batch of a file's lines in the name of a key, and print its id",
+		"Create a batch of a file's lines in the name of a key, which pays for it, and print its id. The running\n"+
+			"gateway validates and runs it; see basegate batch check for what a line may hold. The batch's endpoint is that of\n"+
 			"the first line.",
-		Args: cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
+		func(cmd *cobra.Command, args []string) error {
 			file, err := os.Open(args[0])
 			if err != nil {
 				return fmt.Errorf("open the file: %w", err)
 			}
 			defer file.Close()
-			return withBatches(cmd, func(ctx context.Context, cfg *config.Config, s *batch.Service, store *identity.Store) error {
-				k, err := store.Keys.Find(ctx, key)
+			return withBatches(cmd, func(ctx context.Context, cfg *config.Config, s *batch.Service, db *database.DB) error {
+				k, err := storeOf(db).Keys.Find(ctx, key)
 				if err != nil {
 					return err
 				}
@@ -82,12 +82,11 @@ func newBatchCreate() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), b.ID)
 				return nil
 			})
-		}),
-	}
+		})
 	cmd.Flags().StringVar(&key, "key", "", "the id of the key that pays, or its beginning")
 	cmd.Flags().StringVar(&window, "window", "24h", "the completion window: "+strings.Join(batch.Windows(), ", "))
 	cmd.Flags().StringVar(&model, "model", "", "the model of lines whose body names none")
-	cobra.CheckErr(cmd.MarkFlagRequired("key")) // fails only for a flag that is not defined
+	requireFlags(cmd, "key")
 	return cmd
 }
 
@@ -96,7 +95,7 @@ const maxListed = 1000
 
 func newBatchList() *cobra.Command {
 	columns := []string{"ID", "STATUS", "LINES", "FAILED", "TOKENS", "KEY", "CREATED", "EXPIRES", "WAITS FOR"}
-	return newList("List the batches of all accounts, the newest first", columns, (*batch.Service).Batches,
+	return newBatchesList("List the batches of all accounts, the newest first", columns, (*batch.Service).Batches,
 		func(b *batch.Details, prefixes map[string]string) []string {
 			ended, total := b.Progress()
 			return []string{
@@ -115,63 +114,39 @@ func waitsFor(b *batch.Details) string {
 	return string(b.WaitingFor.Reason)
 }
 
-// newList returns the command that prints batches or files. row returns the columns of one; prefixes are what lists show of
-// each key, by its id.
-func newList[T any](short string, columns []string, read func(*batch.Service, context.Context, int) ([]T, error), row func(one *T, prefixes map[string]string) []string) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: short,
-		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, store *identity.Store) error {
-				all, err := read(s, ctx, maxListed)
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return printJSON(cmd, all)
-				}
-				prefixes, err := keyPrefixes(ctx, store)
-				if err != nil {
-					return err
-				}
-				rows := make([][]string, 0, len(all))
-				for i := range all {
-					rows = append(rows, row(&all[i], prefixes))
-				}
-				return printTable(cmd, columns, rows)
-			})
-		}),
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	return cmd
-}
-
-// keyPrefixes returns what lists show of each key, by its id.
-func keyPrefixes(ctx context.Context, store *identity.Store) (map[string]string, error) {
-	keys, err := store.Keys.List(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list keys: %w", err)
-	}
-	prefixes := map[string]string{}
-	for _, k := range keys {
-		prefixes[k.ID] = k.Prefix + "…"
-	}
-	return prefixes, nil
+// newBatchesList returns the command that prints batches or files. row returns the columns of one; prefixes are what lists
+// show of each key, by its id.
+func newBatchesList[T any](short string, columns []string, read func(*batch.Service, context.Context, int) ([]T, error), row func(one *T, prefixes map[string]string) []string) *cobra.Command {
+	return newList(short, "", func(cmd *cobra.Command) (list, error) {
+		l := list{headings: columns}
+		err := withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, db *database.DB) error {
+			all, err := read(s, ctx, maxListed)
+			if err != nil {
+				return err
+			}
+			keys, err := listKeys(ctx, db)
+			if err != nil {
+				return err
+			}
+			prefixes := map[string]string{}
+			for _, k := range keys {
+				prefixes[k.ID] = k.Prefix + "…"
+			}
+			for i := range all {
+				l.rows = append(l.rows, row(&all[i], prefixes))
+			}
+			l.objects = all
+			return nil
+		})
+		return l, err
+	})
 }
 
 func newBatchShow() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "show ID",
-		Short: "Print a batch as JSON",
-		Args:  cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, _ *identity.Store) error {
-				return printBatch(ctx, cmd, s, args[0])
-			})
-		}),
-	}
+	cmd := newBatchesCommand("show ID", "Print a batch as JSON",
+		func(ctx context.Context, cmd *cobra.Command, s *batch.Service, args []string) error {
+			return printBatch(ctx, cmd, s, args[0])
+		})
 	cmd.Flags().Bool("json", true, "as JSON; there is no other form")
 	return cmd
 }
@@ -186,23 +161,17 @@ func printBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id st
 
 func newBatchCancel() *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "cancel ID",
-		Short: "Cancel a batch; what has ended stays, and is charged",
-		Args:  cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, _ *identity.Store) error {
-				if err := s.Cancel(ctx, args[0]); err != nil {
-					return fmt.Errorf("cancel %s: %w", args[0], err)
-				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s is being cancelled; the running gateway ends its lines\n", args[0])
-				if asJSON {
-					return printBatch(ctx, cmd, s, args[0])
-				}
-				return nil
-			})
-		}),
-	}
+	cmd := newBatchesCommand("cancel ID", "Cancel a batch; what has ended stays, and is charged",
+		func(ctx context.Context, cmd *cobra.Command, s *batch.Service, args []string) error {
+			if err := s.Cancel(ctx, args[0]); err != nil {
+				return fmt.Errorf("cancel %s: %w", args[0], err)
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is being cancelled; the running gateway ends its lines\n", args[0])
+			if asJSON {
+				return printBatch(ctx, cmd, s, args[0])
+			}
+			return nil
+		})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the batch as JSON")
 	return cmd
 }
@@ -213,26 +182,20 @@ const waitInterval = time.Second
 var errBatchFailed = errors.New("the batch did not complete")
 
 func newBatchWait() *cobra.Command {
-	return &cobra.Command{
-		Use:   "wait ID",
-		Short: "Wait until a batch has ended, and print it as JSON; exit code 1 if it did not complete",
-		Args:  cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, _ *identity.Store) error {
-				b, err := waitForBatch(ctx, cmd, s, args[0])
-				if err != nil {
-					return err
-				}
-				if err := printJSON(cmd, b); err != nil {
-					return err
-				}
-				if b.Status != batch.Completed {
-					return fmt.Errorf("%w: it is %s", errBatchFailed, b.Status)
-				}
-				return nil
-			})
-		}),
-	}
+	return newBatchesCommand("wait ID", "Wait until a batch has ended, and print it as JSON; exit code 1 if it did not complete",
+		func(ctx context.Context, cmd *cobra.Command, s *batch.Service, args []string) error {
+			b, err := waitForBatch(ctx, cmd, s, args[0])
+			if err != nil {
+				return err
+			}
+			if err := printJSON(cmd, b); err != nil {
+				return err
+			}
+			if b.Status != batch.Completed {
+				return fmt.Errorf("%w: it is %s", errBatchFailed, b.Status)
+			}
+			return nil
+		})
 }
 
 // waitForBatch waits for the end of a batch. If stderr is a terminal, it shows the progress there.
@@ -280,15 +243,12 @@ var errWrongLines = errors.New("the file has errors")
 
 func newBatchCheck() *cobra.Command {
 	var endpoint string
-	cmd := &cobra.Command{
-		Use:   "check FILE",
-		Short: "Validate an input file as the gateway would, without a gateway",
-		Long: "Validate an input file as the gateway would, with the configured models. Each line of the file is\n" +
-			`{"custom_id": "…", "method": "POST", "url": "/v1/completions", "body": {…}}` + ", with the body of a completion\n" +
-			"that is not streamed, or with " + proxy.ChatPath + " and the body of a chat completion. All lines have the same\n" +
+	cmd := newCommand("check FILE", "Validate an input file as the gateway would, without a gateway",
+		"Validate an input file as the gateway would, with the configured models. Each line of the file is\n"+
+			`{"custom_id": "…", "method": "POST", "url": "/v1/completions", "body": {…}}`+", with the body of a completion\n"+
+			"that is not streamed, or with "+proxy.ChatPath+" and the body of a chat completion. All lines have the same\n"+
 			"url. The versions and contexts of backends are not known to this command, unless they are configured.",
-		Args: cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
+		func(cmd *cobra.Command, args []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
@@ -315,8 +275,7 @@ func newBatchCheck() *cobra.Command {
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%d lines are valid\n", lines)
 			return nil
-		}),
-	}
+		})
 	cmd.Flags().StringVar(&endpoint, "endpoint", "", "the endpoint of the batch: "+proxy.CompletionsPath+" or "+proxy.ChatPath+" (default: that of the first line)")
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/database/postgres"
 	"basegate/fleet"
 	"basegate/gateway"
 	"basegate/gateway/config"
@@ -39,11 +40,8 @@ var errCheck = errors.New("something failed, see the table")
 
 func newCheck() *cobra.Command {
 	var live, probe bool
-	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Check the configuration, the database, the storage of files and every backend",
-		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
+	cmd := newCommand("check", "Check the configuration, the database, the storage of files and every backend", "",
+		func(cmd *cobra.Command, _ []string) error {
 			if live {
 				return checkHealth(cmd)
 			}
@@ -55,22 +53,20 @@ func newCheck() *cobra.Command {
 			if socket := unneededDockerSocket(cmd.Context(), cfg); socket != "" {
 				findings = append(findings, finding{"docker", checkWarning, socket + ": " + dockerSocketWarning})
 			}
-			findings = append(findings, checkTLS(cfg.Server.TLS, time.Now())...)
-			findings = append(findings, checkPermissions(cmd.Flag("config").Value.String(), cfg)...)
-			findings = append(findings, checkDatabase(cmd.Context(), cfg)...)
-			findings = append(findings, checkBucket(cmd.Context(), cfg)...)
-			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) error {
+			findings = slices.Concat(findings, checkTLS(cfg.Server.TLS, time.Now()), checkPermissions(configPath(cmd), cfg),
+				checkDatabase(cmd.Context(), cfg), checkBucket(cmd.Context(), cfg))
+			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) {
 				for _, m := range f.Models() {
-					findings = append(findings, checkModel(cmd.Context(), m, probe)...)
+					for _, b := range m.Backends() {
+						findings = append(findings, checkBackend(cmd.Context(), m, b, probe)...)
+					}
 				}
-				return nil
 			})
 			if err != nil {
 				return err
 			}
 			return printFindings(cmd, findings)
-		}),
-	}
+		})
 	cmd.Flags().BoolVar(&live, "live", false,
 		"only request /healthz from the running gateway, as a container's health check does")
 	cmd.Flags().BoolVar(&probe, "probe", false,
@@ -80,35 +76,30 @@ func newCheck() *cobra.Command {
 }
 
 func printFindings(cmd *cobra.Command, findings []finding) error {
-	rows, failed := [][]string{}, false
+	var rows [][]string
 	for _, f := range findings {
 		// The driver lists the hosts of a database in lines of their own.
 		rows = append(rows, []string{f.part, f.result, strings.ReplaceAll(f.detail, "\n\t", " ")})
-		failed = failed || f.result == checkFailed
 	}
 	if err := printTable(cmd, []string{"PART", "VERDICT", "DETAIL"}, rows); err != nil {
 		return err
 	}
-	if failed {
+	if anyFailed(findings) {
 		return errCheck
 	}
 	return nil
 }
 
 func checkConfig(cfg *config.Config) []finding {
-	findings := []finding{{"configuration", checkOK, "models: " + strings.Join(modelIDs(cfg), ", ")}}
-	for _, w := range cfg.Warnings {
-		findings = append(findings, finding{"configuration", checkWarning, w.Error()})
-	}
-	return findings
-}
-
-func modelIDs(cfg *config.Config) []string {
 	var ids []string
 	for _, m := range cfg.Models {
 		ids = append(ids, m.ID)
 	}
-	return ids
+	findings := []finding{{"configuration", checkOK, "models: " + strings.Join(ids, ", ")}}
+	for _, w := range cfg.Warnings {
+		findings = append(findings, finding{"configuration", checkWarning, w.Error()})
+	}
+	return findings
 }
 
 // checkDatabase checks the database and, if they are enabled, the receipts in it. It opens the database as a gateway does,
@@ -180,6 +171,25 @@ func checkFile(ctx context.Context, c *config.Database, db *database.DB) (findin
 	return findings, schema.Pending() == 0
 }
 
+// serverTimeout limits the check of a PostgreSQL server, of which a single query may take statement_timeout.
+const serverTimeout = 30 * time.Second
+
+// checkPostgres checks the server of database.url, and reports whether the schema in it is current.
+func checkPostgres(ctx context.Context, c *config.Database, db *database.DB) (findings []finding, current bool) {
+	const part = "database"
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
+	defer cancel()
+	checked, err := db.Postgres().Check(ctx, gateway.DatabaseConnections(), c.Migrate)
+	if err != nil {
+		return []finding{{part, checkFailed, c.Location() + ": " + err.Error()}}, false
+	}
+	findings = toFindings(part, checked.Findings)
+	if !anyFailed(findings) {
+		findings = append([]finding{{part, checkOK, checked.Server}}, findings...)
+	}
+	return findings, checked.Current
+}
+
 // bucketTimeout limits the check of the bucket, which retries what may pass.
 const bucketTimeout = 30 * time.Second
 
@@ -201,65 +211,56 @@ func checkBucket(ctx context.Context, cfg *config.Config) []finding {
 	return append(findings, finding{"files", checkOK, location})
 }
 
-// checkModel checks the backends of a model. With probe it sends completions, which cost tokens.
-func checkModel(ctx context.Context, m *fleet.Model, probe bool) []finding {
-	var findings []finding
-	for _, b := range m.Backends() {
-		part := m.ID() + "/" + b.Name
-		findings = append(findings, checkLaunch(part, b)...)
-		switch state, reason := b.State(); state {
-		case fleet.Ready:
-		case fleet.Stopped, fleet.Asleep:
-			if wrong := b.WrongServer(ctx); wrong != "" {
-				detail := fmt.Sprintf("another server listens at %s: %s; correct the url, or run there vLLM with --served-model-name %s",
-					b.URL(""), wrong, m.Checkpoint())
-				findings = append(findings, finding{part, checkFailed, detail})
-				continue
-			}
-			detail := fmt.Sprintf("%s: a request starts it, and its models can be checked only then (%s)", state, b.URL(""))
-			findings = append(findings, finding{part, checkWarning, detail})
-			continue
-		case fleet.Starting, fleet.Draining, fleet.Unreachable, fleet.Failed:
-			detail := fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))
-			if b.Mismatch() != "" {
-				detail += "; start it with the configured model, and with --served-model-name " + m.Checkpoint()
-			}
-			findings = append(findings, finding{part, checkFailed, detail})
-			continue
+// checkBackend checks a backend of a model. With probe it sends completions, which cost tokens.
+func checkBackend(ctx context.Context, m *fleet.Model, b *fleet.Backend, probe bool) []finding {
+	part := m.ID() + "/" + b.Name
+	findings := toFindings(part, b.LaunchFindings())
+	switch state, reason := b.State(); state {
+	case fleet.Ready:
+	case fleet.Stopped, fleet.Asleep:
+		if wrong := b.WrongServer(ctx); wrong != "" {
+			detail := fmt.Sprintf("another server listens at %s: %s; correct the url, or run there vLLM with --served-model-name %s",
+				b.URL(""), wrong, m.Checkpoint())
+			return append(findings, finding{part, checkFailed, detail})
 		}
-		findings = append(findings, checkServed(part, m, b)...)
-		findings = append(findings, checkVersion(part, m, b)...)
-		findings = append(findings, toFindings(part, b.ChatFindings())...)
-		findings = append(findings, checkTokenize(ctx, part, b)...)
-		if probe {
-			findings = append(findings, probeCapabilities(ctx, part, m.Checkpoint(), b)...)
+		detail := fmt.Sprintf("%s: a request starts it, and its models can be checked only then (%s)", state, b.URL(""))
+		return append(findings, finding{part, checkWarning, detail})
+	case fleet.Starting, fleet.Draining, fleet.Unreachable, fleet.Failed:
+		detail := fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))
+		if b.Mismatch() != "" {
+			detail += "; start it with the configured model, and with --served-model-name " + m.Checkpoint()
 		}
+		return append(findings, finding{part, checkFailed, detail})
+	}
+	findings = slices.Concat(findings, checkServed(part, m, b), toFindings(part, m.VersionFindings(b)),
+		toFindings(part, b.ChatFindings()), checkTokenize(ctx, part, b))
+	if probe {
+		findings = append(findings, probeCapabilities(ctx, part, m.Checkpoint(), b)...)
 	}
 	return findings
 }
 
-// checkLaunch checks that the programs that start and stop the backend exist.
-func checkLaunch(part string, b *fleet.Backend) []finding {
-	return toFindings(part, b.LaunchFindings())
-}
-
-// toFindings converts what the fleet has found.
-func toFindings(part string, found []fleet.Finding) []finding {
+// toFindings converts what the fleet or the database has found.
+func toFindings[F fleet.Finding | postgres.Finding](part string, found []F) []finding {
 	var findings []finding
 	for _, f := range found {
 		result := checkWarning
-		if f.Failure {
+		if f := fleet.Finding(f); f.Failure {
 			result = checkFailed
 		}
-		findings = append(findings, finding{part, result, f.Text})
+		findings = append(findings, finding{part, result, fleet.Finding(f).Text})
 	}
 	return findings
+}
+
+func anyFailed(findings []finding) bool {
+	return slices.ContainsFunc(findings, func(f finding) bool { return f.result == checkFailed })
 }
 
 // checkServed checks that the backend, which the last probe found ready, serves the checkpoint with the configured context.
 func checkServed(part string, m *fleet.Model, b *fleet.Backend) []finding {
 	findings := toFindings(part, m.ServedFindings(b))
-	if slices.ContainsFunc(findings, func(f finding) bool { return f.result == checkFailed }) {
+	if anyFailed(findings) {
 		return findings
 	}
 	text := "context not reported"
@@ -268,10 +269,6 @@ func checkServed(part string, m *fleet.Model, b *fleet.Backend) []finding {
 	}
 	served := finding{part, checkOK, fmt.Sprintf("serves %s, %s, vLLM %s", m.Checkpoint(), text, dash(b.Version()))}
 	return append([]finding{served}, findings...)
-}
-
-func checkVersion(part string, m *fleet.Model, b *fleet.Backend) []finding {
-	return toFindings(part, m.VersionFindings(b))
 }
 
 // checkTokenize checks the endpoint that the gateway takes exact token counts from.

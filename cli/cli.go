@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,75 +40,86 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	var f *failure
-	switch {
-	case err == nil:
+	if err == nil {
 		return exitOK
-	case errors.As(err, &f):
-		if !errors.As(err, new(*printedError)) {
-			fmt.Fprintln(stderr, "basegate:", err)
-		}
-		return exitFailed
-	default:
-		fmt.Fprintln(stderr, "basegate:", err)
-		fmt.Fprintln(stderr, "See basegate help, or basegate COMMAND --help.")
-		return exitUsage
 	}
+	f, failed := errors.AsType[*failure](err)
+	if !failed || !f.printed {
+		fmt.Fprintln(stderr, "basegate:", err)
+	}
+	if failed {
+		return exitFailed
+	}
+	fmt.Fprintln(stderr, "See basegate help, or basegate COMMAND --help.")
+	return exitUsage
 }
 
 func newRoot() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "basegate",
-		Short:         "A strict reverse proxy for the completions of base models on vLLM",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          requireSubcommand,
-	}
+	root := newGroup("basegate", "A strict reverse proxy for the completions of base models on vLLM",
+		newServe(), newDemo(), newMock(), newCheck(), newVerify(), newAccount(), newKey(), newUsage(), newModel(), newBatch(),
+		newFile(), newGateway(), newReceipt(), newBackup(), newRestore(), newDatabase(), newVersion())
+	root.SilenceUsage, root.SilenceErrors = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true // "completion" means a model's text here
 	root.PersistentFlags().String("config", cmp.Or(os.Getenv(configVariable), "config.yaml"),
 		"the configuration's file; "+configVariable+" sets the default")
-	root.AddCommand(
-		newServe(), newDemo(), newMock(), newCheck(), newVerify(),
-		newAccount(), newKey(), newUsage(), newModel(), newBatch(), newFile(), newGateway(), newReceipt(), newBackup(), newRestore(), newDatabase(), newVersion(),
-	)
 	return root
 }
 
-// requireSubcommand is the RunE of a command that only groups others.
-func requireSubcommand(cmd *cobra.Command, _ []string) error {
-	return fmt.Errorf("%s: which command?", cmd.CommandPath())
+// newGroup returns a command that only groups others.
+func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
+	group := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return fmt.Errorf("%s: which command?", cmd.CommandPath())
+	}}
+	group.AddCommand(commands...)
+	return group
 }
 
 // failure marks an error of a command whose arguments are right.
-type failure struct{ error }
+type failure struct {
+	error
 
-// Unwrap returns the marked error.
-func (f *failure) Unwrap() error { return f.error }
+	printed bool // the command has written it to stderr itself
+}
 
-// printedError marks an error that the command has written to stderr itself.
-type printedError struct{ error }
-
-// Unwrap returns the marked error.
-func (p *printedError) Unwrap() error { return p.error }
-
-// run returns a RunE whose errors are failures and not wrong arguments.
-func run(command func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := command(cmd, args); err != nil {
-			return &failure{err}
+// newCommand returns a command that takes as many arguments as use names before the first flag. The errors of its operation
+// are failures and not wrong arguments. Without long, its help shows short.
+func newCommand(use, short, long string, operation func(cmd *cobra.Command, args []string) error) *cobra.Command {
+	arguments, _, _ := strings.Cut(use, " --")
+	count := len(strings.Fields(arguments)) - 1
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, args []string) error {
+		err := operation(cmd, args)
+		if _, marked := errors.AsType[*failure](err); err == nil || marked {
+			return err
 		}
-		return nil
+		return &failure{error: err}
+	}}
+	if count > 0 {
+		cmd.Args = cobra.ExactArgs(count)
+	}
+	return cmd
+}
+
+// requireFlags makes flags of a command required.
+func requireFlags(cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		cobra.CheckErr(cmd.MarkFlagRequired(name)) // fails only for a flag that is not defined
 	}
 }
 
+// newStoreCommand returns a command that works on the accounts and keys of the configured database.
+func newStoreCommand(
+	use, short, long string, operation func(ctx context.Context, cmd *cobra.Command, store *identity.Store, args []string) error,
+) *cobra.Command {
+	return newCommand(use, short, long, func(cmd *cobra.Command, args []string) error {
+		return withStore(cmd, func(ctx context.Context, store *identity.Store) error { return operation(ctx, cmd, store, args) })
+	})
+}
+
+func configPath(cmd *cobra.Command) string { return cmd.Flag("config").Value.String() }
+
 // loadConfig reads the file of --config.
 func loadConfig(cmd *cobra.Command) (*config.Config, error) {
-	path, err := cmd.Flags().GetString("config")
-	if err != nil {
-		return nil, fmt.Errorf("read flag: %w", err)
-	}
-	cfg, err := config.Load(path)
+	cfg, err := config.Load(configPath(cmd))
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
@@ -117,9 +129,37 @@ func loadConfig(cmd *cobra.Command) (*config.Config, error) {
 // withStore opens the configured database for one operation on accounts and keys. A running gateway applies a change
 // within a second.
 func withStore(cmd *cobra.Command, operation func(context.Context, *identity.Store) error) error {
-	return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
-		return operation(ctx, identity.New(db, zap.NewNop(), identity.Settings{}))
+	return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return operation(ctx, storeOf(db)) })
+}
+
+// storeOf returns the accounts and keys of a database.
+func storeOf(db *database.DB) *identity.Store {
+	return identity.New(db, zap.NewNop(), identity.Settings{})
+}
+
+// fromDatabase opens the configured database to read something.
+func fromDatabase[T any](cmd *cobra.Command, read func(context.Context, *database.DB) (T, error)) (found T, err error) {
+	err = withDatabase(cmd, func(ctx context.Context, db *database.DB) (err error) {
+		found, err = read(ctx, db)
+		return err
 	})
+	return found, err
+}
+
+func listKeys(ctx context.Context, db *database.DB) ([]identity.Key, error) {
+	keys, err := storeOf(db).Keys.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list keys: %w", err)
+	}
+	return keys, nil
+}
+
+func listAccounts(ctx context.Context, db *database.DB) ([]identity.Account, error) {
+	accounts, err := storeOf(db).Accounts.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list accounts: %w", err)
+	}
+	return accounts, nil
 }
 
 // commandLockWait is how long a command waits for another process to release the database.
@@ -127,30 +167,30 @@ const commandLockWait = 5 * time.Second
 
 // withDatabase opens the configured database for one operation. A gateway may be running on it. Mistakes elsewhere in the
 // configuration do not matter: a leaked key can be paused while somebody edits the file.
-func withDatabase(cmd *cobra.Command, operation func(context.Context, *database.DB) error) (err error) {
+func withDatabase(cmd *cobra.Command, operation func(context.Context, *database.DB) error) error {
 	configured, err := configuredDatabase(cmd)
 	if err != nil {
 		return err
 	}
-	db, err := openDatabase(cmd.Context(), configured)
+	return useDatabase(cmd.Context(), &configured, operation)
+}
+
+// useDatabase opens a database for one operation.
+func useDatabase(ctx context.Context, configured *config.Database, operation func(context.Context, *database.DB) error) (err error) {
+	settings := gateway.DatabaseSettings(configured)
+	settings.LockWait, settings.Flush = commandLockWait, 0
+	db, err := database.Open(ctx, settings, zap.NewNop())
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return operation(cmd.Context(), db)
-}
-
-// openDatabase opens the configured database for a command.
-func openDatabase(ctx context.Context, configured config.Database) (*database.DB, error) {
-	settings := gateway.DatabaseSettings(&configured)
-	settings.LockWait, settings.Flush = commandLockWait, 0
-	return database.Open(ctx, settings, zap.NewNop())
+	return operation(ctx, db)
 }
 
 // configuredDatabase returns the section of the database. If the configuration has mistakes, it says so on stderr, and
 // the database must exist: a command on a new one would only seem to succeed.
 func configuredDatabase(cmd *cobra.Command) (config.Database, error) {
-	cfg, err := loadPartialConfig(cmd)
+	cfg, err := config.LoadPartial(configPath(cmd))
 	if err != nil {
 		return config.Database{}, err
 	}
@@ -168,13 +208,4 @@ func configuredDatabase(cmd *cobra.Command) (config.Database, error) {
 	fmt.Fprintf(cmd.ErrOrStderr(), "basegate: the configuration has mistakes, which basegate check lists; "+
 		"this command uses only its database, %s\n", db.Location())
 	return db, nil
-}
-
-// loadPartialConfig reads the file of --config, which may have mistakes.
-func loadPartialConfig(cmd *cobra.Command) (*config.Partial, error) {
-	path, err := cmd.Flags().GetString("config")
-	if err != nil {
-		return nil, fmt.Errorf("read flag: %w", err)
-	}
-	return config.LoadPartial(path)
 }

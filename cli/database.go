@@ -11,20 +11,13 @@ import (
 	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/database/consistency"
+	"basegate/database/transfer"
 	"basegate/gateway"
 	"basegate/gateway/config"
-	"basegate/identity"
 )
 
 func newDatabase() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "database",
-		Short: "Check, repair, copy and migrate the database",
-		Args:  cobra.NoArgs,
-		RunE:  requireSubcommand,
-	}
-	cmd.AddCommand(newDatabaseCheck(), newDatabaseCopy(), newDatabaseMigrate())
-	return cmd
+	return newGroup("database", "Check, repair, copy and migrate the database", newDatabaseCheck(), newDatabaseCopy(), newDatabaseMigrate())
 }
 
 // maxDifferences limits the differences of rollups that are printed.
@@ -34,30 +27,26 @@ var errDifferences = errors.New("the database contradicts itself, see above; to 
 
 func newDatabaseCheck() *cobra.Command {
 	var repair bool
-	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Compare the rollups, the ledger's counters and the files with what they are made of",
-		Long: "Compare the rollups, which usage pages read, with the requests of the ledger, and the rows of files with the\n" +
-			"storage. On PostgreSQL, compare also the counters of keys and accounts with their requests, and look for requests\n" +
-			"in flight of gateways that do not run. The exit code is 1 if something differs. Gateways may keep running.\n\n" +
-			"With --repair, rebuild all rollups from the requests, count the counters that differ again, end the requests of\n" +
-			"gateways that do not run, mark files and delete saved prompts whose bytes are lost, and delete objects that\n" +
-			"belong to neither. The requests are not changed. On SQLite the gateway must be stopped. On PostgreSQL,\n" +
+	cmd := newCommand("check", "Compare the rollups, the ledger's counters and the files with what they are made of",
+		"Compare the rollups, which usage pages read, with the requests of the ledger, and the rows of files with the\n"+
+			"storage. On PostgreSQL, compare also the counters of keys and accounts with their requests, and look for requests\n"+
+			"in flight of gateways that do not run. The exit code is 1 if something differs. Gateways may keep running.\n\n"+
+			"With --repair, rebuild all rollups from the requests, count the counters that differ again, end the requests of\n"+
+			"gateways that do not run, mark files and delete saved prompts whose bytes are lost, and delete objects that\n"+
+			"belong to neither. The requests are not changed. On SQLite the gateway must be stopped. On PostgreSQL,\n"+
 			"requests of an account wait while it is counted again.",
-		Args: cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			if !repair {
-				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return checkConsistency(ctx, cmd, db) })
-			}
+		func(cmd *cobra.Command, _ []string) error {
 			configured, err := configuredDatabase(cmd)
 			if err != nil {
 				return err
 			}
+			if !repair {
+				return useDatabase(cmd.Context(), &configured, func(ctx context.Context, db *database.DB) error { return checkConsistency(ctx, cmd, db) })
+			}
 			return withLock(cmd.Context(), configured, func() error {
-				return withDatabase(cmd, func(ctx context.Context, db *database.DB) error { return repairConsistency(ctx, cmd, db) })
+				return useDatabase(cmd.Context(), &configured, func(ctx context.Context, db *database.DB) error { return repairConsistency(ctx, cmd, db) })
 			})
-		}),
-	}
+		})
 	cmd.Flags().BoolVar(&repair, "repair", false, "mend what differs; on SQLite the gateway must be stopped")
 	return cmd
 }
@@ -135,8 +124,7 @@ func withFiles(cmd *cobra.Command, db *database.DB, operation func(*consistency.
 		return fmt.Errorf("open the storage of files: %w", err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	accounts := identity.New(db, zap.NewNop(), identity.Settings{})
-	return operation(consistency.NewFiles(db, store, accounts.AuditLog))
+	return operation(consistency.NewFiles(db, store, storeOf(db).AuditLog))
 }
 
 // checkRollups prints the rollups that differ, and reports whether there are any.
@@ -154,4 +142,54 @@ func checkRollups(ctx context.Context, cmd *cobra.Command, db *database.DB) (dif
 		fmt.Fprintf(cmd.OutOrStdout(), "and %d more differences\n", found-maxDifferences)
 	}
 	return found > 0, nil
+}
+
+func newDatabaseCopy() *cobra.Command {
+	var from, to string
+	cmd := newCommand("copy --from PATH --to URL", "Copy the database from SQLite to PostgreSQL; the gateways must be stopped",
+		"Copy every table from a SQLite database to a PostgreSQL database, and compare the copy with the source, row by row.\n"+
+			"--from is the path of a file, --to a URL such as postgres://USER@HOST/DATABASE; its password can be in PGPASSWORD or\n"+
+			"~/.pgpass. The target must be empty, and stays so unless the copy is complete. The source is not changed, but migrated\n"+
+			"to this version. Gateways must not serve from either. Files are not in the database and stay where they are.",
+		func(cmd *cobra.Command, _ []string) error {
+			return transfer.Copy(cmd.Context(), from, to, cmd.ErrOrStderr())
+		})
+	cmd.Flags().StringVar(&from, "from", "", "the path of the SQLite database")
+	cmd.Flags().StringVar(&to, "to", "", "the postgres:// URL of the target")
+	requireFlags(cmd, "from", "to")
+	return cmd
+}
+
+func newDatabaseMigrate() *cobra.Command {
+	return newCommand("migrate", "Migrate the database to this version, as a gateway does at its start unless database.migrate is false",
+		"Migrate the database to this version. A gateway does the same at its start, unless database.migrate is false\n"+
+			"because its role may not change the schema. Gateways of the version before may keep running meanwhile.",
+		func(cmd *cobra.Command, _ []string) error {
+			configured, err := configuredDatabase(cmd)
+			if err != nil {
+				return err
+			}
+			configured.Migrate = true
+			return useDatabase(cmd.Context(), &configured, func(ctx context.Context, db *database.DB) error { return printSchema(ctx, cmd, db) })
+		})
+}
+
+// printSchema says that the database is migrated, and to which version unless it is this program's.
+func printSchema(ctx context.Context, cmd *cobra.Command, db *database.DB) error {
+	if err := db.Ping(ctx); err != nil {
+		return err
+	}
+	text := "the database is migrated"
+	if server := db.Postgres(); server != nil {
+		schema, err := server.CheckSchema(ctx)
+		if err != nil {
+			return err
+		}
+		if schema.Newer() {
+			text = fmt.Sprintf("nothing to migrate: the schema has version %d, this program knows up to %d and may work on it",
+				schema.Version, schema.Known)
+		}
+	}
+	_, err := fmt.Fprintln(cmd.ErrOrStderr(), text)
+	return err
 }

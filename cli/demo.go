@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
+	"basegate/database"
 	"basegate/gateway"
 	"basegate/gateway/config"
 	"basegate/identity"
@@ -44,14 +44,8 @@ type demoOptions struct {
 
 func newDemo() *cobra.Command {
 	var o demoOptions
-	cmd := &cobra.Command{
-		Use:   "demo",
-		Short: "Run the gateway with mock models, an account and a key: no GPU, no Docker",
-		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return demo(cmd, o)
-		}),
-	}
+	cmd := newCommand("demo", "Run the gateway with mock models, an account and a key: no GPU, no Docker", "",
+		func(cmd *cobra.Command, _ []string) error { return demo(cmd, o) })
 	cmd.Flags().StringVar(&o.listen, "listen", "127.0.0.1:8080", "host:port to listen on")
 	cmd.Flags().StringVar(&o.dir, "data", "",
 		"the folder for configuration, database and files; empty: a temporary one, removed when the demo ends")
@@ -88,7 +82,7 @@ func demo(cmd *cobra.Command, o demoOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	credentials, err := createDemoAccount(cmd.Context(), cfg.Database)
+	credentials, err := createDemoAccount(cmd.Context(), &cfg.Database)
 	if err != nil {
 		return err
 	}
@@ -195,25 +189,23 @@ type demoCredentials struct {
 }
 
 // createDemoAccount creates the demo's account unless it exists, and gives it a new password and another key.
-func createDemoAccount(ctx context.Context, configured config.Database) (c demoCredentials, err error) {
-	db, err := openDatabase(ctx, configured)
-	if err != nil {
-		return c, fmt.Errorf("open database: %w", err)
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	store := identity.New(db, zap.NewNop(), identity.Settings{})
-	_, err = store.Accounts.Create(ctx, identity.Account{Email: demoEmail, Name: "Demo", Admin: true})
-	if err != nil && !errors.Is(err, identity.ErrEmailTaken) {
-		return c, fmt.Errorf("create account: %w", err)
-	}
-	c = demoCredentials{Email: demoEmail, Password: strings.ToLower(rand.Text()[:demoPasswordLength])}
-	if err := store.Sessions.SetPassword(ctx, demoEmail, c.Password); err != nil {
-		return c, fmt.Errorf("set password: %w", err)
-	}
-	if _, c.Secret, err = store.Keys.Create(ctx, identity.Key{Email: demoEmail, Name: "demo"}); err != nil {
-		return c, fmt.Errorf("create key: %w", err)
-	}
-	return c, nil
+func createDemoAccount(ctx context.Context, configured *config.Database) (c demoCredentials, err error) {
+	err = useDatabase(ctx, configured, func(ctx context.Context, db *database.DB) error {
+		store := storeOf(db)
+		_, err := store.Accounts.Create(ctx, identity.Account{Email: demoEmail, Name: "Demo", Admin: true})
+		if err != nil && !errors.Is(err, identity.ErrEmailTaken) {
+			return fmt.Errorf("create account: %w", err)
+		}
+		c = demoCredentials{Email: demoEmail, Password: strings.ToLower(rand.Text()[:demoPasswordLength])}
+		if err := store.Sessions.SetPassword(ctx, demoEmail, c.Password); err != nil {
+			return fmt.Errorf("set password: %w", err)
+		}
+		if _, c.Secret, err = store.Keys.Create(ctx, identity.Key{Email: demoEmail, Name: "demo"}); err != nil {
+			return fmt.Errorf("create key: %w", err)
+		}
+		return nil
+	})
+	return c, err
 }
 
 // demoPasswordLength is the length of the demo's password, in characters of 5 random bits each.

@@ -23,14 +23,7 @@ import (
 )
 
 func newGateway() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "gateway",
-		Short: "Show the status of the running gateway, and list those on one database",
-		Args:  cobra.NoArgs,
-		RunE:  requireSubcommand,
-	}
-	cmd.AddCommand(newGatewayStatus(), newGatewayList())
-	return cmd
+	return newGroup("gateway", "Show the status of the running gateway, and list those on one database", newGatewayStatus(), newGatewayList())
 }
 
 // The errors of a gateway that runs, but not with what its files say. They are printed after its status.
@@ -41,16 +34,13 @@ var (
 
 func newGatewayStatus() *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show what the running gateway says of itself",
-		Long: "Show what the running gateway says of itself: since when it runs, which configuration and certificate are in\n" +
-			"force, its database, its requests in flight and the breakers of its backends. The gateway is the one that uses\n" +
-			"the database, or else the one at server.admin_listen. The exit code is 1 if no gateway answers, or if it refused\n" +
+	cmd := newCommand("status", "Show what the running gateway says of itself",
+		"Show what the running gateway says of itself: since when it runs, which configuration and certificate are in\n"+
+			"force, its database, its requests in flight and the breakers of its backends. The gateway is the one that uses\n"+
+			"the database, or else the one at server.admin_listen. The exit code is 1 if no gateway answers, or if it refused\n"+
 			"the last reload of its configuration or certificate. Mistakes in the configuration do not matter.",
-		Args: cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadPartialConfig(cmd)
+		func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.LoadPartial(configPath(cmd))
 			if err != nil {
 				return err
 			}
@@ -63,16 +53,17 @@ func newGatewayStatus() *cobra.Command {
 			} else {
 				err = printStatus(cmd, s)
 			}
-			if err == nil && s.Configuration.Refused != nil {
-				err = errConfigRefused
+			switch {
+			case err != nil:
+				return err
+			case s.Configuration.Refused != nil:
+				return errConfigRefused
+			case s.Certificate != nil && s.Certificate.Refused != nil:
+				return errCertificateRefused
 			}
-			if err == nil && s.Certificate != nil && s.Certificate.Refused != nil {
-				err = errCertificateRefused
-			}
-			return err
-		}),
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+			return nil
+		})
+	addJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -129,11 +120,7 @@ func fetchJSON(ctx context.Context, listen, path string, into any) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, http.NoBody)
-	if err != nil {
-		return fmt.Errorf("query gateway: %w", err)
-	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	resp, err := requestLocal(ctx, base+path)
 	if err != nil {
 		return fmt.Errorf("query gateway: %w", err)
 	}
@@ -184,7 +171,7 @@ func statusLines(s *gateway.Status) [][2]string {
 	if s.Database.Error != "" {
 		db = s.Database.Path + ", DOES NOT ANSWER: " + s.Database.Error
 	}
-	lines = append(lines, [2]string{"database", db}, [2]string{"in flight", plural(s.InFlight, "request")})
+	lines = append(lines, [2]string{"database", db}, [2]string{"in flight", count(s.InFlight, "request")})
 	if s.Log.Dropped > 0 {
 		text := fmt.Sprintf("%d lines were lost", s.Log.Dropped)
 		if s.Log.Failing {
@@ -215,7 +202,7 @@ func expiry(at time.Time) string {
 	if left <= 0 {
 		return "EXPIRED at " + formatSecond(at)
 	}
-	return fmt.Sprintf("expires at %s, in %s", formatSecond(at), plural(int64(left/day), "day"))
+	return fmt.Sprintf("expires at %s, in %s", formatSecond(at), count(int64(left/day), "day"))
 }
 
 func printBreakers(cmd *cobra.Command, models []fleet.ModelSnapshot) error {
@@ -230,11 +217,3 @@ func printBreakers(cmd *cobra.Command, models []fleet.ModelSnapshot) error {
 
 // formatSecond returns a time in UTC, to the second.
 func formatSecond(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }
-
-// plural returns a number with its noun, such as "1 request" or "2 requests".
-func plural(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.FormatInt(n, 10) + " " + noun + "s"
-}

@@ -25,7 +25,7 @@ var errPortZero = errors.New("server.listen has port 0, so the gateway's port is
 // curl. It opens no database, queries no backend and does not validate the configuration: a mistake in the file says
 // nothing about the gateway that runs.
 func checkHealth(cmd *cobra.Command) error {
-	cfg, err := loadPartialConfig(cmd)
+	cfg, err := config.LoadPartial(configPath(cmd))
 	if err != nil {
 		return err
 	}
@@ -36,14 +36,7 @@ func checkHealth(cmd *cobra.Command) error {
 	url += "/healthz"
 	ctx, cancel := context.WithTimeout(cmd.Context(), healthTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return fmt.Errorf("make request: %w", err)
-	}
-	//nolint:gosec // the certificate is for the public name, and the request goes to this machine
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	defer client.CloseIdleConnections()
-	response, err := client.Do(request)
+	response, err := requestLocal(ctx, url)
 	if err != nil {
 		return fmt.Errorf("ask the gateway: %w", err)
 	}
@@ -55,6 +48,25 @@ func checkHealth(cmd *cobra.Command) error {
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), "live:", url)
 	return err
+}
+
+// requestLocal requests a URL of the gateway on this machine.
+func requestLocal(ctx context.Context, url string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	return (&http.Client{Transport: newLocalTransport()}).Do(request)
+}
+
+// newLocalTransport returns a transport to servers of this machine and to backends, which uses each connection once: vLLM
+// closes idle ones after 5 seconds.
+func newLocalTransport() *http.Transport {
+	return &http.Transport{
+		DisableKeepAlives: true,
+		//nolint:gosec // the gateway's certificate is for the public name, and requests go to this machine
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}
 }
 
 // runningURL returns the URL of the gateway that runs on this machine: at the address that it has noted beside its

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,29 +14,19 @@ import (
 )
 
 func newKey() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "key",
-		Short: "Create, list, change, rotate, pause, resume and revoke keys",
-		Args:  cobra.NoArgs,
-		RunE:  requireSubcommand,
-	}
-	cmd.AddCommand(
+	return newGroup("key", "Create, list, change, rotate, pause, resume and revoke keys",
 		newKeyCreate(), newKeyList(), newKeySet(), newKeyRotate(),
 		newKeyStateCommand("pause ID", "Pause a key: it is refused until the operator resumes it", (*identity.Keys).Pause),
 		newKeyStateCommand("resume ID", "Resume a paused key", (*identity.Keys).Resume),
 		newKeyStateCommand("revoke ID", "Revoke a key permanently", (*identity.Keys).Revoke),
 	)
-	return cmd
 }
 
 func newKeyCreate() *cobra.Command {
 	var email string
 	var flags keyFlags
-	cmd := &cobra.Command{
-		Use:   "create --account EMAIL --name NAME",
-		Short: "Create a key and print its secret, which is not shown again",
-		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
+	cmd := newCommand("create --account EMAIL --name NAME", "Create a key and print its secret, which is not shown again", "",
+		func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
@@ -53,44 +44,35 @@ func newKeyCreate() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), secret)
 				return nil
 			})
-		}),
-	}
+		})
 	cmd.Flags().StringVar(&email, "account", "", "the account's e-mail address")
 	flags.add(cmd.Flags())
-	for _, required := range []string{"account", "name"} {
-		cobra.CheckErr(cmd.MarkFlagRequired(required)) // fails only for a flag that is not defined
-	}
+	requireFlags(cmd, "account", "name")
 	return cmd
 }
 
 func newKeySet() *cobra.Command {
 	var flags keyFlags
 	const short = "Change a key's budgets, expiry, models, name or concurrency"
-	cmd := &cobra.Command{
-		Use:   "set ID",
-		Short: short,
-		Long:  short + ".\n" + keyHelp + "\n" + keySetHelp + "\n" + setHelp,
-		Args:  cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("models") {
-				cfg, err := loadConfig(cmd)
-				if err != nil {
-					return err
-				}
-				if err := flags.resolve(cfg); err != nil {
-					return err
-				}
+	cmd := newCommand("set ID", short, short+".\n"+keyHelp+"\n"+keySetHelp+"\n"+setHelp, func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("models") {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
 			}
-			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
-				key, err := store.Keys.Set(ctx, args[0], flags.apply)
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s: %s\n", key.Prefix+"…", key.Name, key.Email, limitsOf(key))
-				return nil
-			})
-		}),
-	}
+			if err := flags.resolve(cfg); err != nil {
+				return err
+			}
+		}
+		return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
+			key, err := store.Keys.Set(ctx, args[0], flags.apply)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s: %s\n", key.Prefix+"…", key.Name, key.Email, limitsOf(key))
+			return nil
+		})
+	})
 	flags.add(cmd.Flags())
 	return asSetCommand(cmd)
 }
@@ -114,23 +96,23 @@ func limitsOf(k identity.Key) string {
 const keySetHelp = `A limit that is set here is the operator's: the key's user cannot raise or remove it. A budget "unbounded", a
 concurrency of 0, "never" and "any" leave it to the user again.`
 
-func newKeyList() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the keys",
-		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
-				all, err := store.Keys.List(ctx)
-				if err != nil {
-					return fmt.Errorf("list keys: %w", err)
-				}
-				return printKeys(cmd, all, asJSON)
-			})
-		}),
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+func newKeyRotate() *cobra.Command {
+	var grace time.Duration
+	const short = "Give a key a new secret and print it; it is not shown again"
+	cmd := newStoreCommand("rotate ID", short, short+".\n"+keyHelp+"\n"+
+		"The replaced secret works until the grace time ends. The key keeps its id, its limits and its usage.\n"+
+		"With --grace 0s every secret but the new one stops working within a second.",
+		func(ctx context.Context, cmd *cobra.Command, store *identity.Store, args []string) error {
+			key, secret, err := store.Keys.Rotate(ctx, args[0], grace)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "key %s of %s; the replaced secret works until %s; the new one is not shown again:\n",
+				key.ID, key.Email, key.ReplacedUntil.Format(time.RFC3339))
+			fmt.Fprintln(cmd.OutOrStdout(), secret)
+			return nil
+		})
+	cmd.Flags().DurationVar(&grace, "grace", identity.DefaultGrace, "how long the replaced secret still works")
 	return cmd
 }
 
@@ -158,25 +140,15 @@ type operatorJSON struct {
 	Models    []string   `json:"models"`
 }
 
-// optionalTime returns nil, which is JSON's null, for the zero time.
-func optionalTime(at time.Time) *time.Time {
-	if at.IsZero() {
-		return nil
-	}
-	return &at
-}
-
 // newKeyJSON returns a key as JSON lists have it.
 func newKeyJSON(k identity.Key) keyJSON {
-	_, concurrency := formatConcurrency(k.Concurrency)
-	_, operators := formatConcurrency(k.Operator.Concurrency)
 	object := keyJSON{
 		ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State),
-		Concurrency: concurrency, budgetsJSON: newBudgetsJSON(k.Caps),
-		ExpiresAt: optionalTime(k.ExpiresAt), Models: k.Models.IDs(), CreatedAt: k.CreatedAt.UTC(),
+		Concurrency: optional(k.Concurrency), budgetsJSON: newBudgetsJSON(k.Caps),
+		ExpiresAt: optional(k.ExpiresAt), Models: k.Models.IDs(), CreatedAt: k.CreatedAt.UTC(),
 		Operator: operatorJSON{
-			k.PausedByOperator, operators, newBudgetsJSON(k.Operator.Caps),
-			optionalTime(k.Operator.ExpiresAt), k.Operator.Models.IDs(),
+			k.PausedByOperator, optional(k.Operator.Concurrency), newBudgetsJSON(k.Operator.Caps),
+			optional(k.Operator.ExpiresAt), k.Operator.Models.IDs(),
 		},
 	}
 	if k.ReplacedSecretWorks() {
@@ -193,36 +165,32 @@ func stateCell(k identity.Key) string {
 	return string(k.State)
 }
 
-// expiryCell returns the time of a key's expiry for tables.
-func expiryCell(k identity.Key) string {
-	if k.ExpiresAt.IsZero() {
-		return never
-	}
-	return formatTime(k.ExpiresAt)
-}
-
-// formatConcurrency returns a concurrency for tables and for JSON; 0 is the configured default.
-func formatConcurrency(n int) (text string, number *int) {
+// formatConcurrency returns a concurrency for tables; 0 is the configured default.
+func formatConcurrency(n int) string {
 	if n == 0 {
-		return "default", nil
+		return "default"
 	}
-	return strconv.Itoa(n), &n
+	return strconv.Itoa(n)
 }
 
-func printKeys(cmd *cobra.Command, all []identity.Key, asJSON bool) error {
-	rows, objects := [][]string{}, []keyJSON{}
-	for _, k := range all {
-		concurrency, _ := formatConcurrency(k.Concurrency)
-		object := newKeyJSON(k)
-		objects = append(objects, object)
-		row := append([]string{k.Prefix + "…", k.Name, k.Email, stateCell(k), concurrency}, object.cells()...)
-		rows = append(rows, append(row, expiryCell(k), strings.ReplaceAll(k.Models.String(), " ", ""), formatTime(k.CreatedAt), k.ID))
-	}
-	if asJSON {
-		return printJSON(cmd, objects)
-	}
-	headings := append([]string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME"}, budgetHeadings...)
-	return printTable(cmd, append(headings, "EXPIRES", "MODELS", "CREATED", "ID"), rows)
+func newKeyList() *cobra.Command {
+	return newList("List the keys", "", func(cmd *cobra.Command) (l list, _ error) {
+		keys, err := fromDatabase(cmd, listKeys)
+		if err != nil {
+			return l, err
+		}
+		objects := []keyJSON{}
+		for _, k := range keys {
+			object := newKeyJSON(k)
+			objects = append(objects, object)
+			l.rows = append(l.rows, slices.Concat(
+				[]string{k.Prefix + "…", k.Name, k.Email, stateCell(k), formatConcurrency(k.Concurrency)}, object.cells(),
+				[]string{formatTimeOr(k.ExpiresAt, never), strings.ReplaceAll(k.Models.String(), " ", ""), formatTime(k.CreatedAt), k.ID}))
+		}
+		l.objects = objects
+		l.headings = slices.Concat([]string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME"}, budgetHeadings, []string{"EXPIRES", "MODELS", "CREATED", "ID"})
+		return l, nil
+	})
 }
 
 // keyHelp explains the argument ID.
@@ -232,20 +200,13 @@ const keyHelp = "ID is the key's id, or its prefix as `key list` shows it."
 func newKeyStateCommand(
 	use, short string, change func(*identity.Keys, context.Context, string) (identity.Key, error),
 ) *cobra.Command {
-	return &cobra.Command{
-		Use:   use,
-		Short: short,
-		Long:  short + ".\n" + keyHelp,
-		Args:  cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
-				key, err := change(store.Keys, ctx, args[0])
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s is %s\n", key.Prefix+"…", key.Name, key.Email, key.State)
-				return nil
-			})
-		}),
-	}
+	return newStoreCommand(use, short, short+".\n"+keyHelp,
+		func(ctx context.Context, cmd *cobra.Command, store *identity.Store, args []string) error {
+			key, err := change(store.Keys, ctx, args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "key %s (%s) of %s is %s\n", key.Prefix+"…", key.Name, key.Email, key.State)
+			return nil
+		})
 }

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"errors"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -11,105 +9,46 @@ import (
 	"basegate/identity"
 )
 
-// expiryFlag is a flag's value: a day, UTC, at whose start a key expires, a time, or "never".
-type expiryFlag struct{ at time.Time }
-
-const never = "never"
-
-var errExpiry = errors.New(`expected a day such as 2027-01-31, a time such as 2027-01-31T09:30:00Z, or "never"`)
-
-// Set implements pflag.Value.
-func (f *expiryFlag) Set(text string) error {
-	if text == never {
-		f.at = time.Time{}
-		return nil
-	}
-	var date dateFlag
-	if date.Set(text) != nil {
-		return errExpiry
-	}
-	f.at = date.at
-	return nil
-}
-
-// String implements pflag.Value.
-func (f *expiryFlag) String() string { return formatFlag(f.at) }
-
-// Type implements pflag.Value; help shows it in place of the value.
-func (*expiryFlag) Type() string { return "DATE" }
-
-// modelsFlag is a flag's value: short ids of models, separated by commas, or "any".
-type modelsFlag struct{ ids []string }
-
-var errModels = errors.New(`expected ids of models, separated by commas, or "any"`)
-
-// Set implements pflag.Value.
-func (f *modelsFlag) Set(text string) error {
-	f.ids = nil
-	if text == (identity.ModelList{}).String() {
-		return nil
-	}
-	for id := range strings.SplitSeq(text, ",") {
-		if id = strings.TrimSpace(id); id == "" {
-			return errModels
-		}
-		f.ids = append(f.ids, id)
-	}
-	return nil
-}
-
-// String implements pflag.Value.
-func (f *modelsFlag) String() string { return strings.Join(f.ids, ",") }
-
-// Type implements pflag.Value; help shows it in place of the value.
-func (*modelsFlag) Type() string { return "ID,..." }
-
-// list returns the models of the flag by their short ids. They must be in the configuration.
-func (f *modelsFlag) list(cfg *config.Config) (identity.ModelList, error) {
-	if len(f.ids) == 0 {
-		return identity.ModelList{}, nil
-	}
-	var ids []string
-	for _, id := range f.ids {
-		m, err := findModel(cfg, id)
-		if err != nil {
-			return identity.ModelList{}, err
-		}
-		ids = append(ids, m.ID)
-	}
-	return identity.NewModelList(ids)
-}
-
 // keyFlags are the flags of key create and key set.
 type keyFlags struct {
 	flags       *pflag.FlagSet
 	name        string
 	concurrency int
 	budgets     budgetFlags
-	expires     expiryFlag
-	models      modelsFlag
+	expires     *parsedFlag[time.Time]
+	models      *parsedFlag[[]string]
 	modelList   identity.ModelList // of the flag models
 }
 
 func (k *keyFlags) add(flags *pflag.FlagSet) {
-	k.flags = flags
+	k.flags, k.expires, k.models = flags, newTimeFlag("DATE", parseExpiry), newModelsFlag()
 	flags.StringVar(&k.name, "name", "", "what the key is for")
 	flags.IntVar(&k.concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
-	flags.Var(&k.expires, "expires", `when the key expires: the start of a day, UTC, or a time; or "never"`)
-	flags.Var(&k.models, "models", `the models that the key may use, or "any"`)
+	flags.Var(k.expires, "expires", `when the key expires: the start of a day, UTC, or a time; or "never"`)
+	flags.Var(k.models, "models", `the models that the key may use, or "any"`)
 	k.budgets.add(flags)
 }
 
-// resolve resolves the models of the flags.
+// resolve resolves the models of the flags, which must be in the configuration.
 func (k *keyFlags) resolve(cfg *config.Config) (err error) {
-	k.modelList, err = k.models.list(cfg)
+	var ids []string
+	for _, id := range k.models.value {
+		m, err := findModel(cfg, id)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, m.ID)
+	}
+	if len(ids) > 0 {
+		k.modelList, err = identity.NewModelList(ids)
+	}
 	return err
 }
 
 // newKey returns the key that the flags describe. Without a flag, it expires as configured.
 func (k *keyFlags) newKey(cfg *config.Config, email string) identity.Key {
 	key := identity.Key{
-		Email: email, Name: k.name, Concurrency: k.concurrency, ExpiresAt: k.expires.at, Models: k.modelList,
+		Email: email, Name: k.name, Concurrency: k.concurrency, ExpiresAt: k.expires.value, Models: k.modelList,
 	}
 	if lifetime := cfg.Limits.KeyLifetime; lifetime > 0 && !k.flags.Changed("expires") {
 		key.ExpiresAt = time.Now().Add(lifetime)
@@ -128,7 +67,7 @@ func (k *keyFlags) apply(f *identity.Key) {
 		f.Concurrency, f.Operator.Concurrency = k.concurrency, k.concurrency
 	}
 	if k.flags.Changed("expires") {
-		f.ExpiresAt, f.Operator.ExpiresAt = k.expires.at, k.expires.at
+		f.ExpiresAt, f.Operator.ExpiresAt = k.expires.value, k.expires.value
 	}
 	if k.flags.Changed("models") {
 		f.Models, f.Operator.Models = k.modelList, k.modelList

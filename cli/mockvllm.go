@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -17,40 +18,35 @@ const defaultMockModel = "meta-llama/Llama-3.1-8B"
 func newMock() *cobra.Command {
 	var o mockvllm.Options
 	var listen string
-	cmd := &cobra.Command{
-		Use:   "mockvllm",
-		Short: "Run a mock of vLLM with a tiny language model",
-		Args:  cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error { // an error here is one of the arguments
-			if len(o.Models) == 0 {
-				o.Models = []string{defaultMockModel}
-			}
-			if o.MaxModelLen < 1 {
-				return fmt.Errorf("--max-model-len must be at least 1, got %d", o.MaxModelLen)
-			}
-			return o.Validate()
-		},
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			process, err := mockvllm.Start(ctx, listen, o)
-			if err != nil {
-				return fmt.Errorf("start mock: %w", err)
-			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "mock vLLM on %s\n", process.URL())
-			<-ctx.Done()
-			if err := process.Close(); err != nil {
-				return fmt.Errorf("stop mock: %w", err)
-			}
-			return nil
-		}),
+	cmd := newCommand("mockvllm", "Run a mock of vLLM with a tiny language model", "", func(cmd *cobra.Command, _ []string) error {
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		process, err := mockvllm.Start(ctx, listen, o)
+		if err != nil {
+			return fmt.Errorf("start mock: %w", err)
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "mock vLLM on %s\n", process.URL())
+		<-ctx.Done()
+		if err := process.Close(); err != nil {
+			return fmt.Errorf("stop mock: %w", err)
+		}
+		return nil
+	})
+	maxModelLen := &parsedFlag[int64]{8192, "TOKENS", parseTokens, func(n int64) string { return strconv.FormatInt(n, 10) }}
+	cmd.PreRunE = func(*cobra.Command, []string) error { // an error here is one of the arguments
+		if len(o.Models) == 0 {
+			o.Models = []string{defaultMockModel}
+		}
+		if o.MaxModelLen = int(maxModelLen.value); o.MaxModelLen < 1 {
+			return fmt.Errorf("--max-model-len must be at least 1, got %d", o.MaxModelLen)
+		}
+		return o.Validate()
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:8001", "host:port to listen on")
 	f.StringArrayVar(&o.Models, "model", nil,
 		"a model name to serve; may be repeated; responses carry the first (default "+defaultMockModel+")")
-	o.MaxModelLen = 8192
-	f.Var((*tokensFlag)(&o.MaxModelLen), "max-model-len", "the context in tokens")
+	f.Var(maxModelLen, "max-model-len", "the context in tokens")
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "time between two tokens")
 	f.DurationVar(&o.FirstDelay, "first-delay", 0, "time before the first token")
 	f.StringVar(&o.APIKey, "api-key", "", "the bearer token that /v1 requires; empty: none")

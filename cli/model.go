@@ -20,50 +20,31 @@ import (
 )
 
 func newModel() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "model",
-		Short: "List, warm and stop the models, and book windows for them",
-		Args:  cobra.NoArgs,
-		RunE:  requireSubcommand,
-	}
-	cmd.AddCommand(
+	return newGroup("model", "List, warm and stop the models, and book windows for them",
 		newModelList(),
 		newModelCommand("warm ID", "Start a model, or restart the idle time of a running one", fleet.CommandWarm),
 		newModelCommand("stop ID", "Drain and stop a model until the next request for it", fleet.CommandStop),
 		newWindow(),
 	)
-	return cmd
 }
 
 func newModelList() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the models and the states of their backends",
-		Long: "List the models and the states of their backends, as the running gateway reports them.\n" +
+	return newList("List the models and the states of their backends",
+		"List the models and the states of their backends, as the running gateway reports them.\n"+
 			"If no gateway answers at server.admin_listen, this command probes every backend itself.",
-		Args: cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
+		func(cmd *cobra.Command) (list, error) {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
-				return err
+				return list{}, err
 			}
 			snapshots, err := fetchSnapshots(cmd.Context(), cfg)
 			if err != nil {
 				const notice = "No gateway answers at %s; the backends were probed instead.\n"
 				fmt.Fprintf(cmd.ErrOrStderr(), notice, cfg.Server.AdminListen)
-				if snapshots, err = probeSnapshots(cmd.Context(), cfg); err != nil {
-					return err
-				}
+				err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) { snapshots = f.Snapshot() })
 			}
-			if asJSON {
-				return printJSON(cmd, snapshots)
-			}
-			return printModels(cmd, snapshots)
-		}),
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	return cmd
+			return listModels(snapshots), err
+		})
 }
 
 var errNoSnapshots = errors.New("no snapshots of this configuration's models")
@@ -84,27 +65,19 @@ func fetchSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.
 	return snapshots, nil
 }
 
-// probeSnapshots probes the backends and returns snapshots of the models.
-func probeSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
-	err = withProbedFleet(ctx, cfg, func(f *fleet.Fleet) error {
-		snapshots = f.Snapshot()
-		return nil
-	})
-	return snapshots, err
-}
-
 // withProbedFleet calls operation with a fleet whose backends have each been probed once.
-func withProbedFleet(ctx context.Context, cfg *config.Config, operation func(*fleet.Fleet) error) error {
+func withProbedFleet(ctx context.Context, cfg *config.Config, operation func(*fleet.Fleet)) error {
 	f := gateway.NewFleet(cfg, zap.NewNop())
 	defer f.Close()
 	if err := f.Start(ctx); err != nil {
 		return fmt.Errorf("probe backends: %w", err)
 	}
-	return operation(f)
+	operation(f)
+	return nil
 }
 
-func printModels(cmd *cobra.Command, snapshots []fleet.ModelSnapshot) error {
-	var rows [][]string
+func listModels(snapshots []fleet.ModelSnapshot) list {
+	l := list{objects: snapshots, headings: []string{"MODEL", "CHECKPOINT", "PRECISION", "STATUS", "CONTEXT", "BOOT", "BACKENDS", "WINDOWS"}}
 	for _, m := range snapshots {
 		length, boot := "-", "-"
 		if m.MaxModelLen != nil {
@@ -121,13 +94,12 @@ func printModels(cmd *cobra.Command, snapshots []fleet.ModelSnapshot) error {
 		for _, b := range m.Booked {
 			windows = append(windows, formatTime(b.From)+" to "+formatTime(b.To))
 		}
-		rows = append(rows, []string{
+		l.rows = append(l.rows, []string{
 			m.ID, m.Checkpoint, dash(m.Precision), m.Status, length, boot,
 			strings.Join(states, ", "), dash(strings.Join(windows, "; ")),
 		})
 	}
-	headings := []string{"MODEL", "CHECKPOINT", "PRECISION", "STATUS", "CONTEXT", "BOOT", "BACKENDS", "WINDOWS"}
-	return printTable(cmd, headings, rows)
+	return l
 }
 
 var errNoModel = errors.New("no such model in the configuration")
@@ -168,16 +140,10 @@ func findModel(cfg *config.Config, id string) (*config.Model, error) {
 
 // newModelCommand returns a command that the running gateway executes.
 func newModelCommand(use, short string, command fleet.Command) *cobra.Command {
-	return &cobra.Command{
-		Use:   use,
-		Short: short,
-		Long: short + ".\n" +
-			"The running gateway executes the command within a second. If none runs within a minute, the command is dropped.",
-		Args: cobra.ExactArgs(1),
-		RunE: run(func(cmd *cobra.Command, args []string) error {
-			return withManagedModel(cmd, args[0], func(ctx context.Context, db *database.DB, model string) error {
-				return fleet.Enqueue(ctx, db, model, command)
-			})
-		}),
-	}
+	const long = ".\nThe running gateway executes the command within a second. If none runs within a minute, the command is dropped."
+	return newCommand(use, short, short+long, func(cmd *cobra.Command, args []string) error {
+		return withManagedModel(cmd, args[0], func(ctx context.Context, db *database.DB, model string) error {
+			return fleet.Enqueue(ctx, db, model, command)
+		})
+	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,21 +21,10 @@ import (
 )
 
 func newReceipt() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "receipt",
-		Short: "Verify receipts of answers, and check the log that they are in",
-		Args:  cobra.NoArgs,
-		RunE:  requireSubcommand,
-	}
-	log := &cobra.Command{
-		Use:   "log",
-		Short: "Check the receipt log, or begin a new one",
-		Args:  cobra.NoArgs,
-		RunE:  requireSubcommand,
-	}
-	log.AddCommand(newReceiptLogCheck(), newReceiptLogNew())
-	cmd.AddCommand(newReceiptVerify(), newReceiptKey(), log)
-	return cmd
+	return newGroup("receipt", "Verify receipts of answers, and check the log that they are in",
+		newReceiptVerify(), newReceiptKey(),
+		newGroup("log", "Check the receipt log, or begin a new one", newReceiptLogCheck(), newReceiptLogNew()),
+	)
 }
 
 // receiptFiles are the files that receipt verify reads.
@@ -42,27 +33,22 @@ type receiptFiles struct{ request, answer, receipt string }
 func newReceiptVerify() *cobra.Command {
 	var files receiptFiles
 	var key string
-	cmd := &cobra.Command{
-		Use:   "verify --request FILE --answer FILE --receipt FILE [--key VKEY]",
-		Short: "Check, offline, that a receipt proves that a request got an answer",
-		Long: "Check that a receipt proves that a request got an answer. It needs these files alone: no network, no\n" +
-			"configuration and no gateway. The exit code is 1 if the receipt does not prove the answer.\n" +
-			"The request is the body that was sent. The answer is the body that was received; of a stream, all of it, or the\n" +
-			"payloads of its events joined by line feeds. The receipt is that of GET /receipts/{leaf hash}?nonce=1, or of the\n" +
-			"comment at the end of a stream. Without --key, the key that the receipt itself names is trusted. One of the files may\n" +
+	cmd := newCommand("verify --request FILE --answer FILE --receipt FILE [--key VKEY]",
+		"Check, offline, that a receipt proves that a request got an answer",
+		"Check that a receipt proves that a request got an answer. It needs these files alone: no network, no\n"+
+			"configuration and no gateway. The exit code is 1 if the receipt does not prove the answer.\n"+
+			"The request is the body that was sent. The answer is the body that was received; of a stream, all of it, or the\n"+
+			"payloads of its events joined by line feeds. The receipt is that of GET /receipts/{leaf hash}?nonce=1, or of the\n"+
+			"comment at the end of a stream. Without --key, the key that the receipt itself names is trusted. One of the files may\n"+
 			"be -, for stdin.",
-		Args:    cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error { return files.checkStreams() },
-		RunE:    run(func(cmd *cobra.Command, _ []string) error { return verifyReceipt(cmd, files, key) }),
-	}
+		func(cmd *cobra.Command, _ []string) error { return verifyReceipt(cmd, files, key) })
+	cmd.PreRunE = func(*cobra.Command, []string) error { return files.checkStreams() }
 	flags := cmd.Flags()
 	flags.StringVar(&files.request, "request", "", "the body of the request")
 	flags.StringVar(&files.answer, "answer", "", "the answer")
 	flags.StringVar(&files.receipt, "receipt", "", "the receipt")
 	flags.StringVar(&key, "key", "", "the verifier key of the log, as its operator tells it")
-	for _, name := range []string{"request", "answer", "receipt"} {
-		_ = cmd.MarkFlagRequired(name) // fails only if there is no such flag
-	}
+	requireFlags(cmd, "request", "answer", "receipt")
 	return cmd
 }
 
@@ -107,7 +93,7 @@ func provedBy(kind string) string {
 }
 
 const (
-	// maxContent limits a request and an answer, and maxReceipt a receipt, in bytes.
+	// maxContent limits a request and an answer, and maxReceipt a receipt and a tree head, in bytes.
 	maxContent = 1 << 30
 	maxReceipt = 1 << 20
 )
@@ -116,13 +102,9 @@ var errTwoStdins = errors.New("stdin (-) can be one of the three files only")
 
 // checkStreams returns an error if several of the files are stdin.
 func (f *receiptFiles) checkStreams() error {
-	found := 0
-	for _, path := range []string{f.request, f.answer, f.receipt} {
-		if path == standardStream {
-			found++
-		}
-	}
-	if found > 1 {
+	isStream := func(path string) bool { return path == standardStream }
+	all := []string{f.request, f.answer, f.receipt}
+	if len(all)-len(slices.DeleteFunc(all, isStream)) > 1 {
 		return errTwoStdins
 	}
 	return nil
@@ -149,23 +131,18 @@ func readInput(cmd *cobra.Command, path string, limit int64) ([]byte, error) {
 var errTooLong = errors.New("it is longer than")
 
 func newReceiptKey() *cobra.Command {
-	return &cobra.Command{
-		Use:   "key",
-		Short: "Print the verifier key of the receipt log, which everybody may know",
-		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
-			key, err := receipt.VerifierKey(gateway.ReceiptSettings(cfg))
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), key)
-			return nil
-		}),
-	}
+	return newCommand("key", "Print the verifier key of the receipt log, which everybody may know", "", func(cmd *cobra.Command, _ []string) error {
+		cfg, err := loadConfig(cmd)
+		if err != nil {
+			return err
+		}
+		key, err := receipt.VerifierKey(gateway.ReceiptSettings(cfg))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), key)
+		return nil
+	})
 }
 
 // remoteLogTimeout limits one request to a log elsewhere.
@@ -175,21 +152,12 @@ var errRemoteKey = errors.New("--url needs --key, since nothing else says whose 
 
 func newReceiptLogCheck() *cobra.Command {
 	var url, key string
-	cmd := &cobra.Command{
-		Use:   "check [OLD [NEW]]",
-		Short: "Check the whole receipt log, or that one signed tree head extends another",
-		Long: "Without an argument, compute the hashes of the receipt log in the database anew, and compare them with its tiles and\n" +
-			"with the tree heads that were given out. With the file of a tree head OLD, check that the log extends it; with NEW\n" +
-			"too, that NEW extends OLD. With --url, the log is that of a gateway elsewhere, such as\n" +
+	cmd := newCommand("check [OLD [NEW]]", "Check the whole receipt log, or that one signed tree head extends another",
+		"Without an argument, compute the hashes of the receipt log in the database anew, and compare them with its tiles and\n"+
+			"with the tree heads that were given out. With the file of a tree head OLD, check that the log extends it; with NEW\n"+
+			"too, that NEW extends OLD. With --url, the log is that of a gateway elsewhere, such as\n"+
 			"https://base.example.org/receipts, and no configuration is needed. The exit code is 1 if something is wrong.",
-		Args: cobra.MaximumNArgs(2),
-		PreRunE: func(_ *cobra.Command, args []string) error {
-			if url != "" && (key == "" || len(args) == 0) {
-				return errRemoteKey
-			}
-			return nil
-		},
-		RunE: run(func(cmd *cobra.Command, args []string) error {
+		func(cmd *cobra.Command, args []string) error {
 			if url != "" {
 				remote := &receipt.Remote{URL: url, Client: &http.Client{Timeout: remoteLogTimeout}}
 				return checkTreeHeads(cmd, args, key, remote.Checkpoint, remote.Tiles)
@@ -202,12 +170,15 @@ func newReceiptLogCheck() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if key == "" {
-					key = vkey
-				}
-				return checkTreeHeads(cmd, args, key, func(context.Context) (string, error) { return latest, nil }, receipt.LocalTiles(db))
+				return checkTreeHeads(cmd, args, cmp.Or(key, vkey), func(context.Context) (string, error) { return latest, nil }, receipt.LocalTiles(db))
 			})
-		}),
+		})
+	cmd.Args = cobra.MaximumNArgs(2)
+	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
+		if url != "" && (key == "" || len(args) == 0) {
+			return errRemoteKey
+		}
+		return nil
 	}
 	cmd.Flags().StringVar(&url, "url", "", "the address of the log, instead of the configured database")
 	cmd.Flags().StringVar(&key, "key", "", "the verifier key of the log; required with --url")
@@ -230,30 +201,23 @@ func checkReceiptLog(ctx context.Context, cmd *cobra.Command, s receipt.Settings
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "the receipt log is whole: %s under the latest tree head\n", countEntries(found.Size))
+	fmt.Fprintf(cmd.OutOrStdout(), "the receipt log is whole: %s under the latest tree head\n", count(found.Size, "entry"))
 	if found.Waiting > 0 {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s that no tree head covers yet; the running gateway adds them\n", countEntries(found.Waiting))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s that no tree head covers yet; the running gateway adds them\n", count(found.Waiting, "entry"))
 	}
 	return nil
-}
-
-func countEntries(n int64) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
 }
 
 // checkTreeHeads checks that a tree head extends an older one, whose files are the arguments. Without the newer one it is the
 // latest of the log.
 func checkTreeHeads(cmd *cobra.Command, args []string, key string, latest func(context.Context) (string, error), tiles receipt.TileSource) error {
-	older, err := readTreeHead(args[0], key)
+	older, err := readTreeHead(cmd, args[0], key)
 	if err != nil {
 		return err
 	}
 	var newer receipt.TreeHead
 	if len(args) == 2 {
-		newer, err = readTreeHead(args[1], key)
+		newer, err = readTreeHead(cmd, args[1], key)
 	} else {
 		var checkpoint string
 		if checkpoint, err = latest(cmd.Context()); err == nil {
@@ -266,51 +230,34 @@ func checkTreeHeads(cmd *cobra.Command, args []string, key string, latest func(c
 	if err := receipt.CheckConsistency(cmd.Context(), older, newer, tiles); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "consistent: the tree head of %s extends that of %s\n", countEntries(newer.Size), countEntries(older.Size))
+	fmt.Fprintf(cmd.OutOrStdout(), "consistent: the tree head of %s extends that of %s\n", count(newer.Size, "entry"), count(older.Size, "entry"))
 	return nil
 }
 
-// maxTreeHead limits the file of a tree head, in bytes.
-const maxTreeHead = 1 << 20
-
-func readTreeHead(path, key string) (receipt.TreeHead, error) {
-	file, err := os.Open(path)
+func readTreeHead(cmd *cobra.Command, path, key string) (head receipt.TreeHead, err error) {
+	text, err := readInput(cmd, path, maxReceipt)
 	if err != nil {
-		return receipt.TreeHead{}, fmt.Errorf("read tree head: %w", err)
+		return head, fmt.Errorf("read tree head: %w", err)
 	}
-	defer file.Close()
-	text := make([]byte, maxTreeHead)
-	n, err := io.ReadFull(file, text)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return receipt.TreeHead{}, fmt.Errorf("read tree head: %w", err)
-	}
-	head, err := receipt.OpenCheckpoint(string(text[:n]), key)
-	if err != nil {
-		return receipt.TreeHead{}, fmt.Errorf("%s: %w", path, err)
+	if head, err = receipt.OpenCheckpoint(string(text), key); err != nil {
+		return head, fmt.Errorf("%s: %w", path, err)
 	}
 	return head, nil
 }
 
 func newReceiptLogNew() *cobra.Command {
-	return &cobra.Command{
-		Use:   "new",
-		Short: "Begin a new receipt log, after a restore or the loss of its key; the gateway must be stopped",
-		Long: "Begin a new receipt log with a new key. Its entries are those that the database has. The key and the tree head of the\n" +
-			"old log are set aside, and the receipts that it has given still verify with the old key. The gateway must be\n" +
-			"stopped. It is needed after a backup of the database was restored, because the same key must not sign two different logs.\n" +
+	return newCommand("new", "Begin a new receipt log, after a restore or the loss of its key; the gateway must be stopped",
+		"Begin a new receipt log with a new key. Its entries are those that the database has. The key and the tree head of the\n"+
+			"old log are set aside, and the receipts that it has given still verify with the old key. The gateway must be\n"+
+			"stopped. It is needed after a backup of the database was restored, because the same key must not sign two different logs.\n"+
 			"On PostgreSQL, copy the new key to all gateways of the database, and start them again.",
-		Args: cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
+		func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			if cfg.Database.Postgres() { // whose gateways stop at a log with another key by themselves
-				return beginReceiptLog(cmd)
-			}
-			return withLock(cmd.Context(), cfg.Database, func() error { return beginReceiptLog(cmd) })
-		}),
-	}
+			return withLock(cmd.Context(), cfg.Database, func() error { return beginReceiptLog(cmd) }) // PostgreSQL's gateways stop at a log with another key
+		})
 }
 
 func beginReceiptLog(cmd *cobra.Command) error {
@@ -336,7 +283,7 @@ func checkReceipts(ctx context.Context, cfg *config.Config, db *database.DB) []f
 	case err != nil:
 		findings = append(findings, finding{part, checkFailed, err.Error()})
 	default:
-		findings = append(findings, finding{part, checkOK, countEntries(found.Size) + " in the log " + found.VerifierKey})
+		findings = append(findings, finding{part, checkOK, count(found.Size, "entry") + " in the log " + found.VerifierKey})
 		if key, err := receipt.VerifierKey(s); err != nil || key != found.VerifierKey {
 			findings = append(findings, finding{part, checkFailed, "the signing key " + s.Key + " is not that of the log: put it back from its backup, or run basegate receipt log new"})
 		}

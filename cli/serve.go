@@ -21,13 +21,10 @@ import (
 )
 
 func newServe() *cobra.Command {
-	return &cobra.Command{
-		Use:   "serve",
-		Short: "Run the gateway",
-		Long: "Run the gateway in the foreground. SIGHUP reloads the configuration. SIGTERM or an interrupt refuses new\n" +
+	return newCommand("serve", "Run the gateway",
+		"Run the gateway in the foreground. SIGHUP reloads the configuration. SIGTERM or an interrupt refuses new\n"+
 			"requests and waits for those in flight, up to server.drain_timeout; a second one stops at once.",
-		Args: cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
+		func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
@@ -36,8 +33,7 @@ func newServe() *cobra.Command {
 			defer stopSignals()
 			log, writer := newLogger(cfg.Log, cmd.ErrOrStderr())
 			return endLog(writer, serve(cmd, cfg, signals, log, writer))
-		}),
-	}
+		})
 }
 
 // serve runs the gateway until a signal or a failure stops it.
@@ -46,7 +42,7 @@ func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log
 	defer runtime.KeepAlive(ballast)
 	ctx, cancel := context.WithCancelCause(cmd.Context()) // New may wait for the database
 	defer cancel(nil)
-	stopWatching := cancelBySignal(cancel, signals)
+	stopWatching := onSignal(signals, func() { cancel(errStopped) })
 	g, err := gateway.New(ctx, cfg, versionText(), log, writer)
 	reload := stopWatching()
 	stopped := ctx.Err() != nil
@@ -74,9 +70,9 @@ func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log
 
 var errStopped = errors.New("a signal has stopped the start")
 
-// cancelBySignal calls cancel at the first signal but SIGHUP, until the function that it returns is called, which reports
-// whether there was a SIGHUP.
-func cancelBySignal(cancel context.CancelCauseFunc, signals <-chan os.Signal) (stop func() (reload bool)) {
+// onSignal calls act at each signal but SIGHUP, until the function that it returns is called, which reports whether there
+// was a SIGHUP.
+func onSignal(signals <-chan os.Signal, act func()) (stop func() (reload bool)) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	reload := false
 	go func() {
@@ -84,11 +80,11 @@ func cancelBySignal(cancel context.CancelCauseFunc, signals <-chan os.Signal) (s
 		for {
 			select {
 			case s := <-signals:
-				if s != syscall.SIGHUP {
-					cancel(errStopped)
-					return
+				if s == syscall.SIGHUP {
+					reload = true
+				} else {
+					act()
 				}
-				reload = true
 			case <-end:
 				return
 			}
@@ -145,20 +141,7 @@ func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duratio
 func stop(ctx context.Context, g *gateway.Gateway, drain time.Duration, signals <-chan os.Signal) error {
 	ctx, cancel := context.WithTimeout(ctx, drain)
 	defer cancel()
-	stopped := make(chan struct{})
-	defer close(stopped)
-	go func() { // returns when stop does
-		for {
-			select {
-			case s := <-signals:
-				if s != syscall.SIGHUP {
-					cancel()
-				}
-			case <-stopped:
-				return
-			}
-		}
-	}()
+	defer onSignal(signals, cancel)()
 	if err := g.Stop(ctx); err != nil {
 		return fmt.Errorf("stop: %w", err)
 	}
@@ -192,7 +175,7 @@ const logFlushTimeout = 2 * time.Second
 func endLog(writer *logwriter.Writer, err error) error {
 	if err != nil {
 		fmt.Fprintln(writer, "basegate:", err)
-		err = &printedError{err}
+		err = &failure{err, true}
 	}
 	writer.Close(logFlushTimeout) // an error means that nothing reads stderr, where it would be reported
 	return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,7 +22,7 @@ import (
 // usageQuery has the flags of the usage command.
 type usageQuery struct {
 	flags        *pflag.FlagSet
-	since, until dateFlag
+	since, until *parsedFlag[time.Time]
 	by           string
 	account, key string
 	asJSON       bool
@@ -29,27 +30,23 @@ type usageQuery struct {
 }
 
 func newUsage() *cobra.Command {
-	q := usageQuery{until: dateFlag{endOfDay: true}}
+	q := usageQuery{since: newTimeFlag("DATE", parseDate), until: newTimeFlag("DATE", parseEndDate)}
 	groupings := strings.Join(report.CommandLineGroupings(), ", ")
-	cmd := &cobra.Command{
-		Use:   "usage",
-		Short: "Show the requests and tokens used",
-		Long: "Show the requests and tokens used, from the ledger. Requests, days and hours are sorted from the newest;\n" +
-			"other groups from the most tokens.\n" +
-			"A DATE is a day in UTC, such as 2026-11-21, or a time, such as 2026-11-21T09:30:00Z. --since includes its\n" +
-			"day or time; --until includes its day, but excludes its time. A request counts at its time of arrival, once\n" +
+	cmd := newCommand("usage", "Show the requests and tokens used",
+		"Show the requests and tokens used, from the ledger. Requests, days and hours are sorted from the newest;\n"+
+			"other groups from the most tokens.\n"+
+			"A DATE is a day in UTC, such as 2026-11-21, or a time, such as 2026-11-21T09:30:00Z. --since includes its\n"+
+			"day or time; --until includes its day, but excludes its time. A request counts at its time of arrival, once\n"+
 			"it has ended.",
-		Args:    cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error { return q.validate() },
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
+		func(cmd *cobra.Command, _ []string) error {
 			return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
 				return q.print(ctx, db, cmd.OutOrStdout())
 			})
-		}),
-	}
+		})
+	cmd.PreRunE = func(*cobra.Command, []string) error { return q.validate() }
 	q.flags = cmd.Flags()
-	q.flags.Var(&q.since, "since", "from this day or time on")
-	q.flags.Var(&q.until, "until", "up to this day, or before this time")
+	q.flags.Var(q.since, "since", "from this day or time on")
+	q.flags.Var(q.until, "until", "up to this day, or before this time")
 	q.flags.StringVar(&q.by, "by", string(usage.ByRequest), "group by: "+groupings)
 	q.flags.StringVar(&q.account, "account", "", "only the account with the address `EMAIL`")
 	q.flags.StringVar(&q.key, "key", "", "only the key with this `ID` or prefix")
@@ -66,7 +63,7 @@ func (q *usageQuery) validate() error {
 	if _, ok := report.CommandLineColumns(usage.Grouping(q.by)); !ok {
 		return fmt.Errorf("--by %s: expected one of %s", q.by, strings.Join(report.CommandLineGroupings(), ", "))
 	}
-	if q.flags.Changed("since") && q.flags.Changed("until") && !q.since.at.Before(q.until.at) {
+	if q.flags.Changed("since") && q.flags.Changed("until") && !q.since.value.Before(q.until.value) {
 		return errNoTime
 	}
 	return nil
@@ -75,7 +72,7 @@ func (q *usageQuery) validate() error {
 // filter resolves the account and the key of the flags. An empty --account or --key is an error and not the absence of
 // a filter: a script whose variable is empty must not get the usage of all accounts.
 func (q *usageQuery) filter(ctx context.Context, store *identity.Store) (usage.Filter, error) {
-	f := usage.Filter{Since: q.since.at, Until: q.until.at}
+	f := usage.Filter{Since: q.since.value, Until: q.until.value}
 	if q.flags.Changed("account") {
 		a, err := store.Accounts.Find(ctx, q.account)
 		if err != nil {
@@ -95,12 +92,11 @@ func (q *usageQuery) filter(ctx context.Context, store *identity.Store) (usage.F
 }
 
 func (q *usageQuery) print(ctx context.Context, db *database.DB, out io.Writer) error {
-	store := identity.New(db, zap.NewNop(), identity.Settings{})
-	filter, err := q.filter(ctx, store)
+	filter, err := q.filter(ctx, storeOf(db))
 	if err != nil {
 		return err
 	}
-	names, err := readNames(ctx, store)
+	names, err := readNames(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -122,23 +118,24 @@ func (q *usageQuery) print(ctx context.Context, db *database.DB, out io.Writer) 
 }
 
 // readNames reads the names of all keys and accounts.
-func readNames(ctx context.Context, store *identity.Store) (report.Names, error) {
-	known := map[string]identity.Principal{}
-	names := report.Names{Emails: map[string]string{}, Keys: func(id string) (identity.Principal, bool) {
-		p, ok := known[id]
-		return p, ok
-	}}
-	keys, err := store.Keys.List(ctx)
+func readNames(ctx context.Context, db *database.DB) (names report.Names, err error) {
+	keys, err := listKeys(ctx, db)
 	if err != nil {
-		return names, fmt.Errorf("list keys: %w", err)
+		return names, err
 	}
+	accounts, err := listAccounts(ctx, db)
+	if err != nil {
+		return names, err
+	}
+	known := map[string]identity.Principal{}
 	for _, k := range keys {
 		known[k.ID] = identity.Principal{KeyName: k.Name, KeyPrefix: k.Prefix}
 	}
-	accounts, err := store.Accounts.List(ctx)
-	if err != nil {
-		return names, fmt.Errorf("list accounts: %w", err)
+	names.Keys = func(id string) (identity.Principal, bool) {
+		p, ok := known[id]
+		return p, ok
 	}
+	names.Emails = map[string]string{}
 	for _, a := range accounts {
 		names.Emails[a.ID] = a.Email
 	}

@@ -1,14 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -42,7 +40,7 @@ var (
 
 // verifyFlags are the flags of verify.
 type verifyFlags struct {
-	budget          capFlag
+	budget          *parsedFlag[quota.Cap]
 	asJSON          bool
 	asMarkdown      bool
 	gatewayURL, key string
@@ -65,30 +63,25 @@ The gateway is expected at server.listen on this machine, or at server.public_ur
 temporary one of the account ` + verifyEmail + ` is created, with --budget as its cap, and revoked at the end.`
 
 func newVerify() *cobra.Command {
-	f := verifyFlags{budget: capFlag{quota.Limit(verifyBudget)}}
-	cmd := &cobra.Command{
-		Use:   "verify MODEL",
-		Short: "Compare the gateway's responses with those of its backends",
-		Long:  verifyHelp,
-		Args:  cobra.ExactArgs(1),
-		PreRunE: func(*cobra.Command, []string) error {
-			if tokens, bounded := f.budget.limit.Tokens(); !bounded || tokens == 0 {
-				return errVerifyBudget
-			}
-			if f.asJSON && f.asMarkdown {
-				return errTwoFormats
-			}
-			return nil
-		},
-		RunE: run(func(cmd *cobra.Command, args []string) error {
+	f := verifyFlags{budget: newCapFlag(quota.Limit(verifyBudget))}
+	cmd := newCommand("verify MODEL", "Compare the gateway's responses with those of its backends", verifyHelp,
+		func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			cmd.SetContext(ctx)
 			return verify(cmd, f, args[0])
-		}),
+		})
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if tokens, bounded := f.budget.value.Tokens(); !bounded || tokens == 0 {
+			return errVerifyBudget
+		}
+		if f.asJSON && f.asMarkdown {
+			return errTwoFormats
+		}
+		return nil
 	}
-	cmd.Flags().Var(&f.budget, "budget", "the most tokens to use, such as 100k, direct requests included")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "as JSON")
+	cmd.Flags().Var(f.budget, "budget", "the most tokens to use, such as 100k, direct requests included")
+	addJSONFlag(cmd, &f.asJSON)
 	cmd.Flags().BoolVar(&f.asMarkdown, "markdown", false, "as Markdown")
 	cmd.Flags().StringVar(&f.gatewayURL, "gateway", "", "the gateway's `URL`, without /v1 (default: server.listen on this machine)")
 	cmd.Flags().StringVar(&f.key, "key", "", "an API `key`; better in the variable "+verifyKeyVariable+" (default: a temporary key)")
@@ -104,9 +97,7 @@ func verify(cmd *cobra.Command, f verifyFlags, model string) error {
 	if err != nil {
 		return err
 	}
-	transport := newVerifyTransport()
-	defer transport.CloseIdleConnections()
-	settings.Transport = transport
+	settings.Transport = newLocalTransport()
 	settings.Progress = func(done, of int) { fmt.Fprintf(cmd.ErrOrStderr(), "\r%d of %d cases", done, of) }
 	report, err := runWithKey(cmd, settings)
 	if err != nil {
@@ -116,34 +107,17 @@ func verify(cmd *cobra.Command, f verifyFlags, model string) error {
 	return printParity(cmd, f, report)
 }
 
-// newVerifyTransport returns a transport that uses each connection once: vLLM closes idle ones after 5 seconds.
-func newVerifyTransport() *http.Transport {
-	return &http.Transport{
-		DisableKeepAlives: true,
-		//nolint:gosec // the certificate is for the public name, and requests may go to localhost
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-	}
-}
-
 func verifySettings(cfg *config.Config, f verifyFlags, model string) (parity.Settings, error) {
-	budget, _ := f.budget.limit.Tokens()
-	s := parity.Settings{Model: model, Budget: budget, Version: versionText()}
-	for _, m := range cfg.Models {
-		if m.ID != model && !slices.Contains(m.Aliases, model) {
-			continue
-		}
-		s.Model, s.Checkpoint, s.MaxScored = m.ID, m.Checkpoint, m.MaxScoredPromptTokens
-		for _, b := range m.Backends {
-			s.Backends = append(s.Backends, parity.Endpoint{Name: b.Name, URL: b.URL.String(), Key: b.APIKey.Reveal()})
-		}
+	budget, _ := f.budget.value.Tokens()
+	m, err := findModel(cfg, model)
+	if err != nil {
+		return parity.Settings{}, fmt.Errorf("%w: %s", errUnknownModel, model)
 	}
-	if len(s.Backends) == 0 {
-		return s, fmt.Errorf("%w: %s", errUnknownModel, model)
+	s := parity.Settings{Model: m.ID, Checkpoint: m.Checkpoint, MaxScored: m.MaxScoredPromptTokens, Budget: budget, Version: versionText()}
+	for _, b := range m.Backends {
+		s.Backends = append(s.Backends, parity.Endpoint{Name: b.Name, URL: b.URL.String(), Key: b.APIKey.Reveal()})
 	}
-	s.Gateway = parity.Endpoint{Name: "gateway", URL: f.gatewayURL, Key: f.key}
-	if s.Gateway.Key == "" {
-		s.Gateway.Key = os.Getenv(verifyKeyVariable)
-	}
+	s.Gateway = parity.Endpoint{Name: "gateway", URL: f.gatewayURL, Key: cmp.Or(f.key, os.Getenv(verifyKeyVariable))}
 	if s.Gateway.URL != "" {
 		return s, nil
 	}

@@ -12,16 +12,10 @@ import (
 var version = "dev"
 
 func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: run(func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintf(cmd.OutOrStdout(), "basegate %s %s %s/%s\n",
-				versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return nil
-		}),
-	}
+	return newCommand("version", "Print the version", "", func(cmd *cobra.Command, _ []string) error {
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "basegate %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		return err
+	})
 }
 
 // versionText returns the linker's version, or without one the commit that the toolchain recorded.

@@ -14,8 +14,8 @@ import (
 
 // Finding is something that an operator should know about the server.
 type Finding struct {
-	Text    string
 	Failure bool // a gateway does not start, or does not work, with this server
+	Text    string
 }
 
 // Checked is what Check has found.
@@ -26,7 +26,7 @@ type Checked struct {
 }
 
 func (c *Checked) add(failure bool, format string, args ...any) {
-	c.Findings = append(c.Findings, Finding{fmt.Sprintf(format, args...), failure})
+	c.Findings = append(c.Findings, Finding{failure, fmt.Sprintf(format, args...)})
 }
 
 // Limits of the difference between the clocks of a gateway and the server.
