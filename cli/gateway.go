@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -135,19 +134,16 @@ func fetchJSON(ctx context.Context, listen, path string, into any) error {
 }
 
 func printStatus(cmd *cobra.Command, s *gateway.Status) error {
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	for _, line := range statusLines(s) {
-		fmt.Fprintf(w, "%s\t%s\n", line[0], line[1])
-	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print status: %w", err)
+	lines := statusLines(s)
+	if err := printTable(cmd, lines[0], lines[1:]); err != nil {
+		return err
 	}
 	fmt.Fprintln(cmd.OutOrStdout())
 	return printBreakers(cmd, s.Models)
 }
 
 // statusLines returns the names and values of all but the backends.
-func statusLines(s *gateway.Status) [][2]string {
+func statusLines(s *gateway.Status) [][]string {
 	address := s.Address
 	if s.TLS {
 		address += " (TLS)"
@@ -156,7 +152,7 @@ func statusLines(s *gateway.Status) [][2]string {
 	if s.Draining {
 		state = "draining"
 	}
-	lines := [][2]string{
+	lines := [][]string{
 		{"address", address},
 		{"admin address", s.AdminAddress},
 		{"version", s.Version},
@@ -171,26 +167,26 @@ func statusLines(s *gateway.Status) [][2]string {
 	if s.Database.Error != "" {
 		db = s.Database.Path + ", DOES NOT ANSWER: " + s.Database.Error
 	}
-	lines = append(lines, [2]string{"database", db}, [2]string{"in flight", count(s.InFlight, "request")})
+	lines = append(lines, []string{"database", db}, []string{"in flight", count(s.InFlight, "request")})
 	if s.Log.Dropped > 0 {
 		text := fmt.Sprintf("%d lines were lost", s.Log.Dropped)
 		if s.Log.Failing {
 			text += ", and more are being lost"
 		}
-		lines = append(lines, [2]string{"log", text})
+		lines = append(lines, []string{"log", text})
 	}
 	return lines
 }
 
 // reloadLines returns the line of what is in force, and those of the reload that was refused.
-func reloadLines(name, inForce string, s gateway.ReloadStatus) [][2]string {
-	lines := [][2]string{{name, inForce}}
+func reloadLines(name, inForce string, s gateway.ReloadStatus) [][]string {
+	lines := [][]string{{name, inForce}}
 	if s.Refused == nil {
 		return lines
 	}
-	lines = append(lines, [2]string{"", "REFUSED at " + formatSecond(s.Refused.At) + ":"})
+	lines = append(lines, []string{"", "REFUSED at " + formatSecond(s.Refused.At) + ":"})
 	for mistake := range strings.Lines(s.Refused.Error) {
-		lines = append(lines, [2]string{"", strings.TrimSpace(mistake)})
+		lines = append(lines, []string{"", strings.TrimSpace(mistake)})
 	}
 	return lines
 }

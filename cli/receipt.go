@@ -219,9 +219,9 @@ func checkTreeHeads(cmd *cobra.Command, args []string, key string, latest func(c
 	if len(args) == 2 {
 		newer, err = readTreeHead(cmd, args[1], key)
 	} else {
-		var checkpoint string
-		if checkpoint, err = latest(cmd.Context()); err == nil {
-			newer, err = receipt.OpenCheckpoint(checkpoint, key)
+		var signed string
+		if signed, err = latest(cmd.Context()); err == nil {
+			newer, err = receipt.OpenCheckpoint(signed, key)
 		}
 	}
 	if err != nil {
