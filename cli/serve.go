@@ -151,10 +151,7 @@ func stop(ctx context.Context, g *gateway.Gateway, drain time.Duration, signals 
 // newLogger returns a logger with the configured level and format, and the writer through which it writes, which the
 // caller closes.
 func newLogger(c config.Log, to io.Writer) (*zap.Logger, *logwriter.Writer) {
-	level, err := zapcore.ParseLevel(c.Level)
-	if err != nil { // cannot happen: the configuration has been validated
-		level = zapcore.InfoLevel
-	}
+	level, _ := zapcore.ParseLevel(c.Level) // the configuration has been validated
 	encoding := zap.NewProductionEncoderConfig()
 	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	encoding.TimeKey = "time"
@@ -164,7 +161,7 @@ func newLogger(c config.Log, to io.Writer) (*zap.Logger, *logwriter.Writer) {
 		encoder = zapcore.NewConsoleEncoder(encoding)
 	}
 	writer := logwriter.New(to)
-	return zap.New(zapcore.NewCore(encoder, writer, level)), writer
+	return zap.New(zapcore.NewCore(encoder, zapcore.AddSync(writer), level)), writer
 }
 
 // logFlushTimeout limits how long the end of a command waits for the reader of its log.

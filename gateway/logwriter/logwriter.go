@@ -21,13 +21,10 @@ const gatherTime = 5 * time.Millisecond
 // gatherBytes is how many bytes of lines are written at once.
 const gatherBytes = 64 << 10
 
-// syncTimeout limits how long Sync waits. Zap calls it before a panic or an exit.
-const syncTimeout = 500 * time.Millisecond
-
-// ErrNotWritten is returned if lines are still unwritten after the time that was given to write them.
+// ErrNotWritten is returned by Close if lines are still unwritten.
 var ErrNotWritten = errors.New("the log's reader does not read")
 
-// Writer is a zapcore.WriteSyncer. Each Write is one or more whole lines.
+// Writer is an io.Writer. Each Write is one or more whole lines.
 type Writer struct {
 	to   io.Writer
 	wake chan struct{} // receives when there is something to do; buffered
@@ -35,10 +32,8 @@ type Writer struct {
 	done chan struct{} // closed when the goroutine has returned
 
 	mu      sync.Mutex
-	waiting []byte        // the lines to write next
-	flushed chan struct{} // closed when nothing is unwritten; nil if nobody waits for it
-	writing bool          // the goroutine has lines
-	failing bool          // the last line was dropped, or its write failed
+	waiting []byte // the lines to write next
+	failing bool   // the last line was dropped, or its write failed
 	closed  bool
 	dropped uint64
 }
@@ -64,9 +59,6 @@ func (w *Writer) Write(lines []byte) (int, error) {
 	signal(w.wake)
 	return len(lines), nil
 }
-
-// Sync implements zapcore.WriteSyncer: it waits until all lines have been written, but not for long.
-func (w *Writer) Sync() error { return w.wait(syncTimeout) }
 
 // Close writes the lines that wait and ends the goroutine. If a write lasts longer than the timeout, Close returns
 // ErrNotWritten and abandons the goroutine, because nothing can interrupt a write to a terminal or a pipe.
@@ -114,28 +106,6 @@ func (w *Writer) drop(lines []byte) {
 	w.dropped += uint64(bytes.Count(lines, []byte{'\n'}))
 }
 
-func (w *Writer) wait(timeout time.Duration) error {
-	w.mu.Lock()
-	if !w.writing && len(w.waiting) == 0 {
-		w.mu.Unlock()
-		return nil
-	}
-	if w.flushed == nil {
-		w.flushed = make(chan struct{})
-	}
-	flushed := w.flushed
-	w.mu.Unlock()
-	signal(w.now)
-	expired := time.NewTimer(timeout)
-	defer expired.Stop()
-	select {
-	case <-flushed:
-		return nil
-	case <-expired.C:
-		return ErrNotWritten
-	}
-}
-
 // run writes the lines that wait until Close is called and none is left.
 func (w *Writer) run() {
 	defer close(w.done)
@@ -168,11 +138,6 @@ func (w *Writer) next(before []byte) (batch []byte, closed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	batch, w.waiting = w.waiting, before[:0]
-	w.writing = len(batch) > 0
-	if !w.writing && w.flushed != nil {
-		close(w.flushed)
-		w.flushed = nil
-	}
 	return batch, w.closed
 }
 
