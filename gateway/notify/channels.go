@@ -2,6 +2,7 @@ package notify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -19,39 +21,27 @@ type payload struct {
 	Event   string `json:"event"`
 	Time    string `json:"time"`
 	Gateway string `json:"gateway"`
-	Model   string `json:"model,omitempty"`
-	Backend string `json:"backend,omitempty"`
-	Account string `json:"account,omitempty"`
-	Key     string `json:"key,omitempty"`
-	Percent int    `json:"percent,omitempty"`
-	Detail  string `json:"detail,omitempty"`
+	*Notice
 }
 
 // Feedback is a message of a user to the administrators.
 type Feedback struct {
-	Time      time.Time
-	Account   string // e-mail address; empty if nobody was signed in
-	Page      string // path of the page it was sent from
-	RequestID string // may be empty
-	Message   string
+	Time      time.Time `json:"-"`
+	Account   string    `json:"account"` // e-mail address; empty if nobody was signed in
+	Page      string    `json:"page"`    // path of the page it was sent from
+	RequestID string    `json:"request_id"`
+	Message   string    `json:"message"`
 }
 
 // feedbackPayload is the JSON that the webhook of feedback receives.
 type feedbackPayload struct {
 	chat
-	Time      string `json:"time"`
-	Account   string `json:"account"`
-	Page      string `json:"page"`
-	RequestID string `json:"request_id"`
-	Message   string `json:"message"`
+	Time string `json:"time"`
+	*Feedback
 }
 
 func (f *Feedback) text() string {
-	sender := f.Account
-	if sender == "" {
-		sender = "somebody who is not signed in"
-	}
-	lines := []string{"Feedback from " + sender + ", on " + f.Page}
+	lines := []string{"Feedback from " + cmp.Or(f.Account, "somebody who is not signed in") + ", on " + f.Page}
 	if f.RequestID != "" {
 		lines = append(lines, "Request "+f.RequestID)
 	}
@@ -82,9 +72,7 @@ func (n *Notifier) callWebhook(ctx context.Context, notice *Notice) error {
 		return nil // a reload has removed it
 	}
 	return n.post(ctx, s.Webhook, payload{
-		chat: newChat(notice.text(), s.Webhook), Event: notice.Kind, Time: notice.Time.UTC().Format(time.RFC3339), Gateway: s.PublicURL,
-		Model: notice.Model, Backend: notice.Backend, Account: notice.Account, Key: notice.Key, Percent: notice.Percent,
-		Detail: notice.Detail,
+		newChat(notice.text(), s.Webhook), notice.Kind, notice.Time.UTC().Format(time.RFC3339), s.PublicURL, notice,
 	})
 }
 
@@ -93,10 +81,7 @@ func (n *Notifier) sendFeedback(ctx context.Context, notice *Notice) error {
 	if webhook == nil {
 		return nil // a reload has removed it
 	}
-	return n.post(ctx, webhook, feedbackPayload{
-		chat: newChat(notice.text(), webhook),
-		Time: f.Time.UTC().Format(time.RFC3339), Account: f.Account, Page: f.Page, RequestID: f.RequestID, Message: f.Message,
-	})
+	return n.post(ctx, webhook, feedbackPayload{newChat(notice.text(), webhook), f.Time.UTC().Format(time.RFC3339), f})
 }
 
 // post sends JSON to a webhook. Its address may be a secret, so no error contains it.
@@ -144,17 +129,14 @@ func (n *Notifier) sendMails(ctx context.Context, notice *Notice) error {
 	text := strings.Join([]string{notice.text(), "", n.settings.Load().PublicURL + "/admin/overview", ""}, "\n")
 	var all error
 	for _, to := range recipients {
-		if notice.mailed[to] {
+		if slices.Contains(notice.mailed, to) {
 			continue
 		}
 		if err := n.deps.Mailer.Send(ctx, to, "Basegate: "+notice.Text, text); err != nil {
 			all = errors.Join(all, err)
 			continue
 		}
-		if notice.mailed == nil {
-			notice.mailed = map[string]bool{}
-		}
-		notice.mailed[to] = true
+		notice.mailed = append(notice.mailed, to)
 	}
 	return all
 }

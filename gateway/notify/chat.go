@@ -1,6 +1,8 @@
 package notify
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/url"
 	"regexp"
 	"strings"
@@ -10,11 +12,11 @@ import (
 // chat is what chat servers show of a notice. Nothing in it mentions anybody or shows a link under another text, whoever has
 // written parts of it.
 type chat struct {
-	Type        string       `json:"type,omitempty"`
-	Text        string       `json:"text"`    // of Slack and Mattermost
-	Content     string       `json:"content"` // of Discord
-	Mentions    mentions     `json:"allowed_mentions"`
-	Attachments []attachment `json:"attachments,omitempty"` // of Teams
+	Type        string          `json:"type,omitempty"`
+	Text        string          `json:"text"`    // of Slack and Mattermost
+	Content     string          `json:"content"` // of Discord
+	Mentions    mentions        `json:"allowed_mentions"`
+	Attachments json.RawMessage `json:"attachments,omitempty"` // of Teams
 }
 
 // mentions says whom Discord notifies by the content: nobody.
@@ -22,29 +24,10 @@ type mentions struct {
 	Parse []string `json:"parse"`
 }
 
-// attachment is an Adaptive Card.
-type attachment struct {
-	ContentType string `json:"contentType"`
-	Content     card   `json:"content"`
-}
-
-type card struct {
-	Schema  string     `json:"$schema"`
-	Type    string     `json:"type"`
-	Version string     `json:"version"`
-	Body    []richText `json:"body"`
-}
-
-// richText is a paragraph that Teams shows as it is; in a TextBlock, it would interpret Markdown.
-type richText struct {
-	Type    string    `json:"type"`
-	Inlines []textRun `json:"inlines"`
-}
-
-type textRun struct {
-	Type string `json:"type"`
-	Text string `json:"text"`
-}
+// adaptiveCard is a card of a paragraph that Teams shows as it is; in a TextBlock, it would interpret Markdown.
+const adaptiveCard = `[{"contentType":"application/vnd.microsoft.card.adaptive","content":{` +
+	`"$schema":"http://adaptivecards.io/schemas/adaptive-card.json","type":"AdaptiveCard","version":"1.2",` +
+	`"body":[{"type":"RichTextBlock","inlines":[{"type":"TextRun","text":%s}]}]}}]`
 
 // newChat returns what the chat server of a webhook shows. Slack and Discord have attachments of their own and refuse cards, and so
 // has Mattermost, whose webhooks have this path on any host.
@@ -55,13 +38,8 @@ func newChat(text string, webhook *url.URL) chat {
 		return c
 	}
 	c.Type = "message"
-	c.Attachments = []attachment{{
-		ContentType: "application/vnd.microsoft.card.adaptive",
-		Content: card{
-			Schema: "http://adaptivecards.io/schemas/adaptive-card.json", Type: "AdaptiveCard", Version: "1.2",
-			Body: []richText{{Type: "RichTextBlock", Inlines: []textRun{{Type: "TextRun", Text: text}}}},
-		},
-	}}
+	quoted, _ := json.Marshal(text) // a string can always be encoded
+	c.Attachments = fmt.Appendf(nil, adaptiveCard, quoted)
 	return c
 }
 

@@ -42,24 +42,24 @@ const firstPause = time.Second
 
 // Notice is something that operators should know.
 type Notice struct {
-	Kind    string // of the event, such as "breaker_opened"
-	Text    string // one line, for people
-	Time    time.Time
-	Model   string // fields that do not apply are empty
-	Backend string
-	Account string // e-mail address
-	Key     string // name of the key
-	Percent int
-	Detail  string
+	Kind    string    `json:"-"` // of the event, such as "breaker_opened"
+	Text    string    `json:"-"` // one line, for people
+	Time    time.Time `json:"-"`
+	Model   string    `json:"model,omitempty"` // fields that do not apply are empty
+	Backend string    `json:"backend,omitempty"`
+	Account string    `json:"account,omitempty"` // e-mail address
+	Key     string    `json:"key,omitempty"`     // name of the key
+	Percent int       `json:"percent,omitempty"`
+	Detail  string    `json:"detail,omitempty"`
 
 	// Subject is what the notice is about; notices of the same kind and subject are not repeated soon.
-	Subject string
+	Subject string `json:"-"`
 	// Complete fills in what takes a database read, before the notice is sent; nil if nothing is missing.
-	Complete func(context.Context, *Notice)
+	Complete func(context.Context, *Notice) `json:"-"`
 
-	feedback *Feedback       // nil of an event
-	more     int64           // notices before it that were dropped
-	mailed   map[string]bool // recipients that have it
+	feedback *Feedback // nil of an event
+	more     int64     // notices before it that were dropped
+	mailed   []string  // recipients that have it
 }
 
 // Settings are what a reload may change.
@@ -240,7 +240,7 @@ func (n *Notifier) work(ctx context.Context, c *channel) {
 			return
 		case notice := <-c.queue:
 			n.deliver(ctx, c, &notice)
-			if c.pause > 0 && !wait.For(ctx, c.pause) {
+			if !wait.For(ctx, c.pause) {
 				return
 			}
 		}
@@ -259,7 +259,7 @@ func (n *Notifier) deliver(ctx context.Context, c *channel, notice *Notice) {
 		if attempt > 0 && !wait.For(ctx, pause<<(2*(attempt-1))) {
 			return
 		}
-		if err = n.attempt(ctx, c, notice); err == nil {
+		if err = c.attempt(ctx, notice); err == nil {
 			n.count.WithLabelValues(c.name, "sent").Inc()
 			return
 		}
@@ -274,7 +274,7 @@ func (n *Notifier) deliver(ctx context.Context, c *channel, notice *Notice) {
 	n.deps.Log.Warn("a notification could not be sent", zap.String("channel", c.name), zap.String("kind", notice.Kind), zap.Error(err))
 }
 
-func (*Notifier) attempt(ctx context.Context, c *channel, notice *Notice) error {
+func (c *channel) attempt(ctx context.Context, notice *Notice) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	return c.send(ctx, notice)
