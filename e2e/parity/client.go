@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"basegate/internal/wait"
 )
 
 // Limits of a response, and of a request from its begin to the end of its response.
@@ -81,10 +83,8 @@ func (c *client) inspect(ctx context.Context, b Endpoint, checkpoint string) (Ba
 const keyPause = 50 * time.Millisecond
 
 // checkServed returns an error unless the gateway lists the model to the key. It waits until the key is accepted.
-func (c *client) checkServed(ctx context.Context, gateway Endpoint, model string, wait time.Duration) error {
-	pause := time.NewTicker(keyPause)
-	defer pause.Stop()
-	for deadline := time.Now().Add(wait); ; {
+func (c *client) checkServed(ctx context.Context, gateway Endpoint, model string, patience time.Duration) error {
+	for deadline := time.Now().Add(patience); ; {
 		o, err := c.do(ctx, gateway, http.MethodGet, "/v1/models/"+model, "")
 		switch {
 		case err != nil:
@@ -94,10 +94,8 @@ func (c *client) checkServed(ctx context.Context, gateway Endpoint, model string
 		case o.status != http.StatusUnauthorized || time.Now().After(deadline):
 			return fmt.Errorf("%w to /v1/models/%s: %d %s", errAnswer, model, o.status, o.errorObject().Get("code").Str)
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, keyPause) {
 			return context.Cause(ctx)
-		case <-pause.C:
 		}
 	}
 }

@@ -131,31 +131,6 @@ func (o *observation) byChoice() []string {
 	return sorted
 }
 
-// merge returns what a stream says about each choice, however its tokens are split into events: vLLM puts several tokens
-// in an event if they are ready together.
-func (o *observation) merge() map[string]string {
-	all := map[string]string{}
-	for _, document := range o.documents() {
-		choices := document.Get("choices").Array()
-		for _, choice := range choices {
-			index := choice.Get("index").Raw
-			for path, v := range nodes(choice) {
-				switch {
-				case path == "index" || v.Type == gjson.Null || v.Type == gjson.JSON:
-				case path == "text":
-					all[index+".text"] += v.Str
-				default:
-					all[index+"."+withoutIndexes(path)] += v.Raw + " "
-				}
-			}
-		}
-		if len(choices) == 0 {
-			all["usage"] += document.Get("usage").Raw
-		}
-	}
-	return all
-}
-
 // shape returns the paths of all members of a response, without indexes. Two responses of a backend that samples at random
 // differ in values, and not in shape.
 func (o *observation) shape() map[string]bool {
@@ -205,11 +180,6 @@ func redact(path string) string { return tokenNames.ReplaceAllString(path, "$1.T
 func equal(a, b *observation) bool {
 	return a.status == b.status && a.contentType == b.contentType && a.complete() == b.complete() &&
 		slices.Equal(a.byChoice(), b.byChoice())
-}
-
-// equivalent reports whether two streams say the same, split into other events.
-func equivalent(a, b *observation) bool {
-	return a.stream && b.stream && !a.failed() && !b.failed() && a.complete() == b.complete() && maps.Equal(a.merge(), b.merge())
 }
 
 // difference describes where the gateway's response differs from a backend's. It shows no text of either.

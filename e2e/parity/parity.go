@@ -3,8 +3,8 @@
 //
 // It replaces only what must differ (id and created), and knows the differences that the HTTP contract documents. The
 // tokens that a run can use are reserved against a budget before each request. Reports name the built-in prompts and
-// show no text of a prompt or completion. The package shares no code with the gateway, so that it cannot repeat a
-// mistake of it; cli finds the addresses and the key.
+// show no text of a prompt or completion. The package shares no code about requests and responses with the gateway, so
+// that it cannot repeat a mistake of it; cli finds the addresses and the key.
 package parity
 
 import (
@@ -42,13 +42,11 @@ type Settings struct {
 const maxRounds = 3
 
 var (
-	// ErrNoBackend is returned if no backend answers.
-	ErrNoBackend = errors.New("no backend of the model answers")
-	// ErrGateway is returned if the gateway does not serve the model to the key.
-	ErrGateway = errors.New("the gateway does not serve the model")
+	errNoBackend = errors.New("no backend of the model answers")
+	errGateway   = errors.New("the gateway does not serve the model")
 )
 
-// Run sends the matrix and returns the report. The error may be ErrNoBackend or ErrGateway.
+// Run sends the matrix and returns the report.
 func Run(ctx context.Context, s Settings) (*Report, error) {
 	if len(s.Cases) == 0 {
 		s.Cases = Matrix()
@@ -97,10 +95,10 @@ func (r *runner) prepare(ctx context.Context) error {
 		r.report.Backends = append(r.report.Backends, info)
 	}
 	if len(r.backends) == 0 {
-		return fmt.Errorf("%w: %s", ErrNoBackend, r.report.Backends[0].Problem)
+		return fmt.Errorf("%w: %s", errNoBackend, r.report.Backends[0].Problem)
 	}
 	if err := r.client.checkServed(ctx, r.settings.Gateway, r.settings.Model, r.settings.KeyWait); err != nil {
-		return fmt.Errorf("%w: %w", ErrGateway, err)
+		return fmt.Errorf("%w: %w", errGateway, err)
 	}
 	r.ids = r.client.tokenize(ctx, r.backends[0], r.settings.Checkpoint, shortText)
 	r.prompts = builtinPrompts(r.ids)
@@ -110,18 +108,15 @@ func (r *runner) prepare(ctx context.Context) error {
 // runCase compares a case in each of its modes.
 func (r *runner) runCase(ctx context.Context, c Case) error {
 	row := Row{Name: c.Name, Prompt: cmp.Or(c.Prompt, "text")}
-	for mode, result := range []**Result{&row.Plain, &row.Stream} {
-		stream := mode == 1
-		if stream && c.Modes == PlainOnly || !stream && c.Modes == StreamOnly {
-			continue
-		}
-		request, err := newRequest(c, stream, r.prompts, r.ids)
-		if err == nil {
-			*result, err = r.compare(ctx, request)
-		}
-		if err != nil {
-			return fmt.Errorf("case %q: %w", c.Name, err)
-		}
+	var err error
+	if c.Modes != StreamOnly {
+		row.Plain, err = r.compare(ctx, newRequest(c, false, r.prompts, r.ids))
+	}
+	if c.Modes != PlainOnly && err == nil {
+		row.Stream, err = r.compare(ctx, newRequest(c, true, r.prompts, r.ids))
+	}
+	if err != nil {
+		return fmt.Errorf("case %q: %w", c.Name, err)
 	}
 	r.report.Rows = append(r.report.Rows, row)
 	return nil

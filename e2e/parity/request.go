@@ -3,7 +3,6 @@ package parity
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -20,22 +19,18 @@ type request struct {
 	asJSON  gjson.Result // the body
 }
 
-var errNotJSON = errors.New("the fields are not JSON, or there is no such prompt")
-
 // defaultMaxTokens is the contract's default of max_tokens.
 const defaultMaxTokens = 16
 
-func newRequest(c Case, stream bool, prompts map[string]prompt, ids []int64) (*request, error) {
+func newRequest(c Case, stream bool, prompts map[string]prompt, ids []int64) *request {
 	p := prompts[cmp.Or(c.Prompt, "text")]
 	members := strings.NewReplacer("$A", fmt.Sprint(ids[0]), "$B", fmt.Sprint(ids[len(ids)-1])).Replace(c.Fields)
 	if stream {
 		members += `, "stream": true`
 	}
 	r := &request{Case: c, stream: stream, prompt: p, members: members}
-	if r.asJSON = gjson.Parse(r.body("m", members)); !gjson.Valid(r.asJSON.Raw) {
-		return nil, errNotJSON
-	}
-	return r, nil
+	r.asJSON = gjson.Parse(r.body("m", members))
+	return r
 }
 
 // body returns the request for a model, with its members or others.
