@@ -19,37 +19,34 @@ type Setting struct {
 // addresses of webhooks, and the arguments of commands.
 func (c *Config) Describe() []Setting {
 	var all []Setting
-	describeSection(&all, "", reflect.ValueOf(c).Elem())
+	describe(&all, "", reflect.ValueOf(c).Elem())
 	return all
 }
 
-// describeSection appends the settings of a section.
-func describeSection(all *[]Setting, path string, section reflect.Value) {
-	defaults := keysOf(newSection(section.Type()))
-	for i, k := range keysOf(section) {
-		k.name = strings.TrimPrefix(path+"."+k.name, ".")
-		if kind, isScalar := k.kind(); isScalar {
-			*all = append(*all, kind.describe(k, defaults[i].field))
-			continue
-		}
-		describeSections(all, k.name, k.field)
-	}
-}
-
-// describeSections appends the settings of a section, of an optional section or of each section of a list.
-func describeSections(all *[]Setting, path string, v reflect.Value) {
+// describe appends the settings of a section, of an optional section or of each section of a list.
+func describe(all *[]Setting, path string, v reflect.Value) {
 	text, isText := reflect.TypeAssert[fmt.Stringer](v)
 	switch {
 	case isText: // a window is one value
 		*all = append(*all, Setting{Key: path, Value: text.String(), Changed: true})
 	case v.Kind() == reflect.Slice:
 		for i := range v.Len() {
-			describeSections(all, fmt.Sprintf("%s[%d]", path, i), v.Index(i))
+			describe(all, fmt.Sprintf("%s[%d]", path, i), v.Index(i))
 		}
-	case v.Kind() == reflect.Struct:
-		describeSection(all, path, v)
-	case !v.IsNil():
-		describeSection(all, path, v.Elem())
+	case v.Kind() == reflect.Pointer:
+		if !v.IsNil() {
+			describe(all, path, v.Elem())
+		}
+	default:
+		defaults := keysOf(newSection(v.Type()))
+		for i, k := range keysOf(v) {
+			k.name = strings.TrimPrefix(path+"."+k.name, ".")
+			if kind, isScalar := k.kind(); isScalar {
+				*all = append(*all, kind.describe(k, defaults[i].field))
+			} else {
+				describe(all, k.name, k.field)
+			}
+		}
 	}
 }
 
