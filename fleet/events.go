@@ -7,16 +7,16 @@ import (
 )
 
 // EventKind says what happened to a backend.
-type EventKind uint8
+type EventKind string
 
 // The kinds of events.
 const (
-	BreakerOpened EventKind = iota // from closed; a trial that fails while it is half-open is no event
-	BreakerClosed
-	BootBegun
-	BootEnded   // the backend is ready
-	BootStopped // an operator has stopped it
-	BootFailed
+	BreakerOpened EventKind = "breaker_opened" // from closed; a trial that fails while it is half-open is no event
+	BreakerClosed EventKind = "breaker_closed"
+	BootBegun     EventKind = "boot_begun"
+	BootEnded     EventKind = "boot_ended"   // the backend is ready
+	BootStopped   EventKind = "boot_stopped" // an operator has stopped it
+	BootFailed    EventKind = "boot_failed"
 )
 
 // Event is something that happened to a backend and that an operator wants to see.

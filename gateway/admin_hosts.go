@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 
@@ -25,7 +26,8 @@ func requireAdminHost(c config.Server, next http.Handler) http.Handler {
 		names[canonicalHost(name)] = true
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if host := canonicalHost(withoutPort(r.Host)); !names[host] && !isPrivateHost(host) {
+		address := url.URL{Host: r.Host}
+		if host := canonicalHost(address.Hostname()); !names[host] && !isPrivateHost(host) {
 			http.Error(w, "this listener does not serve this host; server.admin_hosts can list it", http.StatusMisdirectedRequest)
 			return
 		}
@@ -38,14 +40,6 @@ func requireAdminHost(c config.Server, next http.Handler) http.Handler {
 func isPrivateHost(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil || !strings.Contains(host, ".")
-}
-
-// withoutPort returns the host of a Host header.
-func withoutPort(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		return name
-	}
-	return strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 }
 
 // canonicalHost returns a name in lower case and without the dot of the root.

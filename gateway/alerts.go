@@ -58,16 +58,6 @@ func administrators(ctx context.Context, accounts *identity.Accounts) ([]string,
 	return addresses, nil
 }
 
-// fleetEvents are the events of the timeline by those of the fleet.
-var fleetEvents = map[fleet.EventKind]history.EventKind{
-	fleet.BreakerOpened: history.BreakerOpened,
-	fleet.BreakerClosed: history.BreakerClosed,
-	fleet.BootBegun:     history.BootBegun,
-	fleet.BootEnded:     history.BootEnded,
-	fleet.BootStopped:   history.BootStopped,
-	fleet.BootFailed:    history.BootFailed,
-}
-
 // fleetNotices are the texts of the events of backends that operators are notified of.
 var fleetNotices = map[fleet.EventKind]string{
 	fleet.BreakerOpened: "the breaker of %s is open: it gets no requests",
@@ -76,12 +66,11 @@ var fleetNotices = map[fleet.EventKind]string{
 
 // onFleetEvent adds an event of a backend to the timeline, and notifies operators if they have to act.
 func (g *Gateway) onFleetEvent(e fleet.Event) {
-	kind := fleetEvents[e.Kind]
-	g.history.Add(context.Background(), history.Event{Kind: kind, Model: e.Model, Backend: e.Backend, Detail: e.Reason})
+	g.history.Add(context.Background(), history.Event{Kind: history.EventKind(e.Kind), Model: e.Model, Backend: e.Backend, Detail: e.Reason})
 	if text, ok := fleetNotices[e.Kind]; ok {
 		backend := e.Model + "/" + e.Backend
 		g.notifier.Notify(notify.Notice{
-			Kind: string(kind), Text: fmt.Sprintf(text, backend), Model: e.Model, Backend: e.Backend, Detail: e.Reason, Subject: backend,
+			Kind: string(e.Kind), Text: fmt.Sprintf(text, backend), Model: e.Model, Backend: e.Backend, Detail: e.Reason, Subject: backend,
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
@@ -31,9 +30,6 @@ type certificate struct {
 	files  config.TLS
 	digest [sha256.Size]byte // of the files when they were last read, with or without success
 	seen   [sha256.Size]byte // of the files at the last poll
-
-	stop context.CancelFunc
-	done chan struct{}
 }
 
 // openCertificate reads the certificate of the public listener if one is configured.
@@ -65,31 +61,6 @@ func loadCertificate(files config.TLS, log *zap.Logger) (*certificate, error) {
 // get returns the certificate in force, for tls.Config.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current.Load(), nil
-}
-
-// start polls the files until close.
-func (c *certificate) start(ctx context.Context) {
-	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
-	c.done = make(chan struct{})
-	go func() {
-		defer close(c.done)
-		ticker := time.NewTicker(certificatePollInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				c.poll()
-			}
-		}
-	}()
-}
-
-// close stops polling and waits for the poller to exit.
-func (c *certificate) close() {
-	c.stop()
-	<-c.done
 }
 
 // poll reads the files if they differ from what was last read. The two files cannot be replaced at once, so a bad pair

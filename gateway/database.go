@@ -137,7 +137,7 @@ func (g *Gateway) newLedger() error {
 	if server == nil {
 		l := budget.New(g.db, log, budget.Settings{Payer: g.payer, Alarm: g.onBudgetAlarm})
 		g.ledger = l
-		g.registry.MustRegister(budget.NewCollector(l), backupCollector{g.db})
+		g.registry.MustRegister(budget.NewCollector(l), lastBackup(g.db))
 		return nil
 	}
 	name, err := g.gatewayName()

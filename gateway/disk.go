@@ -32,28 +32,27 @@ func nearlyFull(free, size uint64, was bool) bool {
 	return free < lowBytes || free < lowAtMost && float64(free) < lowShare*float64(size)
 }
 
-// watchDisk reports when the file system of the database becomes nearly full, until ctx ends.
-func (g *Gateway) watchDisk(ctx context.Context) {
+// startDiskWatch reports when the file system of the database becomes nearly full. The disk of a PostgreSQL server is that
+// server's to watch.
+func (g *Gateway) startDiskWatch(ctx context.Context) {
+	if g.booted.Database.Postgres() {
+		return
+	}
 	folder := filepath.Dir(g.booted.Database.Path)
-	tick := time.NewTicker(diskInterval)
-	defer tick.Stop()
 	full := false
-	for {
+	look := func(ctx context.Context) {
 		disk, err := database.ReadDisk(folder)
-		switch was := full; {
-		case err != nil:
+		if err != nil {
 			g.log.Debug("the free disk space is not known", zap.Error(err))
-		default:
-			if full = nearlyFull(disk.Available, disk.Size, was); full && !was {
-				g.onDiskLow(ctx, disk.Available, disk.Size)
-			}
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
 			return
 		}
+		was := full
+		if full = nearlyFull(disk.Available, disk.Size, was); full && !was {
+			g.onDiskLow(ctx, disk.Available, disk.Size)
+		}
 	}
+	look(ctx)
+	g.startEvery(ctx, "disk watch", diskInterval, look)
 }
 
 func (g *Gateway) onDiskLow(ctx context.Context, free, size uint64) {
@@ -61,18 +60,4 @@ func (g *Gateway) onDiskLow(ctx context.Context, free, size uint64) {
 	g.log.Warn("the disk of the database is nearly full", zap.Uint64("free_bytes", free), zap.Uint64("size_bytes", size))
 	g.history.Add(ctx, history.Event{Kind: history.DiskLow, Detail: detail})
 	g.notifier.Notify(notify.Notice{Kind: string(history.DiskLow), Text: "the disk is nearly full", Detail: detail, Subject: "disk"})
-}
-
-// startDiskWatch starts watchDisk, and registers its stop. The disk of a PostgreSQL server is that server's to watch.
-func (g *Gateway) startDiskWatch(ctx context.Context) {
-	if g.booted.Database.Postgres() {
-		return
-	}
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		g.watchDisk(watching)
-	}()
-	g.onClose("disk watch", func() { stop(); <-ended })
 }

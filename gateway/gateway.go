@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,7 @@ import (
 	"basegate/gateway/mail"
 	"basegate/gateway/notify"
 	"basegate/identity"
+	"basegate/internal/wait"
 	"basegate/proxy"
 	"basegate/proxy/http1/client"
 )
@@ -131,7 +133,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.newFleet(transport)
 	g.history = history.New(g.db, g.usage, g.sampleGauges)
-	if err := g.share(); err != nil {
+	if err := g.joinCluster(); err != nil {
 		return nil, err
 	}
 	g.mailer = mail.New(mailSettings(cfg))
@@ -142,7 +144,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	}
 	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots(),
-		Transport: transport, Registry: g.registry, Usage: keyUsage{g.usage}, Refusals: g.refusals, Log: log.Named("proxy"),
+		Transport: transport, Registry: g.registry, Usage: g.usage, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.recordEnded, Receipts: g.receipts,
 	})
 	if err := g.newBatches(); err != nil {
@@ -181,8 +183,8 @@ func (g *Gateway) newBatches() error {
 	g.onStop("files", func(context.Context) error { return files.Close() })
 	g.batches = batch.New(g.db, files, g.proxy, batchSettings(g.config), g.log.Named("batch"))
 	g.batches.OnEnd(g.onBatchEnd)
-	if l, shared := g.ledger.(*cluster.Ledger); shared {
-		g.batches.Join(l.Epoch)
+	if g.cluster != nil {
+		g.batches.Join(g.cluster.Epoch)
 	}
 	g.registry.MustRegister(g.batches)
 	return nil
@@ -200,25 +202,24 @@ func (g *Gateway) newServers(ctx context.Context) {
 
 // bind binds the addresses. It is done before the gateway begins an epoch in a PostgreSQL database, so that a second
 // process of one configuration fails and does not end the epoch of the first.
-func (g *Gateway) bind(ctx context.Context) error {
+func (g *Gateway) bind(ctx context.Context) (err error) {
 	descriptors := maxDescriptors()
-	for _, l := range []struct {
-		to            **listener
-		name, address string
-		maxFiles      int
-	}{
-		{&g.public, "public", g.config.Server.Listen, descriptors - min(publicReserve, descriptors/2)},
-		{&g.admin, "admin", g.config.Server.AdminListen, descriptors - adminReserve},
-	} {
-		socket, err := bind(ctx, l.name, l.address, l.maxFiles)
-		if err != nil {
-			return err
-		}
-		bound := &listener{name: l.name, socket: socket}
-		*l.to = bound
-		g.onStop(l.name+" socket", func(context.Context) error { return bound.close() })
+	g.public, err = g.listen(ctx, "public", g.config.Server.Listen, descriptors-min(publicReserve, descriptors/2))
+	if err == nil {
+		g.admin, err = g.listen(ctx, "admin", g.config.Server.AdminListen, descriptors-adminReserve)
 	}
-	return nil
+	return err
+}
+
+// listen returns a listener that accepts connections while fewer than maxFiles file descriptors are open.
+func (g *Gateway) listen(ctx context.Context, name, address string, maxFiles int) (*listener, error) {
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s (%s): %w", address, name, err)
+	}
+	l := &listener{name: name, socket: newFDLimitListener(socket, maxFiles)}
+	g.onStop(name+" socket", func(context.Context) error { return l.close() })
+	return l, nil
 }
 
 // Start starts the components and listens. If it fails, it stops those that it has started.
@@ -241,7 +242,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	g.notifier.Start(ctx)
 	g.onClose("notifications", g.notifier.Close)
 	g.startDiskWatch(ctx)
-	if err := g.shareConcurrency(ctx, g.booted); err != nil {
+	if err := g.setClusterConcurrency(ctx, g.booted); err != nil {
 		return err
 	}
 	if err := g.ledger.Start(ctx); err != nil {
@@ -265,8 +266,7 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		g.onClose("batches", g.batches.Close)
 	}
 	if g.certificate != nil {
-		g.certificate.start(ctx)
-		g.onClose("certificate", g.certificate.close)
+		g.startEvery(ctx, "certificate", certificatePollInterval, func(context.Context) { g.certificate.poll() })
 	}
 	g.admin.start(func(err error) { g.log.Error("the admin listener has failed", zap.Error(err)) })
 	g.onStop("admin listener", g.admin.stop)
@@ -306,18 +306,18 @@ func (g *Gateway) applyKeyChanges() {
 	g.ledger.RefreshCaps()
 }
 
-// shareConcurrency makes limits.concurrency_per_key and concurrency_per_account those of all gateways on a PostgreSQL database.
-func (g *Gateway) shareConcurrency(ctx context.Context, c *config.Config) error {
+// setClusterConcurrency makes limits.concurrency_per_key and concurrency_per_account those of the cluster.
+func (g *Gateway) setClusterConcurrency(ctx context.Context, c *config.Config) error {
 	if g.cluster == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
+	ctx, cancel := context.WithTimeout(ctx, concurrencyTimeout)
 	defer cancel()
 	return g.cluster.SetConcurrency(ctx, c.Limits.ConcurrencyPerKey, c.Limits.ConcurrencyPerAccount)
 }
 
-// shareTimeout limits a change of the number of slots, which visits all keys.
-const shareTimeout = 30 * time.Second
+// concurrencyTimeout limits a change of the number of slots, which visits all keys.
+const concurrencyTimeout = 30 * time.Second
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
 	identity, err := g.keys.Lookup(key)
@@ -368,7 +368,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.mailer.Reload(mailSettings(cfg))
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
-	if err := g.shareConcurrency(context.Background(), cfg); err != nil {
+	if err := g.setClusterConcurrency(context.Background(), cfg); err != nil {
 		g.log.Error("limits.concurrency_per_key and concurrency_per_account are not in force: reload again when the database is back", zap.Error(err))
 	}
 	g.applyKeyChanges()
@@ -432,6 +432,18 @@ func (g *Gateway) onStop(name string, run func(context.Context) error) {
 // onClose is onStop for a component whose Close cannot fail.
 func (g *Gateway) onClose(name string, closeIt func()) {
 	g.onStop(name, func(context.Context) error { closeIt(); return nil })
+}
+
+// startEvery calls do in every interval until the gateway stops.
+func (g *Gateway) startEvery(ctx context.Context, name string, interval time.Duration, do func(context.Context)) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var worker sync.WaitGroup
+	worker.Go(func() {
+		for wait.For(ctx, interval) {
+			do(ctx)
+		}
+	})
+	g.onClose(name, func() { stop(); worker.Wait() })
 }
 
 // runCleanups runs the cleanups in reverse order, all of them even if some fail.

@@ -83,15 +83,6 @@ func newPublicServer(baseContext context.Context, fastPath bool, c *certificate,
 	}
 }
 
-// bind returns a socket that accepts connections while fewer than maxFiles file descriptors are open.
-func bind(ctx context.Context, name, address string, maxFiles int) (net.Listener, error) {
-	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s (%s): %w", address, name, err)
-	}
-	return newFDLimitListener(socket, maxFiles), nil
-}
-
 // start serves connections until stop. If the server ends before, failed is called.
 func (l *listener) start(failed func(error)) {
 	l.ended = make(chan struct{})

@@ -7,11 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"basegate/budget/usage"
+	"basegate/database"
 	"basegate/database/postgres"
 )
 
-// share makes the gateway one of several on a PostgreSQL database, beside its ledger.
-func (g *Gateway) share() error {
+// joinCluster makes the gateway one of those on a PostgreSQL database, beside its ledger.
+func (g *Gateway) joinCluster() error {
 	server := g.db.Postgres()
 	if server == nil {
 		return nil
@@ -21,7 +22,7 @@ func (g *Gateway) share() error {
 		return err
 	}
 	g.history.ShareAs(name)
-	g.registry.MustRegister(snapshotCollector{postgres.NewHorizon(server)})
+	g.registry.MustRegister(oldestSnapshot(postgres.NewHorizon(server)))
 	return nil
 }
 
@@ -36,23 +37,43 @@ func (g *Gateway) startRetention(ctx context.Context) {
 	g.onClose("retention", retention.Close)
 }
 
-var oldestSnapshotDesc = prometheus.NewDesc("basegate_database_oldest_snapshot_age_seconds",
-	"Age of the oldest snapshot that is held in PostgreSQL, by anybody. While one is held, the ledger gets slower.", nil, nil)
-
 // snapshotTimeout limits the query of a scrape.
 const snapshotTimeout = time.Second
 
-// snapshotCollector exports the age of the oldest snapshot.
-type snapshotCollector struct{ horizon *postgres.Horizon }
+// oldestSnapshot returns the metric of the age of the oldest snapshot.
+func oldestSnapshot(horizon *postgres.Horizon) prometheus.Collector {
+	desc := prometheus.NewDesc("basegate_database_oldest_snapshot_age_seconds",
+		"Age of the oldest snapshot that is held in PostgreSQL, by anybody. While one is held, the ledger gets slower.", nil, nil)
+	return optionalGauge{desc, func() (float64, bool) {
+		ctx, cancel := context.WithTimeout(context.Background(), snapshotTimeout)
+		defer cancel()
+		age, err := horizon.Age(ctx)
+		return age.Seconds(), err == nil
+	}}
+}
+
+// lastBackup returns the metric of the last backup. A database that is copied by other means has none.
+func lastBackup(db *database.DB) prometheus.Collector {
+	desc := prometheus.NewDesc("basegate_backup_last_success_timestamp_seconds",
+		"When basegate backup last succeeded, in seconds since 1970. Absent if it never has.", nil, nil)
+	return optionalGauge{desc, func() (float64, bool) {
+		at, err := db.LastBackup()
+		return float64(at.UnixMilli()) / 1e3, err == nil && !at.IsZero()
+	}}
+}
+
+// optionalGauge is a metric without a series while its value is not known; an error would fail the whole page.
+type optionalGauge struct {
+	desc *prometheus.Desc
+	read func() (value float64, known bool)
+}
 
 // Describe implements prometheus.Collector.
-func (snapshotCollector) Describe(to chan<- *prometheus.Desc) { to <- oldestSnapshotDesc }
+func (g optionalGauge) Describe(to chan<- *prometheus.Desc) { to <- g.desc }
 
-// Collect implements prometheus.Collector. An error would fail the whole page, so it leaves the series out.
-func (c snapshotCollector) Collect(to chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), snapshotTimeout)
-	defer cancel()
-	if age, err := c.horizon.Age(ctx); err == nil {
-		to <- prometheus.MustNewConstMetric(oldestSnapshotDesc, prometheus.GaugeValue, age.Seconds())
+// Collect implements prometheus.Collector.
+func (g optionalGauge) Collect(to chan<- prometheus.Metric) {
+	if value, known := g.read(); known {
+		to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, value)
 	}
 }

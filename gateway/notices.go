@@ -32,19 +32,10 @@ func (s *reloadState) fail(err error) {
 
 // successful returns 1 if the last attempt succeeded, and otherwise 0, for a metric.
 func (s *reloadState) successful() float64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.failure != nil {
+	if s.status().Refused != nil {
 		return 0
 	}
 	return 1
-}
-
-// successTime returns when what is in force was read, in seconds since 1970, for a metric.
-func (s *reloadState) successTime() float64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return float64(s.inForce.UnixMilli()) / 1000
 }
 
 // status returns the state for Status.
@@ -58,16 +49,15 @@ func (s *reloadState) status() ReloadStatus {
 	return status
 }
 
-// notice returns what an operator should know if the last attempt failed; empty if it succeeded.
-func (s *reloadState) notice(what string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.failure == nil {
-		return ""
+// notices returns what an operator should know if the last attempt failed.
+func (s *reloadState) notices(what string) []string {
+	status := s.status()
+	if status.Refused == nil {
+		return nil
 	}
 	const layout = "2006-01-02 15:04:05"
-	return fmt.Sprintf("The new %s was refused at %s UTC; the one that was read at %s is in force. %v",
-		what, s.failedAt.UTC().Format(layout), s.inForce.UTC().Format(layout), s.failure)
+	return []string{fmt.Sprintf("The new %s was refused at %s UTC; the one that was read at %s is in force. %s",
+		what, status.Refused.At.Format(layout), status.ReadAt.Format(layout), status.Refused.Error)}
 }
 
 // configMetrics returns the metrics of the last reload of the configuration.
@@ -80,7 +70,7 @@ func configMetrics(s *reloadState) []prometheus.Collector {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "basegate_config_last_reload_success_timestamp_seconds",
 			Help: "When the configuration that is in force was read.",
-		}, s.successTime),
+		}, func() float64 { return float64(s.status().ReadAt.UnixMilli()) / 1000 }),
 	}
 }
 
@@ -92,14 +82,9 @@ func (g *Gateway) ReloadRefused(err error) {
 
 // notices returns what administrators see on the console's page of the models.
 func (g *Gateway) notices() []string {
-	var all []string
-	if n := g.configState.notice("configuration"); n != "" {
-		all = append(all, n)
-	}
+	all := g.configState.notices("configuration")
 	if g.certificate != nil {
-		if n := g.certificate.state.notice("certificate"); n != "" {
-			all = append(all, n)
-		}
+		all = append(all, g.certificate.state.notices("certificate")...)
 	}
 	return all
 }

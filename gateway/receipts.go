@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"path/filepath"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,7 +24,7 @@ func ReceiptSettings(c *config.Config) receipt.Settings {
 		Publish: c.Receipts.Publish,
 	}
 	if c.Database.Postgres() {
-		s.Key = cmp.Or(s.Key, sharedKey)
+		s.Key = cmp.Or(s.Key, clusterKey)
 	} else {
 		s.Folder = c.Database.Path + ".receipts"
 		s.Key = cmp.Or(s.Key, filepath.Join(s.Folder, "key"))
@@ -33,8 +32,8 @@ func ReceiptSettings(c *config.Config) receipt.Settings {
 	return s
 }
 
-// sharedKey is the file of the signing key with PostgreSQL if receipts.key is empty.
-const sharedKey = "basegate.receipts/key"
+// clusterKey is the file of the signing key with PostgreSQL if receipts.key is empty.
+const clusterKey = "basegate.receipts/key"
 
 const receiptsPath = "/receipts"
 
@@ -100,15 +99,14 @@ var errNoBearer = errors.New("the Authorization header is not that of a bearer")
 
 // keyOf returns the id of the key of a request that needs none, or "" without one.
 func (g *Gateway) keyOf(r *http.Request) (string, error) {
-	values := r.Header.Values("Authorization")
-	if len(values) == 0 {
+	secret, found := proxy.Bearer(r.Header)
+	switch {
+	case len(r.Header.Values("Authorization")) == 0:
 		return "", nil
-	}
-	scheme, secret, _ := strings.Cut(values[0], " ")
-	if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") {
+	case !found:
 		return "", apierr.BadKey(errNoBearer)
 	}
-	principal, err := g.keys.Authenticate(r.Context(), strings.TrimSpace(secret))
+	principal, err := g.keys.Authenticate(r.Context(), secret)
 	if err != nil {
 		return "", proxy.KeyError(err)
 	}

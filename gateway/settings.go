@@ -23,13 +23,7 @@ import (
 
 func fleetSettings(c *config.Config) fleet.Settings {
 	return fleet.Settings{
-		Breaker: breaker.Settings{
-			ConsecutiveFailures: c.Breaker.ConsecutiveFailures,
-			OpenFor:             c.Breaker.OpenFor,
-			HalfOpenRequests:    c.Breaker.HalfOpenRequests,
-		},
-		ProbeInterval: c.Probe.Interval,
-		ProbeTimeout:  c.Probe.Timeout,
+		Breaker: breaker.Settings(c.Breaker), ProbeInterval: c.Probe.Interval, ProbeTimeout: c.Probe.Timeout,
 	}
 }
 

@@ -62,17 +62,17 @@ type LogStatus struct {
 // mountStatus serves the status. The configuration's mistakes may name hosts and paths, so only the admin listener may.
 func (g *Gateway) mountStatus(e *echo.Echo) {
 	e.GET("/status", func(c echo.Context) error {
-		return c.JSON(http.StatusOK, g.status(c.Request().Context(), g.booted.Database.Location()))
+		return c.JSON(http.StatusOK, g.status(c.Request().Context()))
 	})
 }
 
-func (g *Gateway) status(ctx context.Context, path string) *Status {
+func (g *Gateway) status(ctx context.Context) *Status {
 	s := &Status{
 		Address: g.Addr().String(), AdminAddress: g.AdminAddr().String(), TLS: g.certificate != nil,
 		Version: g.version, PID: os.Getpid(), Since: g.startedAt,
 		Draining: g.proxy.Draining(), InFlight: g.proxy.InFlight(),
 		Configuration: g.configState.status(),
-		Database:      DatabaseStatus{Path: path},
+		Database:      DatabaseStatus{Path: g.booted.Database.Location()},
 		Log:           LogStatus{Failing: g.logWriter.Failing(), Dropped: g.logWriter.Dropped()},
 		Models:        g.fleet.Snapshot(),
 	}

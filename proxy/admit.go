@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"strings"
 	"time"
@@ -34,15 +35,21 @@ func (s *Server) identify(x *exchange) (identity.Principal, error) {
 	if p := x.caller.onBehalfOf; p != nil {
 		return s.keys.Identify(x.r.Context(), p.account, p.key)
 	}
-	values := x.r.Header.Values("Authorization")
+	secret, found := Bearer(x.r.Header)
+	if !found {
+		return identity.Principal{}, errNoKey
+	}
+	return s.keys.Authenticate(x.r.Context(), secret)
+}
+
+// Bearer returns the token of the one Authorization header; false if there is none, there are several, or it has another scheme.
+func Bearer(h http.Header) (token string, found bool) {
+	values := h.Values("Authorization")
 	if len(values) != 1 {
-		return identity.Principal{}, errNoKey
+		return "", false
 	}
-	scheme, secret, _ := strings.Cut(values[0], " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return identity.Principal{}, errNoKey
-	}
-	return s.keys.Authenticate(x.r.Context(), strings.TrimSpace(secret))
+	scheme, token, _ := strings.Cut(values[0], " ")
+	return strings.TrimSpace(token), strings.EqualFold(scheme, "Bearer")
 }
 
 // Payer returns the payer of a key's requests with its caps.

@@ -20,6 +20,7 @@ import (
 
 	"basegate/budget/admission"
 	"basegate/budget/receipt"
+	"basegate/budget/usage"
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
@@ -55,7 +56,7 @@ type Server struct {
 	transport http.RoundTripper
 	log       *zap.Logger
 	metrics   *metrics
-	usage     UsageReader
+	usage     *usage.Store
 	refusals  RefusalRecorder
 	ended     func(Ended)
 	receipts  *receipt.Log
@@ -88,7 +89,7 @@ type Deps struct {
 	Slots     ClusterSlots      // of a Ledger that gives them out; nil: those of Queue
 	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
 	Registry  prometheus.Registerer
-	Usage     UsageReader     // of GET /v1/usage
+	Usage     *usage.Store    // of GET /v1/usage
 	Refusals  RefusalRecorder // nil if refused requests are only logged
 	Ended     func(Ended)     // is called with every request that has ended; may be nil
 	Receipts  *receipt.Log    // nil if receipts are not enabled

@@ -1,39 +1,24 @@
 package proxy
 
 import (
-	"context"
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
+	"basegate/budget/usage"
 	apierr "basegate/errors"
 )
 
-// UsageReader reads the usage of a key from the ledger. It limits how many reads run at a time.
-type UsageReader interface {
-	KeyUsage(ctx context.Context, q UsageQuery) ([]UsageRow, error)
-}
+// usageQuery selects and groups the requests of one key.
+type usageQuery struct {
+	usage.Filter
 
-// UsageQuery selects and groups the requests of one key.
-type UsageQuery struct {
-	Key, Account string
-	Since        time.Time // inclusive; zero: no lower bound
-	Until        time.Time // exclusive; zero: no upper bound
-	By           string    // one of usageGroupings
-	Limit        int       // rows, the first in order
-}
-
-// UsageRow is the sum of the requests of one group. Of the first four fields, only that of the grouping is set.
-type UsageRow struct {
-	Day, Model, User, Workload     string
-	Requests                       int64
-	PromptTokens, CompletionTokens int64
+	by usage.Grouping // one of usageGroupings
 }
 
 // usageGroupings are the values of the parameter by. The first is the default.
-var usageGroupings = []string{"day", "model", "user", "workload"}
+var usageGroupings = []usage.Grouping{usage.ByDay, usage.ByModel, usage.ByUser, usage.ByWorkload}
 
 // maxUsageRows limits the rows of a response. User tags are free, so there may be very many.
 const maxUsageRows = 10_000
@@ -66,7 +51,8 @@ func (s *Server) showUsage(x *exchange) error {
 		return err
 	}
 	q.Key, q.Account, q.Limit = x.caller.identity.KeyID, x.caller.identity.AccountID, maxUsageRows+1
-	rows, err := s.usage.KeyUsage(x.r.Context(), q)
+	q.Reader = q.Key
+	rows, err := s.usage.List(x.r.Context(), q.Filter, q.by)
 	switch {
 	case err != nil && x.cancelled():
 		return x.cancelErr()
@@ -75,32 +61,33 @@ func (s *Server) showUsage(x *exchange) error {
 	}
 	list := usageList{Object: "list", Data: []usageObject{}, HasMore: len(rows) > maxUsageRows}
 	for _, r := range rows[:min(len(rows), maxUsageRows)] {
-		list.Data = append(list.Data, newUsageObject(q.By, r))
+		list.Data = append(list.Data, newUsageObject(q.by, &r))
 	}
 	return s.sendJSON(x, list)
 }
 
-func newUsageObject(by string, r UsageRow) usageObject {
+func newUsageObject(by usage.Grouping, r *usage.Row) usageObject {
 	o := usageObject{
 		Requests: r.Requests, PromptTokens: r.PromptTokens, CompletionTokens: r.CompletionTokens,
 		TotalTokens: r.PromptTokens + r.CompletionTokens,
 	}
 	switch by {
-	case "day":
-		o.Day = &r.Day
-	case "model":
+	case usage.ByDay:
+		day := r.Time.UTC().Format(time.DateOnly)
+		o.Day = &day
+	case usage.ByModel:
 		o.Model = &r.Model
-	case "user":
+	case usage.ByUser:
 		o.User = &r.User
-	case "workload":
+	default: // usage.ByWorkload
 		o.Workload = &r.Workload
 	}
 	return o
 }
 
 // parseUsageQuery parses the parameters since, until and by. Like a field of a body, an unknown one is an error.
-func parseUsageQuery(raw string) (q UsageQuery, err error) {
-	q.By = usageGroupings[0]
+func parseUsageQuery(raw string) (q usageQuery, err error) {
+	q.by = usageGroupings[0]
 	parameters, err := url.ParseQuery(raw)
 	if err != nil {
 		return q, apierr.InvalidField("", "the query of the URL is not well-formed")
@@ -121,8 +108,8 @@ func parseUsageQuery(raw string) (q UsageQuery, err error) {
 		case "until":
 			q.Until, err = parseUsageTime(name, values[0], true)
 		case "by":
-			if q.By = values[0]; !slices.Contains(usageGroupings, q.By) {
-				err = apierr.InvalidField(name, fmt.Sprintf("by is one of %s, got %q", strings.Join(usageGroupings, ", "), apierr.Clip(q.By)))
+			if q.by = usage.Grouping(values[0]); !slices.Contains(usageGroupings, q.by) {
+				err = apierr.InvalidField(name, fmt.Sprintf("by is one of day, model, user, workload, got %q", apierr.Clip(values[0])))
 			}
 		default:
 			err = apierr.InvalidField(name, fmt.Sprintf("unknown parameter %q: there are since, until and by", apierr.Clip(name)))

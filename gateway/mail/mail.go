@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -109,6 +108,3 @@ func (s *Settings) local() bool {
 	address, err := netip.ParseAddr(s.Host)
 	return err == nil && address.IsLoopback()
 }
-
-// String returns the server's address, for logs.
-func (s *Settings) String() string { return net.JoinHostPort(s.Host, fmt.Sprint(s.Port)) }
