@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -135,12 +136,12 @@ database: {path: {{printf "%q" .Database}}}
 log: {level: info, format: console}
 dialects: {lamini: true}
 models:
-{{- range .Models}}
+{{- range $i, $model := .Models}}
   - id: {{.ID}}
     checkpoint: {{.Checkpoint}}
     precision: bf16
-    chat: {{.Chat}}
-    backends: [{name: mock, url: "{{.URL}}", gpu: {{.GPU}}}]
+    chat: {{ne .Template ""}}
+    backends: [{name: mock, url: "{{(index $.Mocks $i).URL}}", gpu: {{.GPU}}}]
 {{- end}}
 `))
 
@@ -154,29 +155,20 @@ func dialAddress(a net.Addr) string {
 }
 
 func writeDemoConfig(path string, o demoOptions, public string, mocks []*mockvllm.Process) (*config.Config, error) {
-	type model struct {
-		ID, Checkpoint, GPU, URL string
-		Chat                     bool
-	}
 	folder, err := filepath.Abs(o.dir) // a URL needs an absolute path
 	if err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}
 	files := url.URL{Scheme: "file", Path: filepath.Join(folder, "files")}
-	values := struct {
-		Listen, Public, Database, DatabaseURL, Files string
-		Models                                       []model
-	}{
-		Listen: o.listen, Public: public, Database: filepath.Join(o.dir, "basegate.db"), DatabaseURL: o.databaseURL, Files: files.String(),
+	var text bytes.Buffer
+	err = demoConfig.Execute(&text, map[string]any{
+		"Listen": o.listen, "Public": public, "Database": filepath.Join(o.dir, "basegate.db"), "DatabaseURL": o.databaseURL,
+		"Files": files.String(), "Models": demoModels, "Mocks": mocks,
+	})
+	if err == nil {
+		err = os.WriteFile(path, text.Bytes(), 0o600)
 	}
-	for i, m := range demoModels {
-		values.Models = append(values.Models, model{m.ID, m.Checkpoint, m.GPU, mocks[i].URL(), m.Template != mockvllm.TemplateNone})
-	}
-	var text strings.Builder
-	if err := demoConfig.Execute(&text, values); err != nil {
-		return nil, fmt.Errorf("write configuration: %w", err)
-	}
-	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}
 	return config.Load(path)
