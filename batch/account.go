@@ -4,22 +4,23 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/tidwall/gjson"
 
+	"basegate/batch/storage"
 	"basegate/database"
 	apierr "basegate/errors"
 )
 
-// The operations of the console. Each sees the files and batches of one account, and its errors are those of the API. They
-// need Start, as the API does.
+// The operations of the API, the console and the command line. Each sees the files and batches of one account, or of all if that
+// is empty, and its errors are those of the API. A command needs no Start: the gateway that runs on the database does the rest.
 
 // Endpoints returns the endpoints that a batch may name: that of chat completions only where a model serves it.
 func (s *Service) Endpoints() []string {
@@ -32,95 +33,117 @@ func (s *Service) Endpoints() []string {
 // Limits returns the settings that are in force.
 func (s *Service) Limits() Settings { return *s.settings.Load() }
 
-// AccountFile is a file with the batch that has to do with it: the newest one, or one that has not ended.
-type AccountFile struct {
-	File
-	Batch string // its id; empty if there is none
-	InUse bool   // the batch has not ended
+// file returns a file, or the error that there is none.
+func (s *Service) file(ctx context.Context, account, id string) (File, error) {
+	f, err := findFile(ctx, s.db.Read(), account, onlyText(id), s.now())
+	if errors.Is(err, sql.ErrNoRows) {
+		return File{}, apierr.NoSuchObject("file", id)
+	}
+	return f, unreadable(err)
 }
 
-// Input reports whether a batch can be created of the file.
-func (f *AccountFile) Input() bool { return f.Purpose == Input }
-
-// FilesOf returns files of an account, the newest first, behind the file with the id after unless that is empty; and
-// whether there are more.
-func (s *Service) FilesOf(ctx context.Context, account, after string, limit int) (_ []AccountFile, more bool, err error) {
-	p := page{account: account, limit: limit}
-	if after != "" {
-		f, err := s.file(ctx, account, after)
+// listFiles returns a page of files, all with one purpose unless that is empty, and whether there are more.
+func (s *Service) listFiles(ctx context.Context, p page, purpose Purpose) (_ []File, more bool, err error) {
+	if p.cursor != nil {
+		f, err := s.file(ctx, p.account, *p.cursor)
 		if err != nil {
-			return nil, false, err
+			return nil, false, ofCursor(err)
 		}
 		p.after = f.seq
 	}
-	files, more, err := listFiles(ctx, s.db.Read(), p, "", s.now())
-	if err != nil {
-		return nil, false, unreadable(err)
-	}
-	all, err := s.withBatches(ctx, account, files)
-	return all, more, err
+	files, more, err := listFiles(ctx, s.db.Read(), p, purpose, s.now())
+	return files, more, unreadable(err)
 }
 
-// FileOf returns a file of an account.
-func (s *Service) FileOf(ctx context.Context, account, id string) (AccountFile, error) {
+// FilesOf returns files with their batches, the newest first, behind the file with the id after unless that is empty; and whether
+// there are more.
+func (s *Service) FilesOf(ctx context.Context, account, after string, limit int) (_ []File, more bool, err error) {
+	files, more, err := s.listFiles(ctx, page{account: account, cursor: orNull(after), limit: limit}, "")
+	if err == nil {
+		err = s.addBatches(ctx, account, files)
+	}
+	return files, more, err
+}
+
+// FileOf returns a file with its batch.
+func (s *Service) FileOf(ctx context.Context, account, id string) (File, error) {
 	f, err := s.file(ctx, account, id)
 	if err != nil {
-		return AccountFile{}, err
+		return File{}, err
 	}
-	all, err := s.withBatches(ctx, account, []File{f})
-	return all[0], err
+	files := []File{f}
+	err = s.addBatches(ctx, account, files)
+	return files[0], err
+}
+
+// Content returns the content of a file. The caller must close it.
+func (s *Service) Content(ctx context.Context, id string) (io.ReadCloser, error) {
+	f, err := s.file(ctx, "", id)
+	if err != nil {
+		return nil, err
+	}
+	return s.openFile(ctx, &f)
+}
+
+// DeleteOf deletes a file, unless a batch needs it.
+func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		f, err := findFile(ctx, tx, account, onlyText(id), s.now())
+		if errors.Is(err, sql.ErrNoRows) {
+			return apierr.NoSuchObject("file", id)
+		}
+		if err != nil {
+			return err
+		}
+		using, err := batchUsing(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if using != "" {
+			return apierr.FileOfBatch(id, using)
+		}
+		return deleteFile(ctx, tx, f.ID)
+	})
+	if err != nil {
+		return unwritable(err)
+	}
+	wake(s.deleted)
+	return nil
 }
 
 // StoredBytes returns the bytes of all files of an account.
 func (s *Service) StoredBytes(ctx context.Context, account string) (int64, error) {
-	n, err := storedBytes(ctx, s.db.Read(), account)
+	_, n, err := storedOf(ctx, s.db.Read(), account)
 	return n, unreadable(err)
 }
 
-// withBatches adds to files the batches that have to do with them.
-func (s *Service) withBatches(ctx context.Context, account string, files []File) ([]AccountFile, error) {
-	all := make([]AccountFile, len(files))
-	byID := make(map[string]*AccountFile, len(files))
-	ids := make([]any, len(files))
-	for i := range files {
-		all[i].File = files[i]
-		byID[files[i].ID], ids[i] = &all[i], files[i].ID
-	}
+// addBatches adds to files the batches that have to do with them.
+func (s *Service) addBatches(ctx context.Context, account string, files []File) error {
 	if len(files) == 0 {
-		return all, nil
+		return nil
 	}
-	batches, err := batchesOfFiles(ctx, s.db.Read(), account, ids)
+	byID := make(map[string]*File, len(files))
+	for i := range files {
+		byID[files[i].ID] = &files[i]
+	}
+	batches, err := batchesOfFiles(ctx, s.db.Read(), account, slices.Collect(maps.Keys(byID)))
 	if err != nil {
-		return all, unreadable(err)
+		return unreadable(err)
 	}
 	for i := range batches {
 		b := &batches[i]
-		for _, use := range []struct {
-			file  string
-			lines int64
-		}{{b.InputFile, b.Total}, {b.OutputFile, b.Completed}, {b.ErrorFile, b.Failed}} {
-			f := byID[use.file]
+		for file, lines := range map[string]int64{b.InputFile: b.Total, b.OutputFile: b.Completed, b.ErrorFile: b.Failed} {
+			f := byID[file]
 			if f == nil {
 				continue
 			}
 			if !f.InUse {
-				f.Batch, f.InUse = b.ID, !b.Status.ended()
+				f.Batch, f.InUse = b.ID, !b.Status.Ended()
 			}
-			f.Lines = cmp.Or(use.lines, f.Lines)
+			f.Lines = cmp.Or(lines, f.Lines)
 		}
 	}
-	return all, nil
-}
-
-// batchesOfFiles returns the batches of an account that read or write one of the files, the oldest first.
-func batchesOfFiles(ctx context.Context, q querier, account string, files []any) ([]Batch, error) {
-	list := make([]string, len(files))
-	for i := range files {
-		list[i] = fmt.Sprintf("$%d", i+2)
-	}
-	in := " IN (" + strings.Join(list, ", ") + ")"
-	return selectBatches(ctx, q, `WHERE account_id = $1 AND (input_file_id`+in+`
-			OR output_file_id`+in+` OR error_file_id`+in+`) ORDER BY seq`, append([]any{account}, files...)...)
+	return nil
 }
 
 // Upload is a file that an account uploads, and how its lines are checked.
@@ -162,19 +185,55 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	return f, nil, nil
 }
 
-// BatchesOf returns batches of an account, or of all if it is empty: the newest first, behind the batch with the id after
-// unless that is empty; and whether there are more. The errors of their validation are left out.
-func (s *Service) BatchesOf(ctx context.Context, account, after string, limit int) (_ []Batch, more bool, err error) {
-	p := page{account: account, limit: limit}
-	if after != "" {
-		b, err := s.batchOf(ctx, account, after)
+// Create stores an input file and creates a batch of it, in the name of a key. The first line names the endpoint.
+func (s *Service) Create(ctx context.Context, account, key, name, window string, file io.Reader) (_ Batch, err error) {
+	endpoint, file := EndpointOf(file, s.settings.Load().MaxLineBytes)
+	b := Batch{Endpoint: endpoint, Window: window}
+	if err := b.checkChoices(endpoints); err != nil {
+		return Batch{}, err
+	}
+	s.complete(&b, account, key)
+	f := s.newUpload(account, key, name)
+	defer func() { s.endUpload(ctx, &f, err == nil) }()
+	if err := s.receive(ctx, &f, file, discardAll); err != nil {
+		return Batch{}, err
+	}
+	b.InputFile = f.ID
+	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		if err := s.keepFile(ctx, tx, &f); err != nil {
+			return err
+		}
+		return s.addBatch(ctx, tx, &b)
+	})
+	return b, unwritable(err)
+}
+
+// batch returns a batch, or the error that there is none.
+func (s *Service) batch(ctx context.Context, account, id string) (Batch, error) {
+	b, err := findBatch(ctx, s.db.Read(), account, onlyText(id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Batch{}, apierr.NoSuchObject("batch", id)
+	}
+	return b, unreadable(err)
+}
+
+// listBatches returns a page of batches, and whether there are more.
+func (s *Service) listBatches(ctx context.Context, p page) (_ []Batch, more bool, err error) {
+	if p.cursor != nil {
+		b, err := s.batch(ctx, p.account, *p.cursor)
 		if err != nil {
-			return nil, false, err
+			return nil, false, ofCursor(err)
 		}
 		p.after = b.seq
 	}
-	all, more, err := listBatches(ctx, s.db.Read(), p)
-	return all, more, unreadable(err)
+	batches, more, err := listBatches(ctx, s.db.Read(), p)
+	return batches, more, unreadable(err)
+}
+
+// BatchesOf returns batches without the errors of their validation: the newest first, behind the batch with the id after unless
+// that is empty; and whether there are more.
+func (s *Service) BatchesOf(ctx context.Context, account, after string, limit int) (_ []Batch, more bool, err error) {
+	return s.listBatches(ctx, page{account: account, cursor: orNull(after), limit: limit})
 }
 
 // UnfinishedOf returns the batches of an account that have not ended.
@@ -183,27 +242,58 @@ func (s *Service) UnfinishedOf(ctx context.Context, account string) ([]Batch, er
 	return all, unreadable(err)
 }
 
-// batchOf returns a batch of an account, or of any if that is empty.
-func (s *Service) batchOf(ctx context.Context, account, id string) (Batch, error) {
-	if account != "" {
-		return s.batch(ctx, account, id)
+// BatchOf returns a batch, with the errors of its validation.
+func (s *Service) BatchOf(ctx context.Context, account, id string) (Batch, error) {
+	b, err := s.batch(ctx, account, id)
+	if err == nil {
+		err = s.readErrors(ctx, &b)
 	}
-	b, err := batchByID(ctx, s.db.Read(), onlyText(id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return Batch{}, apierr.NoSuchObject("batch", id)
-	}
-	return b, unreadable(err)
+	return b, err
 }
 
-// BatchOf returns a batch of an account, with the errors of its validation.
-func (s *Service) BatchOf(ctx context.Context, account, id string) (b Batch, errs []LineError, err error) {
-	if b, err = s.batchOf(ctx, account, id); err != nil {
-		return Batch{}, nil, err
+// readErrors sets the errors of a batch; none if they have been deleted.
+func (s *Service) readErrors(ctx context.Context, b *Batch) error {
+	if b.errorsObject == "" {
+		return nil
 	}
-	if errs, err = s.readErrors(ctx, &b); err != nil {
-		return Batch{}, nil, apierr.Storage(err)
+	const most = 1 << 20 // bytes
+	content, err := s.store.Open(ctx, b.errorsObject, 0, most)
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil
 	}
-	return b, errs, nil
+	if err == nil {
+		defer content.Close()
+		err = json.NewDecoder(content).Decode(&b.Errors)
+	}
+	if err != nil {
+		return apierr.Storage(fmt.Errorf("read the errors of a batch: %w", err))
+	}
+	return nil
+}
+
+// CancelOf cancels a batch, and returns it as it is then.
+func (s *Service) CancelOf(ctx context.Context, account, id string) (Batch, error) {
+	var b Batch
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
+		if b, err = findBatch(ctx, tx, account, onlyText(id)); errors.Is(err, sql.ErrNoRows) {
+			return apierr.NoSuchObject("batch", id)
+		}
+		if err != nil || b.Status == Cancelling {
+			return err
+		}
+		now := s.now()
+		changed, err := setStatus(ctx, tx, b.seq, Cancelling, now, Validating, InProgress)
+		if err == nil && !changed {
+			return apierr.BatchHasEnded(b.ID, string(b.Status))
+		}
+		b.Status, b.CancellingAt = Cancelling, now
+		return err
+	})
+	if err != nil {
+		return Batch{}, unwritable(err)
+	}
+	wake(s.created)
+	return b, nil
 }
 
 // FailedLine is a line of an error file, without its body.
@@ -220,12 +310,12 @@ const maxErrorBytes = 1 << 20
 
 // FailedLines returns the first lines of the error file of an account's batch.
 func (s *Service) FailedLines(ctx context.Context, account, id string, most int) ([]FailedLine, error) {
-	b, err := s.batchOf(ctx, account, id)
+	b, err := s.batch(ctx, account, id)
 	if err != nil || b.ErrorFile == "" {
 		return nil, err
 	}
 	f, err := s.file(ctx, account, b.ErrorFile)
-	if isNotFound(err) { // deleted since
+	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Code == apierr.NotFound { // deleted since
 		return nil, nil
 	}
 	if err != nil {
@@ -257,45 +347,4 @@ func (s *Service) FailedLines(ctx context.Context, account, id string, most int)
 		return nil, apierr.Storage(fmt.Errorf("read an error file: %w", err))
 	}
 	return failed, nil
-}
-
-// Order is a batch that an account creates of one of its files.
-type Order struct {
-	Account, Key string
-	InputFile    string
-	Endpoint     string
-	Window       string
-	Once         string // orders of the key with the same value within 24 hours create one batch
-}
-
-// CreateOf creates a batch, and returns its id.
-func (s *Service) CreateOf(ctx context.Context, o Order) (id string, err error) {
-	b := Batch{InputFile: o.InputFile, Endpoint: o.Endpoint, Window: o.Window}
-	if err := b.checkChoices(s.Endpoints()); err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{o.InputFile, o.Endpoint, o.Window}, "\x00")))
-	created, err := s.create(ctx, o.Account, b, namedOrigin(o.Key, "console", o.Once, sum[:]))
-	return created.ID, err
-}
-
-// checkChoices returns an error if the endpoint is not one of those served, or there is no such completion window.
-func (b *Batch) checkChoices(served []string) error {
-	if !slices.Contains(served, b.Endpoint) {
-		return apierr.InvalidField("endpoint", "endpoint: expected "+expectedEndpoint(b.Endpoint, served))
-	}
-	if !slices.Contains(Windows(), b.Window) {
-		return apierr.InvalidField("completion_window", "completion_window: expected one of "+strings.Join(Windows(), ", "))
-	}
-	return nil
-}
-
-// CancelOf cancels a batch of an account, or of any if that is empty.
-func (s *Service) CancelOf(ctx context.Context, account, id string) error {
-	b, err := s.batchOf(ctx, account, id)
-	if err != nil {
-		return err
-	}
-	_, err = s.cancel(ctx, &b)
-	return err
 }

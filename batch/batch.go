@@ -75,17 +75,20 @@ type Service struct {
 	onEnd     func(Batch) // may be nil
 	leases    leases
 
-	mu        sync.Mutex // guards the fields below
-	uploading map[string]int64
-	jobs      map[int64]*job // running batches by batches.seq
+	checking    sync.Mutex  // held while the storage is checked
+	sameStorage atomic.Bool // it is that of the other gateways
 
-	drain   sync.Once
-	drained chan struct{} // closed when no new line is sent to a backend
+	mu         sync.Mutex // guards the fields below
+	uploading  map[string]int64
+	jobs       map[int64]*job                    // running batches by batches.seq
+	validating map[int64]context.CancelCauseFunc // batches by batches.seq
+
+	draining context.Context // ends when no new line is sent to a backend
+	drain    context.CancelFunc
 
 	validations *admission.Turns // one is held while a slice of a file is validated
 	largeFiles  *admission.Turns // one is held from the first slice of a file that has several to the last
 	uploads     *admission.Turns
-	backlog     atomic.Pointer[backlog]
 
 	changed chan struct{} // wakes the dispatcher
 	created chan struct{} // wakes the poller
@@ -104,12 +107,14 @@ const (
 // New returns a Service. It runs nothing before Start.
 func New(db *database.DB, store storage.Store, completer Completer, s Settings, log *zap.Logger) *Service {
 	service := &Service{
-		db: db, store: store, completer: completer, leases: alone{}, log: log, metrics: newMetrics(), clock: time.Now,
-		uploading: map[string]int64{}, jobs: map[int64]*job{},
+		db: db, store: store, completer: completer, log: log, metrics: newMetrics(), clock: time.Now,
+		uploading: map[string]int64{}, jobs: map[int64]*job{}, validating: map[int64]context.CancelCauseFunc{},
 		validations: admission.NewTurns(1, 1), largeFiles: admission.NewTurns(maxLargeValidations, 2),
 		uploads: admission.NewTurns(uploadPlaces, uploadsPerAccount),
-		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1), drained: make(chan struct{}),
+		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1),
 	}
+	service.draining, service.drain = context.WithCancel(context.Background())
+	service.leases.service = service
 	service.Reload(s)
 	return service
 }
@@ -127,10 +132,10 @@ func (s *Service) ended(b Batch, status Status) {
 
 // Start runs the batches that have not ended, until Close.
 func (s *Service) Start(ctx context.Context) error {
-	if s.leases == (alone{}) {
-		s.leases = newAlone(s.clock())
+	if began := s.clock().UnixMicro(); !s.leases.joined {
+		s.leases.epoch = func() (int32, int64, bool) { return 1, began, true }
 	}
-	switch err := s.leases.checkStorage(ctx); {
+	switch err := s.checkStorage(ctx); {
 	case errors.Is(err, ErrStorageMismatch):
 		return ErrStorageMismatch
 	case ctx.Err() != nil:
@@ -147,7 +152,7 @@ func (s *Service) Start(ctx context.Context) error {
 
 // Drain stops sending lines to backends. Those that run end. Other gateways then run the rest.
 func (s *Service) Drain() {
-	s.drain.Do(func() { close(s.drained) })
+	s.drain()
 	wake(s.created)
 }
 
@@ -168,14 +173,7 @@ func (s *Service) Close() {
 const leaveTimeout = 2 * time.Second
 
 // isDraining reports whether no new lines are sent to backends.
-func (s *Service) isDraining() bool {
-	select {
-	case <-s.drained:
-		return true
-	default:
-		return false
-	}
-}
+func (s *Service) isDraining() bool { return s.draining.Err() != nil }
 
 // Reload replaces the settings.
 func (s *Service) Reload(settings Settings) {

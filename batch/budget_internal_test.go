@@ -107,25 +107,25 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 		must(err)
 
 		pass(25*time.Second + 10*time.Millisecond) // between two looks at the budget
-		d, err := s.Batch(t.Context(), b.ID)
+		d, err := s.BatchOf(t.Context(), "", b.ID)
 		must(err)
-		if d.Status != InProgress || d.Counts.Completed != 3 {
-			t.Errorf("before midnight: %s with %d lines, want in_progress with the 3 that fit", d.Status, d.Counts.Completed)
+		if d.Status != InProgress || d.Completed != 3 {
+			t.Errorf("before midnight: %s with %d lines, want in_progress with the 3 that fit", d.Status, d.Completed)
 		}
 		s.mu.Lock()
 		if n := len(s.jobs); n != 0 {
 			t.Errorf("%d batches are in memory before midnight, want none", n)
 		}
 		s.mu.Unlock()
-		if w := d.WaitingFor; w == nil || w.Reason != proxy.WaitsForBudget || w.ResetsAt == nil || *w.ResetsAt != midnight.Unix() {
+		if w := d.WaitsFor(); w == nil || w.Reason != proxy.WaitsForBudget || w.ResetsAt == nil || *w.ResetsAt != midnight.Unix() {
 			t.Errorf("before midnight it waits for %+v, want the budget until %d", w, midnight.Unix())
 		}
 
 		pass(15 * time.Second)
-		d, err = s.Batch(t.Context(), b.ID)
+		d, err = s.BatchOf(t.Context(), "", b.ID)
 		must(err)
-		if d.Status != Completed || d.Counts.Completed != 5 || d.Usage.TotalTokens != 50 {
-			t.Errorf("after midnight: %s with %d lines and %d tokens, want completed with 5 and 50", d.Status, d.Counts.Completed, d.Usage.TotalTokens)
+		if d.Status != Completed || d.Completed != 5 || d.InputTokens+d.OutputTokens != 50 {
+			t.Errorf("after midnight: %s with %d lines and %d tokens, want completed with 5 and 50", d.Status, d.Completed, d.InputTokens+d.OutputTokens)
 		}
 		var rows, tokens int
 		must(db.Read().QueryRowContext(t.Context(), `SELECT count(*), sum(prompt_tokens + completion_tokens) FROM requests WHERE state = 'settled'`).Scan(&rows, &tokens))

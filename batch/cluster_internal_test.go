@@ -188,11 +188,11 @@ func inputLines(n int) string {
 }
 
 // await waits until a batch has a status.
-func (g *testGateway) await(t *testing.T, id string, status Status) (d *Details) {
+func (g *testGateway) await(t *testing.T, id string, status Status) (d Batch) {
 	t.Helper()
 	poll.Within(t, time.Minute, "the batch is "+string(status), func() bool {
 		var err error
-		d, err = g.Batch(t.Context(), id)
+		d, err = g.BatchOf(t.Context(), "", id)
 		must(t, err)
 		return d.Status == status
 	})
@@ -200,13 +200,13 @@ func (g *testGateway) await(t *testing.T, id string, status Status) (d *Details)
 }
 
 // ids returns how often each custom_id stands in a file.
-func (g *testGateway) ids(t *testing.T, file *string) map[string]int {
+func (g *testGateway) ids(t *testing.T, file string) map[string]int {
 	t.Helper()
 	found := map[string]int{}
-	if file == nil {
+	if file == "" {
 		return found
 	}
-	content, err := g.Content(t.Context(), *file)
+	content, err := g.Content(t.Context(), file)
 	must(t, err)
 	defer content.Close()
 	lines := bufio.NewScanner(content)
@@ -221,7 +221,7 @@ func (g *testGateway) ids(t *testing.T, file *string) map[string]int {
 }
 
 // checkResults checks that each of n lines ended in one of the files, once, and that each success was charged once.
-func (g *testGateway) checkResults(t *testing.T, d *Details, n int) {
+func (g *testGateway) checkResults(t *testing.T, d Batch, n int) {
 	t.Helper()
 	output, failures := g.ids(t, d.OutputFile), g.ids(t, d.ErrorFile)
 	for i := range n {
@@ -233,11 +233,11 @@ func (g *testGateway) checkResults(t *testing.T, d *Details, n int) {
 			t.Errorf("line %s was charged %d times, and has %d results", id, charged, output[id])
 		}
 	}
-	if d.Counts.Total != int64(n) || d.Counts.Completed != int64(len(output)) || d.Counts.Failed != int64(len(failures)) {
-		t.Errorf("the counts are %+v, want %d results and %d errors of %d", d.Counts, len(output), len(failures), n)
+	if d.Total != int64(n) || d.Completed != int64(len(output)) || d.Failed != int64(len(failures)) {
+		t.Errorf("the counts are %+v, want %d results and %d errors of %d", d.toObject().Counts, len(output), len(failures), n)
 	}
-	if tokens := g.cluster.number(t, `SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT) FROM charges`); tokens != d.Usage.TotalTokens {
-		t.Errorf("%d tokens were charged, and the batch has used %d", tokens, d.Usage.TotalTokens)
+	if tokens := g.cluster.number(t, `SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT) FROM charges`); tokens != d.InputTokens+d.OutputTokens {
+		t.Errorf("%d tokens were charged, and the batch has used %d", tokens, d.InputTokens+d.OutputTokens)
 	}
 }
 
@@ -473,9 +473,9 @@ func TestOutputCanBeReadAtAnyGatewayWhileItsBatchRuns(t *testing.T) {
 		poll.Until(t, "the first results are recorded", func() bool { return c.number(t, `SELECT completed FROM batches`) == 20 })
 		var before []byte
 		for _, g := range []*testGateway{runner, other} {
-			d, err := g.Batch(t.Context(), id)
+			d, err := g.BatchOf(t.Context(), "", id)
 			must(t, err)
-			content, err := g.Content(t.Context(), *d.OutputFile)
+			content, err := g.Content(t.Context(), d.OutputFile)
 			must(t, err)
 			defer content.Close()
 			if before, err = io.ReadAll(content); err != nil || len(before) == 0 || before[len(before)-1] != '\n' {
@@ -484,9 +484,9 @@ func TestOutputCanBeReadAtAnyGatewayWhileItsBatchRuns(t *testing.T) {
 		}
 		// The download of a file whose batch ends meanwhile goes on.
 		other.reap(t, runner)
-		d, err := other.Batch(t.Context(), id)
+		d, err := other.BatchOf(t.Context(), "", id)
 		must(t, err)
-		content, err := other.Content(t.Context(), *d.OutputFile)
+		content, err := other.Content(t.Context(), d.OutputFile)
 		must(t, err)
 		defer content.Close()
 		head := make([]byte, len(before)/2)
@@ -510,10 +510,11 @@ func TestCancellationReachesTheRunnerFromAnyGateway(t *testing.T) {
 	id := a.create(t, 40)
 	poll.Until(t, "the first results are recorded", func() bool { return c.number(t, `SELECT completed FROM batches`) == 20 })
 	_, other := runnerOf(t, a, b)
-	must(t, other.CancelOf(t.Context(), "a", id))
+	_, err := other.CancelOf(t.Context(), "a", id)
+	must(t, err)
 	d := other.await(t, id, StatusCancelled)
 	other.checkResults(t, d, 40)
-	if d.Counts.Failed == 0 {
+	if d.Failed == 0 {
 		t.Error("no line was cancelled")
 	}
 }
@@ -605,7 +606,7 @@ func TestWaitingBatchSaysWhyAtAnyGateway(t *testing.T) {
 	id := a.create(t, 2)
 	for _, g := range []*testGateway{a, b} {
 		poll.Until(t, g.gateway+" says what the batch waits for", func() bool {
-			b, _, err := g.BatchOf(t.Context(), "a", id)
+			b, err := g.BatchOf(t.Context(), "a", id)
 			must(t, err)
 			all, _, err := g.BatchesOf(t.Context(), "a", "", 10)
 			must(t, err)

@@ -16,26 +16,22 @@ const gatewayLock = 25191
 
 // checkHolder returns errLeaseLost unless the epoch is current, which it then is until the end of the transaction.
 func checkHolder(ctx context.Context, tx database.Tx, h holder) error {
-	if _, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock_shared($1, $2)`, gatewayLock, h.gateway); err != nil {
-		return err
-	}
-	var current bool
-	err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM gateway WHERE id = $1 AND epoch = $2 AND alive)`,
-		h.gateway, h.epoch).Scan(&current)
-	if err == nil && !current {
-		return errLeaseLost
-	}
-	return err
+	return checkCurrent(ctx, tx, h, `EXISTS (SELECT FROM gateway WHERE id = $1 AND epoch = $2 AND alive)`)
 }
 
 // checkLease returns errLeaseLost unless the lease counts, which it then does until the end of the transaction.
 func checkLease(ctx context.Context, tx database.Tx, seq int64, h holder) error {
-	if err := checkHolder(ctx, tx, h); err != nil {
+	return checkCurrent(ctx, tx, h, `EXISTS (SELECT FROM batch_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch
+		WHERE l.gateway = $1 AND l.epoch = $2 AND g.alive AND l.batch = $3)`, seq)
+}
+
+// checkCurrent returns errLeaseLost unless a condition on a gateway holds, whose epoch does not end before the transaction.
+func checkCurrent(ctx context.Context, tx database.Tx, h holder, condition string, args ...any) error {
+	if err := exec(ctx, tx, `SELECT pg_advisory_xact_lock_shared($1, $2)`, gatewayLock, h.gateway); err != nil {
 		return err
 	}
 	var current bool
-	err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM batch_leases WHERE batch = $1 AND gateway = $2 AND epoch = $3)`,
-		seq, h.gateway, h.epoch).Scan(&current)
+	err := tx.QueryRowContext(ctx, `SELECT `+condition, append([]any{h.gateway, h.epoch}, args...)...).Scan(&current)
 	if err == nil && !current {
 		return errLeaseLost
 	}

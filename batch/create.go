@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tidwall/gjson"
 
 	"basegate/database"
 	apierr "basegate/errors"
@@ -62,37 +62,31 @@ func (s *Service) createBatch(c *proxy.ExtensionCall) error {
 	if b, err = s.create(c.Request.Context(), c.Account, b, originOf(c, sum[:])); err != nil {
 		return err
 	}
-	return s.sendBatch(c, &b)
+	if err := s.readErrors(c.Request.Context(), &b); err != nil { // of one that was created before
+		return err
+	}
+	return sendJSON(c, b.toObject())
 }
 
 // create creates a batch of an account, and returns it. If the client has sent the same request before, it returns the
 // batch of that one, unless only an SDK says that it is the same and that batch was cancelled since.
 func (s *Service) create(ctx context.Context, account string, b Batch, from origin) (Batch, error) {
 	s.complete(&b, account, from.key)
-	var created Batch
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		earlier, err := s.repeated(ctx, tx, &from)
-		if err != nil {
-			return err
+	created := b
+	err := s.createOnce(ctx, from, func(ctx context.Context, tx database.Tx, id string) (err error) {
+		if created, err = findBatch(ctx, tx, account, id); err == nil && !from.named && created.cancelled() {
+			err = sql.ErrNoRows
 		}
-		if earlier != "" {
-			created, err = findBatch(ctx, tx, account, earlier)
-			again := errors.Is(err, sql.ErrNoRows) || err == nil && !from.named && created.cancelled()
-			if !again {
-				return err
-			}
-		}
-		if err := s.checkInput(ctx, tx, &b); err != nil {
-			return err
-		}
-		if err := s.addBatch(ctx, tx, &b); err != nil {
-			return err
-		}
+		return err
+	}, func(ctx context.Context, tx database.Tx) (string, error) {
 		created = b
-		return s.rememberOrigin(ctx, tx, &from, b.ID)
+		if err := s.checkInput(ctx, tx, &b); err != nil {
+			return "", err
+		}
+		return b.ID, s.addBatch(ctx, tx, &b)
 	})
 	if err != nil {
-		return Batch{}, unwritable(err)
+		return Batch{}, err
 	}
 	wake(s.created)
 	return created, nil
@@ -135,193 +129,205 @@ func (s *Service) complete(b *Batch, account, key string) {
 	}
 }
 
+// Order is a batch that an account creates of one of its files.
+type Order struct {
+	Account, Key string
+	InputFile    string
+	Endpoint     string
+	Window       string
+	Once         string // orders of the key with the same value within 24 hours create one batch
+}
+
+// CreateOf creates a batch, and returns its id.
+func (s *Service) CreateOf(ctx context.Context, o Order) (id string, err error) {
+	b := Batch{InputFile: o.InputFile, Endpoint: o.Endpoint, Window: o.Window}
+	if err := b.checkChoices(s.Endpoints()); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(strings.Join([]string{o.InputFile, o.Endpoint, o.Window}, "\x00")))
+	created, err := s.create(ctx, o.Account, b, namedOrigin(o.Key, "console", o.Once, sum[:]))
+	return created.ID, err
+}
+
+// Windows returns the completion windows.
+func Windows() (names []string) {
+	for _, w := range windows {
+		names = append(names, w.name)
+	}
+	return names
+}
+
+// checkChoices returns an error if the endpoint is not one of those served, or there is no such completion window.
+func (b *Batch) checkChoices(served []string) error {
+	if err := checkEndpoint(b.Endpoint, served); err != nil {
+		return err
+	}
+	return checkWindow(b.Window)
+}
+
+func checkEndpoint(endpoint string, served []string) error {
+	if slices.Contains(served, endpoint) {
+		return nil
+	}
+	expected := strings.Join(served, " or ")
+	if slices.Contains(endpoints, endpoint) {
+		expected += ", since no model here has a chat template"
+	}
+	return apierr.InvalidField("endpoint", fmt.Sprintf("endpoint: got %q; expected %s", apierr.Clip(endpoint), expected))
+}
+
+func checkWindow(window string) error {
+	if names := Windows(); !slices.Contains(names, window) {
+		return apierr.InvalidField("completion_window", fmt.Sprintf("completion_window: got %q; expected one of %s", apierr.Clip(window), strings.Join(names, ", ")))
+	}
+	return nil
+}
+
 // parseBatch reads the body of a new batch as strictly as that of a completion: unknown and repeated names are errors.
 // served are the endpoints that it may name.
 func parseBatch(body []byte, served []string) (b Batch, err error) {
-	members, err := readObject(body)
-	if err != nil {
+	if err := checkObject(body); err != nil {
 		return Batch{}, err
 	}
-	for _, m := range members {
-		if m.repeated {
-			return Batch{}, m.twice()
-		}
-		if bytes.Equal(m.value, []byte("null")) && m.name != "input_file_id" && m.name != "endpoint" && m.name != "completion_window" {
-			continue
+	required := map[string]*string{"input_file_id": &b.InputFile, "endpoint": &b.Endpoint, "completion_window": &b.Window}
+	err = eachMember(body, func(m member) (err error) {
+		if text := required[m.name]; text != nil {
+			if *text, err = m.text(); err != nil {
+				return err
+			}
 		}
 		switch m.name {
 		case "input_file_id":
-			b.InputFile, err = m.text()
 		case "endpoint":
-			if b.Endpoint, err = m.text(); err == nil && !slices.Contains(served, b.Endpoint) {
-				err = m.invalid(fmt.Sprintf("got %q; expected %s", apierr.Clip(b.Endpoint), expectedEndpoint(b.Endpoint, served)))
-			}
+			err = checkEndpoint(b.Endpoint, served)
 		case "completion_window":
-			b.Window, err = m.window()
+			err = checkWindow(b.Window)
 		case "metadata":
 			b.Metadata, err = m.metadata()
 		case "output_expires_after":
 			b.outputKeep, err = m.expiresAfter()
 		default:
-			err = apierr.UnknownField(m.name, "")
+			if m.Type != gjson.Null {
+				err = apierr.UnknownField(m.name, "")
+			}
 		}
-		if err != nil {
-			return Batch{}, err
-		}
-	}
-	for _, required := range []struct{ name, value string }{
-		{"input_file_id", b.InputFile}, {"endpoint", b.Endpoint}, {"completion_window", b.Window},
-	} {
-		if required.value == "" {
-			return Batch{}, apierr.InvalidField(required.name, required.name+" is missing")
+		return err
+	})
+	for _, name := range []string{"input_file_id", "endpoint", "completion_window"} {
+		if err == nil && *required[name] == "" {
+			err = apierr.InvalidField(name, name+" is missing")
 		}
 	}
-	return b, nil
+	return b, err
 }
 
-// expectedEndpoint says which endpoints a batch may name instead of one that is not served.
-func expectedEndpoint(got string, served []string) string {
-	expected := strings.Join(served, " or ")
-	if slices.Contains(endpoints, got) {
-		return expected + ", since no model here has a chat template"
+// checkObject returns an error unless text is one JSON object. The decoder refuses invalid UTF-8.
+func checkObject(text []byte) error {
+	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
+	switch value, err := d.ReadValue(); {
+	case err != nil:
+		return apierr.MalformedJSON(d.InputOffset(), "the body is not one JSON object: it is malformed")
+	case value.Kind() != '{':
+		return apierr.MalformedJSON(0, "the body is not a JSON object")
 	}
-	return expected
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return apierr.MalformedJSON(d.InputOffset(), "there is something behind the object")
+	}
+	return nil
 }
 
 // member is a member of an object.
 type member struct {
-	name     string
-	value    jsontext.Value
-	repeated bool // another member before it has the name
+	gjson.Result
+
+	name string
 }
 
-// readObject reads the members of one JSON object. The decoder refuses invalid UTF-8.
-func readObject(text []byte) (members []member, err error) {
-	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
-	malformed := func() error {
-		return apierr.MalformedJSON(d.InputOffset(), "the body is not one JSON object: it is malformed")
-	}
-	names := map[string]bool{}
-	start, err := d.ReadToken()
-	if err != nil {
-		return nil, malformed()
-	}
-	if start.Kind() != '{' {
-		return nil, apierr.MalformedJSON(0, "the body is not a JSON object")
-	}
-	for d.PeekKind() != '}' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return nil, malformed()
+// eachMember calls f with the members of a valid object in their order, up to the first error. A repeated name is one.
+func eachMember(object []byte, f func(member) error) (err error) {
+	seen := map[string]bool{}
+	gjson.ParseBytes(object).ForEach(func(name, value gjson.Result) bool {
+		if seen[name.Str] {
+			err = apierr.InvalidField(name.Str, "the name \""+apierr.Clip(name.Str)+"\" stands twice in one object; send it once")
+			return false
 		}
-		m := member{name: name.String()}
-		m.repeated, names[m.name] = names[m.name], true
-		value, err := d.ReadValue()
-		if err != nil {
-			return nil, malformed()
-		}
-		m.value = value.Clone()
-		members = append(members, m)
-	}
-	if _, err := d.ReadToken(); err != nil {
-		return nil, malformed()
-	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, apierr.MalformedJSON(d.InputOffset(), "there is something behind the object")
-	}
-	return members, nil
+		seen[name.Str] = true
+		err = f(member{value, name.Str})
+		return err == nil
+	})
+	return err
 }
 
-func (m member) invalid(what string) error { return apierr.InvalidField(m.name, m.name+": "+what) }
-
-// twice returns the error of a member that is repeated.
-func (m member) twice() error {
-	return apierr.InvalidField(m.name, "the name \""+apierr.Clip(m.name)+"\" stands twice in one object; send it once")
+func (m member) invalid(format string, args ...any) error {
+	return apierr.InvalidField(m.name, m.name+": "+fmt.Sprintf(format, args...))
 }
 
 // text returns the value of a string.
-func (m member) text() (text string, err error) {
-	if m.value.Kind() != '"' || json.Unmarshal(m.value, &text) != nil {
+func (m member) text() (string, error) {
+	if m.Type != gjson.String {
 		return "", m.invalid("expected a string")
 	}
-	if text == "" {
+	if m.Str == "" {
 		return "", m.invalid("got an empty string")
 	}
-	return text, nil
+	return m.Str, nil
 }
 
-func (m member) window() (string, error) {
-	text, err := m.text()
-	if err != nil {
-		return "", err
-	}
-	names := make([]string, len(windows))
-	for i, w := range windows {
-		if names[i] = w.name; w.name == text {
-			return text, nil
-		}
-	}
-	return "", m.invalid(fmt.Sprintf("got %q; expected one of %s", apierr.Clip(text), strings.Join(names, ", ")))
-}
-
-// metadata returns the value as it will be shown.
+// metadata returns the value as it will be shown; nil for null.
 func (m member) metadata() ([]byte, error) {
-	if m.value.Kind() != '{' {
+	if m.Type == gjson.Null {
+		return nil, nil
+	}
+	if !m.IsObject() {
 		return nil, m.invalid("expected an object of strings")
 	}
-	pairs, err := readObject(m.value)
-	if err != nil {
-		return nil, err
-	}
-	if len(pairs) > maxMetadata {
-		return nil, m.invalid(fmt.Sprintf("got %d pairs; expected at most %d", len(pairs), maxMetadata))
-	}
-	for _, p := range pairs {
-		var value string
+	pairs := 0
+	err := eachMember([]byte(m.Raw), func(p member) error {
+		pairs++
 		switch {
-		case p.repeated:
-			return nil, p.twice()
-		case p.value.Kind() != '"' || json.Unmarshal(p.value, &value) != nil:
-			return nil, m.invalid(fmt.Sprintf("the value of %q is no string", apierr.Clip(p.name)))
+		case pairs > maxMetadata:
+			return m.invalid("got more than %d pairs; expected at most %[1]d", maxMetadata)
+		case p.Type != gjson.String:
+			return m.invalid("the value of %q is no string", apierr.Clip(p.name))
 		case utf8.RuneCountInString(p.name) > maxMetadataName:
-			return nil, m.invalid(fmt.Sprintf("a name is longer than %d characters", maxMetadataName))
-		case utf8.RuneCountInString(value) > maxMetadataValue:
-			return nil, m.invalid(fmt.Sprintf("the value of %q is longer than %d characters", apierr.Clip(p.name), maxMetadataValue))
+			return m.invalid("a name is longer than %d characters", maxMetadataName)
+		case utf8.RuneCountInString(p.Str) > maxMetadataValue:
+			return m.invalid("the value of %q is longer than %d characters", apierr.Clip(p.name), maxMetadataValue)
 		}
+		return nil
+	})
+	value := jsontext.Value(m.Raw)
+	if err == nil {
+		err = value.Compact()
 	}
-	if err := m.value.Compact(); err != nil {
-		return nil, m.invalid("it is malformed")
-	}
-	return m.value, nil
+	return value, err
 }
 
+// expiresAfter returns the seconds; 0 for null.
 func (m member) expiresAfter() (seconds int64, err error) {
-	if m.value.Kind() != '{' {
+	if m.Type == gjson.Null {
+		return 0, nil
+	}
+	if !m.IsObject() {
 		return 0, m.invalid(`expected an object {"anchor": "created_at", "seconds": N}`)
 	}
-	pairs, err := readObject(m.value)
-	if err != nil {
-		return 0, err
-	}
-	for _, p := range pairs {
-		if p.repeated {
-			return 0, p.twice()
-		}
+	err = eachMember([]byte(m.Raw), func(p member) (err error) {
 		switch p.name {
 		case "anchor":
-			if text, err := p.text(); err != nil || text != "created_at" {
-				return 0, m.invalid(`anchor is "created_at"`)
+			if p.Str != "created_at" {
+				return m.invalid(`anchor is "created_at"`)
 			}
 		case "seconds":
-			if seconds, err = strconv.ParseInt(string(p.value), 10, 64); err != nil || seconds < minKeep || seconds > maxKeep {
-				return 0, m.invalid(fmt.Sprintf("seconds: got %s; expected an integer from %d to %d", apierr.Clip(string(p.value)), minKeep, maxKeep))
+			if seconds, err = strconv.ParseInt(p.Raw, 10, 64); err != nil || seconds < minKeep || seconds > maxKeep {
+				return m.invalid("seconds: got %s; expected an integer from %d to %d", apierr.Clip(p.Raw), minKeep, maxKeep)
 			}
 		default:
-			return 0, m.invalid(fmt.Sprintf("unknown field %q", apierr.Clip(p.name)))
+			return m.invalid("unknown field %q", apierr.Clip(p.name))
 		}
+		return nil
+	})
+	if err == nil && seconds == 0 {
+		err = m.invalid("seconds is missing")
 	}
-	if seconds == 0 {
-		return 0, m.invalid("seconds is missing")
-	}
-	return seconds, nil
+	return seconds, err
 }

@@ -14,25 +14,21 @@ import (
 // endRest writes the lines that have not run to the error file.
 func (r *recorder) endRest(ctx context.Context, why ending) error {
 	for {
-		rest, err := restOfLines(ctx, r.service.db.Read(), r.batch.seq, restAtOnce)
+		rest, err := restOfLines(ctx, r.service.db.Read(), r.batch.seq, maxRecorded)
 		if err != nil {
 			return fmt.Errorf("read the lines of a batch: %w", err)
 		}
 		if len(rest) == 0 {
 			return nil
 		}
-		for len(rest) > 0 {
-			some := rest[:min(maxRecorded, len(rest))]
-			rest = rest[len(some):]
-			all, err := r.endLines(ctx, some, why)
-			if err != nil {
-				return err
-			}
-			written := r.newResults(all)
-			if err := r.write(ctx, written); err != nil {
-				r.service.discard(ctx, written.output, written.failures)
-				return err
-			}
+		all, err := r.endLines(ctx, rest, why)
+		if err != nil {
+			return err
+		}
+		written := r.newResults(all)
+		if err := r.write(ctx, written); err != nil {
+			r.service.discard(ctx, written.parts...)
+			return err
 		}
 	}
 }
@@ -48,15 +44,15 @@ func (r *recorder) endLines(ctx context.Context, lines []lineRef, why ending) ([
 			if err != nil {
 				return err
 			}
-			l, err := parseLine(text)
-			if err != nil {
-				return fmt.Errorf("parse a line of a batch: %w", err)
+			l, refused := parseLine(text)
+			if refused != nil {
+				return fmt.Errorf("parse a line of a batch: %w", refused)
 			}
 			e := errorObject{why.code, why.unstarted}
 			if ref.attempts > 0 {
 				e.Message = why.again
 			}
-			all[i] = newResult(ref, resultObject{CustomID: l.customID, Error: &e}, proxy.LineResult{})
+			all[i] = newResult(ref, l.customID, &e, proxy.LineResult{})
 			return nil
 		})
 	}
@@ -75,7 +71,7 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 		}
 	}
 	digests := map[*File][]byte{}
-	for _, f := range []*File{r.output, r.failures} {
+	for _, f := range r.files {
 		if f == nil {
 			continue
 		}
@@ -108,7 +104,7 @@ func (r *recorder) setStatus(ctx context.Context, to Status, digests map[*File][
 				return err
 			}
 		}
-		if to.ended() {
+		if to.Ended() {
 			return s.leases.release(ctx, tx, r.batch.seq, r.lease)
 		}
 		return nil

@@ -1,9 +1,12 @@
 package batch
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/hex"
+	"errors"
 	"strconv"
 
 	"basegate/database"
@@ -42,26 +45,30 @@ func namedOrigin(key, place, name string, digest []byte) origin {
 	return origin{key, digest, place + " key " + hex.EncodeToString(sum[:]), idempotencyTime, true, true}
 }
 
-// repeated returns the id of what an earlier request of the same origin has created; empty if there was none. It is an
-// error if that request had another body. It is called in the transaction that creates, so that of several requests, at
-// whichever gateways, one creates.
-func (s *Service) repeated(ctx context.Context, tx database.Tx, o *origin) (id string, err error) {
-	if !o.retry {
-		return "", nil
-	}
-	before, err := recall(ctx, tx, o.key, o.token, s.now())
-	switch {
-	case err != nil:
-		return "", err
-	case before == nil:
-		return "", nil
-	case string(before.digest) != string(o.digest):
-		return "", apierr.OtherBody()
-	}
-	return before.object, nil
-}
-
-// rememberOrigin records what a request has created.
-func (s *Service) rememberOrigin(ctx context.Context, tx database.Tx, o *origin, id string) error {
-	return remember(ctx, tx, o.key, o.token, remembered{o.digest, id}, s.now()+o.until)
+// createOnce creates a file or a batch in a transaction; create returns its id, which counts for requests that repeat this one. find
+// looks for what an earlier request of the same origin has created, whichever gateway served it; its error is sql.ErrNoRows if this
+// one is to create it again.
+func (s *Service) createOnce(ctx context.Context, o origin, find func(ctx context.Context, tx database.Tx, id string) error,
+	create func(context.Context, database.Tx) (id string, err error),
+) error {
+	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		if o.retry {
+			id, digest, err := recall(ctx, tx, &o, s.now())
+			if err == nil && !bytes.Equal(digest, o.digest) {
+				err = apierr.OtherBody()
+			}
+			if err == nil {
+				err = find(ctx, tx, id)
+			}
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+		}
+		id, err := create(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return remember(ctx, tx, &o, id, s.now())
+	})
+	return unwritable(err)
 }

@@ -1,12 +1,11 @@
 package batch
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -30,7 +29,6 @@ type outcome struct {
 	line    lineRef
 	text    []byte // with its end of line
 	success bool
-	cut     bool // of isResult: the batch has ended while the line ran
 	result  proxy.LineResult
 
 	cached, reasoning int64 // tokens among those charged
@@ -42,22 +40,7 @@ type outcome struct {
 	unreadable bool // the storage has failed, so other lines need not be tried
 }
 
-var parsers = sync.Pool{New: func() any { return newLineParser() }}
-
-// resultObject is a line of an output or error file.
-type resultObject struct {
-	ID       string          `json:"id"`
-	CustomID string          `json:"custom_id"`
-	Response *responseObject `json:"response"`
-	Error    *errorObject    `json:"error"`
-}
-
-type responseObject struct {
-	Status    int             `json:"status_code"`
-	RequestID string          `json:"request_id"`
-	Body      json.RawMessage `json:"body"`
-}
-
+// errorObject is why a line has no response.
 type errorObject struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -92,12 +75,10 @@ func (j *job) sendLine(ref lineRef, place proxy.Place) outcome {
 		o.unreadable = true
 		return o
 	}
-	l, err := parseLine(text)
-	if err != nil {
-		return newResult(ref, resultObject{
-			CustomID: gjson.GetBytes(text, "custom_id").Str,
-			Error:    &errorObject{"internal_error", "the line of the file has changed"},
-		}, proxy.LineResult{Release: memory.Release})
+	l, refused := parseLine(text)
+	if refused != nil {
+		return newResult(ref, gjson.GetBytes(text, "custom_id").Str, &errorObject{"internal_error", "the line of the file has changed"},
+			proxy.LineResult{Release: memory.Release})
 	}
 	settings := s.settings.Load()
 	r := s.completer.ServeLine(j.ctx, proxy.Line{
@@ -110,9 +91,7 @@ func (j *job) sendLine(ref lineRef, place proxy.Place) outcome {
 		if !ends || !r.Began {
 			return untried("", waitDelay)
 		}
-		o := newResult(ref, resultObject{CustomID: l.customID, Error: &errorObject{why.code, why.cut}}, r)
-		o.cut = true
-		return o
+		return newResult(ref, l.customID, &errorObject{why.code, why.cut}, r)
 	case proxy.LineWaits:
 		reason, delay := r.Reason, waitDelay
 		switch {
@@ -136,71 +115,38 @@ func (j *job) sendLine(ref lineRef, place proxy.Place) outcome {
 		r.Release()
 		return outcome{kind: isRetry, line: ref}
 	}
-	return newResult(ref, resultObject{
-		CustomID: l.customID, Response: &responseObject{r.Status, r.RequestID, r.Body},
-	}, r)
+	return newResult(ref, l.customID, nil, r)
 }
 
-// parseLine parses a line that has passed the validation.
-func parseLine(text []byte) (line, error) {
-	p := parsers.Get().(*lineParser)
-	defer parsers.Put(p)
-	l, refused := p.parse(text)
-	if refused != nil {
-		return line{}, refused
+// newResult returns the outcome of a line that has ended: with the response in r, or without one because of failure.
+func newResult(ref lineRef, customID string, failure *errorObject, r proxy.LineResult) outcome {
+	if failure == nil && !gjson.ValidBytes(r.Body) { // which the proxy has checked
+		failure = &errorObject{"internal_error", "the response could not be encoded"}
 	}
-	return l, nil
-}
-
-// newResult returns the outcome of a line that has ended.
-func newResult(ref lineRef, o resultObject, r proxy.LineResult) outcome {
-	o.ID = newID("batch_req_")
-	text, err := encodeResult(o)
-	if err != nil { // the body is no JSON, which the proxy has checked
-		o.Response, o.Error = nil, &errorObject{"internal_error", "the response could not be encoded"}
-		text, _ = encodeResult(o)
-	}
+	text := encodeResult(customID, failure, &r)
 	usage := gjson.GetBytes(r.Body, "usage")
 	r.Body = nil // text has it
 	return outcome{
-		kind: isResult, line: ref, text: text, success: o.Response != nil && r.Code == "", result: r,
+		kind: isResult, line: ref, text: text, success: failure == nil && r.Code == "", result: r,
 		cached:    min(usage.Get("prompt_tokens_details.cached_tokens").Int(), r.Usage.Prompt),
 		reasoning: min(usage.Get("completion_tokens_details.reasoning_tokens").Int(), r.Usage.Completion),
 	}
 }
 
-// encodeResult encodes a result. The body is copied byte for byte, without its end of line: encoding/json would compact
-// and escape it.
-func encodeResult(o resultObject) ([]byte, error) {
-	var body []byte
-	if o.Response != nil {
-		body = trimmed(o.Response.Body)
-		if !gjson.ValidBytes(body) {
-			return nil, errNotJSON
-		}
-		o.Response = &responseObject{o.Response.Status, o.Response.RequestID, json.RawMessage("0")}
+// encodeResult returns a line of an output or error file. The body is copied byte for byte: encoding/json would compact and escape it.
+func encodeResult(customID string, failure *errorObject, r *proxy.LineResult) []byte {
+	id, _ := json.Marshal(customID) // strings are never refused
+	text := fmt.Appendf(nil, `{"id":%q,"custom_id":%s,`, newID("batch_req_"), id)
+	if failure != nil {
+		why, _ := json.Marshal(failure)
+		return fmt.Appendf(text, `"response":null,"error":%s}`+"\n", why)
 	}
-	text, err := json.Marshal(o)
-	if err != nil {
-		return nil, fmt.Errorf("encode a result: %w", err)
-	}
-	if o.Response == nil {
-		return append(text, '\n'), nil
-	}
-	const end = `0},"error":null}`
-	out := make([]byte, 0, len(text)+len(body)+1)
-	out = append(out, text[:len(text)-len(end)]...)
-	out = append(out, body...)
-	return append(out, end[1:]+"\n"...), nil
+	return fmt.Appendf(text, `"response":{"status_code":%d,"request_id":%q,"body":%s},"error":null}`+"\n", r.Status, r.RequestID, oneLine(r.Body))
 }
 
-var errNotJSON = errors.New("the body is not JSON")
-
-// trimmed returns a body as one line: line feeds between its tokens are replaced by spaces; strings hold none.
-func trimmed(body []byte) []byte {
-	for len(body) > 0 && (body[len(body)-1] == '\n' || body[len(body)-1] == '\r') {
-		body = body[:len(body)-1]
-	}
+// oneLine returns a body as one line: line feeds between its tokens are replaced by spaces; strings hold none.
+func oneLine(body []byte) []byte {
+	body = bytes.TrimRight(body, "\r\n")
 	for i, c := range body {
 		if c == '\n' || c == '\r' {
 			body[i] = ' '

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
@@ -105,33 +106,30 @@ func problem(code, param, format string, args ...any) *invalidLineError {
 	return &invalidLineError{code, fmt.Sprintf(format, args...), param}
 }
 
-// lineParser parses lines. Its decoder is reused.
-type lineParser struct {
-	decoder *jsontext.Decoder
-}
+// decoders read lines.
+var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(new(bytes.Buffer)) }}
 
-func newLineParser() *lineParser {
-	return &lineParser{jsontext.NewDecoder(new(bytes.Buffer))}
-}
-
-// parse parses a line. Its body is validated elsewhere, by the rules of the endpoint, so its bytes are only delimited
+// parseLine parses a line. Its body is validated elsewhere, by the rules of the endpoint, so its bytes are only delimited
 // here: the decoder checks its syntax.
-func (p *lineParser) parse(text []byte) (l line, refused *invalidLineError) {
-	defer p.decoder.Reset(new(bytes.Buffer)) // which lets go of the line
-	p.decoder.Reset(bytes.NewBuffer(text),   // which it reads without a copy
-		jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+func parseLine(text []byte) (l line, refused *invalidLineError) {
+	d := decoders.Get().(*jsontext.Decoder) //nolint:errcheck // the pool holds nothing else
+	defer func() {
+		d.Reset(new(bytes.Buffer)) // which lets go of the line
+		decoders.Put(d)
+	}()
+	d.Reset(bytes.NewBuffer(text), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)) // reads it without a copy
 	notObject := problem(codeInvalidLine, "", "the line is not one JSON object")
-	if start, err := p.decoder.ReadToken(); err != nil || start.Kind() != '{' {
+	if start, err := d.ReadToken(); err != nil || start.Kind() != '{' {
 		return line{}, notObject
 	}
 	seen := map[string]bool{}
-	for p.decoder.PeekKind() == '"' {
-		token, err := p.decoder.ReadToken()
+	for d.PeekKind() == '"' {
+		token, err := d.ReadToken()
 		if err != nil {
 			return line{}, notObject
 		}
 		name := token.String()
-		value, err := p.decoder.ReadValue()
+		value, err := d.ReadValue()
 		if err != nil {
 			return line{}, notObject
 		}
@@ -139,14 +137,14 @@ func (p *lineParser) parse(text []byte) (l line, refused *invalidLineError) {
 			return line{}, problem(string(apierr.InvalidRequest), apierr.Clip(name), "the field %q stands twice in the line", apierr.Clip(name))
 		}
 		seen[name] = true
-		if refused = l.set(name, value, text, p.decoder.InputOffset()); refused != nil {
+		if refused = l.set(name, value, text, d.InputOffset()); refused != nil {
 			return line{}, refused
 		}
 	}
-	if end, err := p.decoder.ReadToken(); err != nil || end.Kind() != '}' {
+	if end, err := d.ReadToken(); err != nil || end.Kind() != '}' {
 		return line{}, notObject
 	}
-	if _, err := p.decoder.ReadToken(); !errors.Is(err, io.EOF) {
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
 		return line{}, notObject
 	}
 	for _, name := range []string{"custom_id", "method", "url", "body"} {

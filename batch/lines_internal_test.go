@@ -87,7 +87,7 @@ func TestLineScannerReturnsTheReadersError(t *testing.T) {
 
 func TestLineIsParsed(t *testing.T) {
 	text := ` { "body" : { "model":"m", "x":[1, 2] } , "url":"/v1/completions","method":"POST","custom_id":"a\u0062" } `
-	got, refused := newLineParser().parse([]byte(text))
+	got, refused := parseLine([]byte(text))
 	if refused != nil {
 		t.Fatal(refused)
 	}
@@ -121,14 +121,14 @@ func TestWrongLineIsRefused(t *testing.T) {
 		{strings.Replace(good, `{"`, `{"priority":1,"`, 1), "invalid_request", "priority"},
 		{strings.Replace(good, `custom_id`, `Custom_ID`, 1), "invalid_request", "Custom_ID"},
 	} {
-		l, refused := newLineParser().parse([]byte(c.text))
+		l, refused := parseLine([]byte(c.text))
 		if refused == nil {
 			t.Errorf("%s is accepted: %+v", c.text, l)
 		} else if refused.code != c.code || refused.param != c.param {
 			t.Errorf("%.100s: got %s of %q, want %s of %q", c.text, refused.code, refused.param, c.code, c.param)
 		}
 	}
-	if l, refused := newLineParser().parse([]byte(strings.Replace(good, `"a"`, `"`+strings.Repeat("ü", 256)+`"`, 1))); refused != nil || len(l.customID) != 512 {
+	if l, refused := parseLine([]byte(strings.Replace(good, `"a"`, `"`+strings.Repeat("ü", 256)+`"`, 1))); refused != nil || len(l.customID) != 512 {
 		t.Errorf("a custom_id of 512 bytes: %v", refused)
 	}
 }
@@ -141,9 +141,8 @@ func FuzzLine(f *testing.F) {
 	f.Add([]byte(`{"custom_id":"a","custom_id":"b","method":"POST","url":"u","body":{}}`))
 	f.Add([]byte("{\"custom_id\":\"\xff\",\"method\":\"POST\",\"url\":\"u\",\"body\":{\"p\":\"\xff\"}}"))
 	f.Add([]byte(`{"body":{},"custom_id":"a","method":"POST","url":"u"}{}`))
-	parser := newLineParser() // reused, as in a validation
 	f.Fuzz(func(t *testing.T, text []byte) {
-		got, refused := parser.parse(text)
+		got, refused := parseLine(text)
 		var members map[string]json.RawMessage
 		err := json.Unmarshal(text, &members)
 		if refused == nil {

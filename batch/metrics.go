@@ -14,6 +14,9 @@ import (
 type metrics struct {
 	running atomic.Int64
 	lines   *prometheus.CounterVec
+
+	unfinished atomic.Int64 // lines without a result, as the sweeper has counted them
+	oldest     atomic.Int64 // when the oldest batch with such lines was created, in seconds since 1970; 0 if there is none
 }
 
 func newMetrics() *metrics {
@@ -34,6 +37,11 @@ func (m *metrics) know(models []string) {
 		m.lines.WithLabelValues(model, "completed")
 		m.lines.WithLabelValues(model, "failed")
 	}
+}
+
+func (m *metrics) setBacklog(lines, oldest int64) {
+	m.unfinished.Store(lines)
+	m.oldest.Store(oldest)
 }
 
 func (m *metrics) ended(model string, success bool) {
@@ -61,23 +69,13 @@ func (s *Service) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	s.metrics.lines.Collect(ch)
-	running := s.metrics.running.Load()
-	b, oldest := s.backlog.Load(), 0.0
-	if b == nil {
-		b = &backlog{}
-	}
-	if b.oldest > 0 {
-		oldest = float64(s.now() - b.oldest)
+	running, oldest := s.metrics.running.Load(), 0.0
+	if created := s.metrics.oldest.Load(); created > 0 {
+		oldest = float64(s.now() - created)
 	}
 	ch <- prometheus.MustNewConstMetric(linesDesc, prometheus.GaugeValue, float64(running), "running")
-	ch <- prometheus.MustNewConstMetric(linesDesc, prometheus.GaugeValue, float64(max(b.lines-running, 0)), "waiting")
+	ch <- prometheus.MustNewConstMetric(linesDesc, prometheus.GaugeValue, float64(max(s.metrics.unfinished.Load()-running, 0)), "waiting")
 	ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, oldest)
-}
-
-// backlog are the lines without a result, as the sweeper has counted them.
-type backlog struct {
-	lines  int64
-	oldest int64 // when the oldest batch with such lines was created, in seconds since 1970; 0 if there is none
 }
 
 // countBacklog counts the lines without a result.
@@ -86,6 +84,6 @@ func (s *Service) countBacklog(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("count the lines of batches: %w", err)
 	}
-	s.backlog.Store(&backlog{lines, oldest})
+	s.metrics.setBacklog(lines, oldest)
 	return nil
 }

@@ -3,6 +3,8 @@ package batch
 import (
 	"crypto/rand"
 	"encoding/base32"
+	"encoding/json"
+	"fmt"
 	"strings"
 
 	"basegate/proxy"
@@ -22,7 +24,13 @@ type File struct {
 
 	sha256 []byte // nil while the file grows
 	Lines  int64  // 0 if they are not known
+
+	Batch string // the id of the newest batch that has to do with it, or of one that has not ended; set by FilesOf and FileOf
+	InUse bool   // that batch has not ended
 }
+
+// Input reports whether a batch can be created of the file.
+func (f *File) Input() bool { return f.Purpose == Input }
 
 // Growing reports whether the file is that of a batch that has not ended. It is kept from that end on.
 func (f *File) Growing() bool { return f.sha256 == nil }
@@ -56,6 +64,9 @@ func (f *File) toObject() fileObject {
 	return fileObject{f.ID, "file", f.Bytes, f.CreatedAt, expires, f.Name, f.Purpose, "processed"}
 }
 
+// MarshalJSON shows the command line the object of the API, and whose it is.
+func (f *File) MarshalJSON() ([]byte, error) { return marshalOwned(f.toObject(), f.Account, f.Key) }
+
 // Status is the status of a batch.
 type Status string
 
@@ -71,14 +82,9 @@ const (
 	StatusCancelled Status = "cancelled"
 )
 
-// ended reports whether a batch with this status does nothing any more.
-func (s Status) ended() bool {
-	switch s {
-	case Failed, Completed, Expired, StatusCancelled:
-		return true
-	case Validating, InProgress, Finalizing, Cancelling:
-	}
-	return false
+// Ended reports whether a batch with this status does nothing any more.
+func (s Status) Ended() bool {
+	return s == Failed || s == Completed || s == Expired || s == StatusCancelled
 }
 
 // Batch is one batch. Times are in seconds since 1970; 0 means that the time has not come.
@@ -90,8 +96,10 @@ type Batch struct {
 	Endpoint string
 	Window   string
 	Status   Status
-	Metadata []byte // JSON; nil if there is none
+	Metadata []byte // JSON; null or nil if there is none
 	Models   []string
+
+	Errors []LineError // of the validation; set by BatchOf
 
 	InputFile, OutputFile, ErrorFile string
 	outputKeep                       int64  // seconds; 0: the configured time
@@ -104,7 +112,7 @@ type Batch struct {
 	CreatedAt, ExpiresAt                                         int64
 	InProgressAt, FinalizingAt, CompletedAt, FailedAt, ExpiredAt int64
 	CancellingAt, CancelledAt                                    int64
-	Total, Completed, Failed                                     int64 // lines
+	Total, Completed, Failed                                     int64 // lines; those of the last two have results
 	InputTokens, CachedTokens, OutputTokens, ReasoningTokens     int64
 }
 
@@ -162,56 +170,41 @@ type requestCounts struct {
 }
 
 type tokenUsage struct {
-	InputTokens  int64 `json:"input_tokens"`
-	InputDetails struct {
-		Cached int64 `json:"cached_tokens"`
-	} `json:"input_tokens_details"`
-	OutputTokens  int64 `json:"output_tokens"`
-	OutputDetails struct {
-		Reasoning int64 `json:"reasoning_tokens"`
-	} `json:"output_tokens_details"`
-	TotalTokens int64 `json:"total_tokens"`
+	InputTokens   int64            `json:"input_tokens"`
+	InputDetails  map[string]int64 `json:"input_tokens_details"`
+	OutputTokens  int64            `json:"output_tokens"`
+	OutputDetails map[string]int64 `json:"output_tokens_details"`
+	TotalTokens   int64            `json:"total_tokens"`
 }
 
 // batchObject is a batch as the API shows it: OpenAI's, and waiting_for.
 type batchObject struct {
-	ID           string        `json:"id"`
-	Object       string        `json:"object"`
-	Endpoint     string        `json:"endpoint"`
-	Model        *string       `json:"model"`
-	Errors       *errorList    `json:"errors"`
-	InputFile    string        `json:"input_file_id"`
-	Window       string        `json:"completion_window"`
-	Status       Status        `json:"status"`
-	OutputFile   *string       `json:"output_file_id"`
-	ErrorFile    *string       `json:"error_file_id"`
-	CreatedAt    int64         `json:"created_at"`
-	InProgressAt *int64        `json:"in_progress_at"`
-	ExpiresAt    int64         `json:"expires_at"`
-	FinalizingAt *int64        `json:"finalizing_at"`
-	CompletedAt  *int64        `json:"completed_at"`
-	FailedAt     *int64        `json:"failed_at"`
-	ExpiredAt    *int64        `json:"expired_at"`
-	CancellingAt *int64        `json:"cancelling_at"`
-	CancelledAt  *int64        `json:"cancelled_at"`
-	Counts       requestCounts `json:"request_counts"`
-	Metadata     rawJSON       `json:"metadata"`
-	Usage        tokenUsage    `json:"usage"`
-	WaitingFor   *Waiting      `json:"waiting_for"`
+	ID           string          `json:"id"`
+	Object       string          `json:"object"`
+	Endpoint     string          `json:"endpoint"`
+	Model        *string         `json:"model"`
+	Errors       *errorList      `json:"errors"`
+	InputFile    string          `json:"input_file_id"`
+	Window       string          `json:"completion_window"`
+	Status       Status          `json:"status"`
+	OutputFile   *string         `json:"output_file_id"`
+	ErrorFile    *string         `json:"error_file_id"`
+	CreatedAt    int64           `json:"created_at"`
+	InProgressAt *int64          `json:"in_progress_at"`
+	ExpiresAt    int64           `json:"expires_at"`
+	FinalizingAt *int64          `json:"finalizing_at"`
+	CompletedAt  *int64          `json:"completed_at"`
+	FailedAt     *int64          `json:"failed_at"`
+	ExpiredAt    *int64          `json:"expired_at"`
+	CancellingAt *int64          `json:"cancelling_at"`
+	CancelledAt  *int64          `json:"cancelled_at"`
+	Counts       requestCounts   `json:"request_counts"`
+	Metadata     json.RawMessage `json:"metadata"`
+	Usage        tokenUsage      `json:"usage"`
+	WaitingFor   *Waiting        `json:"waiting_for"`
 }
 
-// rawJSON is encoded as it is, and null if it is empty.
-type rawJSON []byte
-
-// MarshalJSON implements json.Marshaler.
-func (r rawJSON) MarshalJSON() ([]byte, error) {
-	if len(r) == 0 {
-		return []byte("null"), nil
-	}
-	return r, nil
-}
-
-func (b *Batch) toObject(errs []LineError) batchObject {
+func (b *Batch) toObject() batchObject {
 	o := batchObject{
 		ID: b.ID, Object: "batch", Endpoint: b.Endpoint, InputFile: b.InputFile, Window: b.Window, Status: b.Status,
 		Model: orNull(b.Model()), OutputFile: orNull(b.OutputFile), ErrorFile: orNull(b.ErrorFile),
@@ -219,13 +212,27 @@ func (b *Batch) toObject(errs []LineError) batchObject {
 		CompletedAt: orNull(b.CompletedAt), FailedAt: orNull(b.FailedAt), ExpiredAt: orNull(b.ExpiredAt),
 		CancellingAt: orNull(b.CancellingAt), CancelledAt: orNull(b.CancelledAt),
 		Counts: requestCounts{b.Total, b.Completed, b.Failed}, Metadata: b.Metadata, WaitingFor: b.WaitsFor(),
+		Usage: tokenUsage{
+			b.InputTokens, map[string]int64{"cached_tokens": b.CachedTokens},
+			b.OutputTokens, map[string]int64{"reasoning_tokens": b.ReasoningTokens}, b.InputTokens + b.OutputTokens,
+		},
 	}
-	if len(errs) > 0 {
-		o.Errors = &errorList{"list", errs}
+	if len(b.Errors) > 0 {
+		o.Errors = &errorList{"list", b.Errors}
 	}
-	o.Usage.InputTokens, o.Usage.OutputTokens, o.Usage.TotalTokens = b.InputTokens, b.OutputTokens, b.InputTokens+b.OutputTokens
-	o.Usage.InputDetails.Cached, o.Usage.OutputDetails.Reasoning = b.CachedTokens, b.ReasoningTokens
 	return o
+}
+
+// MarshalJSON shows the command line the object of the API, and whose it is.
+func (b *Batch) MarshalJSON() ([]byte, error) { return marshalOwned(b.toObject(), b.Account, b.Key) }
+
+// marshalOwned returns an object with the account and the key that have created it behind its members.
+func marshalOwned(object any, account, key string) ([]byte, error) {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return nil, fmt.Errorf("encode an object: %w", err)
+	}
+	return fmt.Appendf(text[:len(text)-1], `,"account_id":%q,"key_id":%q}`, account, key), nil // ids need no escapes
 }
 
 // orNull returns nil for the zero value.

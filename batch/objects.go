@@ -43,5 +43,5 @@ func (s *Service) OpenObject(ctx context.Context, name string, size int64) (io.R
 
 // DeleteObject marks an object in a transaction; it is deleted after that.
 func (*Service) DeleteObject(ctx context.Context, tx database.Tx, name string) error {
-	return deleteObject(ctx, tx, name)
+	return markDeleted(ctx, tx, objectNamed, name)
 }

@@ -45,12 +45,16 @@ type checkedLine struct {
 	prefix prefixKey
 }
 
-// sortByPrefix sorts the lines of each model by their prefixes, and numbers them. The order among equal ones is the file's.
-func sortByPrefix(lines []checkedLine) {
+// sortByPrefix returns the lines of each model in the order of their prefixes, and numbers them. The order among equal ones is the
+// file's.
+func sortByPrefix(lines []checkedLine) []lineRef {
 	slices.SortStableFunc(lines, func(a, b checkedLine) int {
 		return cmp.Or(cmp.Compare(a.model, b.model), slices.Compare(a.prefix[:], b.prefix[:]))
 	})
+	refs := make([]lineRef, len(lines))
 	for i := range lines {
-		lines[i].position = int64(i + 1)
+		refs[i] = lines[i].lineRef
+		refs[i].position = int64(i + 1)
 	}
+	return refs
 }

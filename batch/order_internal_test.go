@@ -25,21 +25,21 @@ func TestSharedPrefixesBecomeNeighbours(t *testing.T) {
 		l.model, l.offset = int(text[len(`{"model":"m`)]-'0'), int64(i)
 		lines = append(lines, l)
 	}
-	sortByPrefix(lines)
-	group := func(l checkedLine) string {
+	sorted := sortByPrefix(lines)
+	group := func(l lineRef) string {
 		_, after, _ := strings.Cut(texts[l.offset], "number ")
 		n, _, _ := strings.Cut(after, ".")
 		return n
 	}
 	changes := 0
-	for i := range lines {
-		if lines[i].position != int64(i+1) {
-			t.Errorf("line %d has the position %d", i, lines[i].position)
+	for i := range sorted {
+		if sorted[i].position != int64(i+1) {
+			t.Errorf("line %d has the position %d", i, sorted[i].position)
 		}
-		if i > 0 && group(lines[i]) != group(lines[i-1]) {
+		if i > 0 && group(sorted[i]) != group(sorted[i-1]) {
 			changes++
 		}
-		if i > 0 && lines[i].model < lines[i-1].model {
+		if i > 0 && sorted[i].model < sorted[i-1].model {
 			t.Errorf("models alternate at line %d", i)
 		}
 	}
@@ -55,8 +55,8 @@ func TestEqualPromptsKeepTheOrderOfTheFile(t *testing.T) {
 		l.offset = int64(i)
 		lines = append(lines, l)
 	}
-	sortByPrefix(lines)
-	for half := range slices.Chunk(lines, 50) {
+	sorted := sortByPrefix(lines)
+	for half := range slices.Chunk(sorted, 50) {
 		for i := range half {
 			if half[i].offset%2 != half[0].offset%2 || i > 0 && half[i].offset < half[i-1].offset {
 				t.Fatalf("the order of equal prompts is %v", half)

@@ -222,14 +222,8 @@ func (p *poller) parkJobs(ctx context.Context, w *work) error {
 // answers are what keys with parked batches have said.
 type answers struct {
 	due   []int64   // batches that go on
-	turns []turn    // of batches that may go on, and have waited for a backend
+	turns []Batch   // that may go on, and have waited for a backend
 	keys  []parking // whose batches all wait for the same
-}
-
-// turn is that of a parked batch to have a place of its account.
-type turn struct {
-	account                  string
-	seq, parkedAt, expiresAt int64
 }
 
 // unparkDue asks keys with parked batches whether they may send lines, and makes batches due that may go on. Those that have waited
@@ -290,7 +284,7 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 		switch {
 		case !p.isDue(b, &st):
 		case b.Status == InProgress && b.Wait.isForBackend() && !p.isOver(b):
-			a.turns = append(a.turns, turn{b.Account, b.seq, b.parkedAt, b.ExpiresAt})
+			a.turns = append(a.turns, *b)
 		case len(a.due) < maxUnparked:
 			a.due = append(a.due, b.seq)
 			if b.Status == InProgress {
@@ -306,21 +300,21 @@ func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) 
 // yields. They do so one at a time, with pauses as long as their turns: many that wait for one model take half a place at most from
 // those that run.
 func (a *answers) giveTurns(w *work, now int64) {
-	slices.SortStableFunc(a.turns, func(b, c turn) int { return cmp.Compare(b.parkedAt, c.parkedAt) })
+	slices.SortStableFunc(a.turns, func(b, c Batch) int { return cmp.Compare(b.parkedAt, c.parkedAt) })
 	newest := map[string]int64{}
 	for _, t := range a.turns {
-		newest[t.account] = t.parkedAt
+		newest[t.Account] = t.parkedAt
 	}
 	for _, t := range a.turns {
 		if len(a.due) >= maxUnparked {
 			return
 		}
 		switch {
-		case w.active[t.account] < w.share:
-			w.active[t.account]++
-		case t.expiresAt < w.latest[t.account] && now-t.parkedAt >= int64(passAfter/time.Second) &&
-			now-newest[t.account] >= int64(rotateAfter/time.Second):
-			delete(w.latest, t.account)
+		case w.active[t.Account] < w.share:
+			w.active[t.Account]++
+		case t.ExpiresAt < w.latest[t.Account] && now-t.parkedAt >= int64(passAfter/time.Second) &&
+			now-newest[t.Account] >= int64(rotateAfter/time.Second):
+			delete(w.latest, t.Account)
 		default:
 			continue
 		}
@@ -343,33 +337,30 @@ func (a *answers) write(ctx context.Context, tx database.Tx) error {
 }
 
 // showWaits writes what the batches of jobs wait for into their rows, for everybody to show.
-func (p *poller) showWaits(ctx context.Context) {
-	waits, changed := map[int64]waiting{}, map[*job]waiting{}
+func (p *poller) showWaits(ctx context.Context, w *work) {
+	changed := map[int64]waiting{}
 	p.mu.Lock()
-	for seq, j := range p.jobs {
-		w := j.waitingFor()
-		before, known := p.shown[seq]
-		if !known {
-			before = j.batch.Wait
-		}
-		if waits[seq] = w; w != before {
-			changed[j] = w
+	for i := range w.batches {
+		b := &w.batches[i]
+		if j := p.jobs[b.seq]; j != nil {
+			if now := j.waitingFor(); now != b.Wait {
+				changed[b.seq] = now
+			}
 		}
 	}
 	p.mu.Unlock()
-	if len(changed) > 0 {
-		err := p.write(ctx, func(ctx context.Context, tx database.Tx) error {
-			for j, w := range changed {
-				if err := setWait(ctx, tx, j.batch.seq, w); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			p.log.Warn("what batches wait for cannot be written, and is tried again", zap.Error(err))
-			return
-		}
+	if len(changed) == 0 {
+		return
 	}
-	p.shown = waits
+	err := p.write(ctx, func(ctx context.Context, tx database.Tx) error {
+		for seq, w := range changed {
+			if err := setWait(ctx, tx, seq, w); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		p.log.Warn("what batches wait for cannot be written, and is tried again", zap.Error(err))
+	}
 }

@@ -37,7 +37,7 @@ func partOf(f *File, data []byte) *newPart {
 
 // put writes a part. After an error, it can be called again. The part counts when a transaction keeps its object.
 func (s *Service) put(ctx context.Context, p *newPart) error {
-	if err := s.leases.checkStorage(ctx); err != nil {
+	if err := s.checkStorage(ctx); err != nil {
 		return err
 	}
 	return s.putUnchecked(ctx, p)
@@ -66,8 +66,8 @@ func (s *Service) putUnchecked(ctx context.Context, p *newPart) error {
 func (s *Service) discard(ctx context.Context, parts ...*newPart) {
 	ctx = context.WithoutCancel(ctx)
 	for _, p := range parts {
-		if p != nil && p.reserved {
-			s.db.Submit(func(tx database.Tx) error { return discardObject(ctx, tx, p.object) })
+		if p.reserved {
+			s.db.Submit(func(tx database.Tx) error { return markDeleted(ctx, tx, objectNamed+notKept, p.object) })
 		}
 	}
 	wake(s.deleted)
@@ -79,7 +79,7 @@ func (s *Service) openFile(ctx context.Context, f *File) (*fileReader, error) {
 	if f.Bytes == 0 {
 		return r, nil
 	}
-	err := s.leases.checkStorage(ctx)
+	err := s.checkStorage(ctx)
 	if err == nil {
 		r.parts, err = partsOf(ctx, s.db.Read(), f.ID)
 	}

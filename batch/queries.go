@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,22 +35,15 @@ func affected(ctx context.Context, tx database.Execer, text string, args ...any)
 	return result.RowsAffected()
 }
 
-// States of an object of the storage.
-const (
-	objectWriting = "writing"
-	objectKept    = "kept"
-	objectDeleted = "deleted"
-)
-
 // insertObject inserts the row of an object that a holder is about to write; the zero holder is a command.
 func insertObject(ctx context.Context, tx database.Execer, p *newPart, h holder, now int64) error {
 	return exec(ctx, tx, `INSERT INTO objects (name, state, file, start, bytes, gateway, epoch, begun_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, p.object, objectWriting, p.file, p.start, p.end-p.start, h.gateway, h.epoch, now)
+		VALUES ($1, 'writing', $2, $3, $4, $5, $6, $7)`, p.object, p.file, p.start, p.end-p.start, h.gateway, h.epoch, now)
 }
 
 // keepObject makes an object a part of its file. The error is errSwept if it was deleted meanwhile.
 func keepObject(ctx context.Context, tx database.Execer, name string) error {
-	n, err := affected(ctx, tx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectKept, objectWriting)
+	n, err := affected(ctx, tx, `UPDATE objects SET state = 'kept' WHERE name = $1 AND state = 'writing'`, name)
 	if err == nil && n == 0 {
 		return errSwept
 	}
@@ -61,16 +55,15 @@ var errSwept = errors.New("the object was deleted while it was written")
 
 // keepParts keeps all objects of an upload.
 func keepParts(ctx context.Context, tx database.Tx, f *File) error {
-	var kept int64
-	err := tx.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM objects WHERE file = $1 AND state = $2`, f.ID, objectWriting).Scan(&kept)
+	var written int64
+	err := tx.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM objects WHERE file = $1 AND state = 'writing'`, f.ID).Scan(&written)
+	if err == nil && written != f.Bytes {
+		err = errSwept
+	}
 	if err != nil {
 		return err
 	}
-	if kept != f.Bytes {
-		return errSwept
-	}
-	_, err = tx.ExecContext(ctx, `UPDATE objects SET state = $2 WHERE file = $1 AND state = $3`, f.ID, objectKept, objectWriting)
-	return err
+	return exec(ctx, tx, `UPDATE objects SET state = 'kept' WHERE file = $1 AND state = 'writing'`, f.ID)
 }
 
 // partsOf returns the parts of a file.
@@ -79,23 +72,16 @@ func partsOf(ctx context.Context, q querier, file string) ([]part, error) {
 		`SELECT name, start, start + bytes FROM objects WHERE file = $1 AND state = 'kept' ORDER BY start`, file)
 }
 
-// deleteParts marks the objects of a file.
-func deleteParts(ctx context.Context, tx database.Execer, file string) error {
-	return exec(ctx, tx, `UPDATE objects SET state = $2 WHERE file = $1`, file, objectDeleted)
-}
+// Conditions of markDeleted.
+const (
+	objectNamed   = `name = $1`
+	objectsOfFile = `file = $1`
+	notKept       = ` AND state = 'writing'`
+)
 
-// discardObject marks an object for deletion, unless it is kept.
-func discardObject(ctx context.Context, tx database.Execer, name string) error {
-	return exec(ctx, tx, `UPDATE objects SET state = $2 WHERE name = $1 AND state = $3`, name, objectDeleted, objectWriting)
-}
-
-// discardParts marks the objects of an upload that has not become a file.
-func discardParts(ctx context.Context, tx database.Execer, file string) error {
-	return exec(ctx, tx, `UPDATE objects SET state = $2 WHERE file = $1 AND state = $3`, file, objectDeleted, objectWriting)
-}
-
-func deleteObject(ctx context.Context, tx database.Execer, name string) error {
-	return exec(ctx, tx, `UPDATE objects SET state = $2 WHERE name = $1`, name, objectDeleted)
+// markDeleted marks objects, whose bytes are deleted soon after.
+func markDeleted(ctx context.Context, tx database.Execer, condition, value string) error {
+	return exec(ctx, tx, `UPDATE objects SET state = 'deleted' WHERE `+condition, value)
 }
 
 // commandTime is how long a command may write an object.
@@ -111,12 +97,12 @@ func deleteOrphans(ctx context.Context, tx database.Execer, isAlive string, now 
 
 func deletedObjects(ctx context.Context, q querier) ([]string, error) {
 	return collect(ctx, q, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) },
-		`SELECT name FROM objects WHERE state <> 'kept' AND state = $1`, objectDeleted)
+		`SELECT name FROM objects WHERE state <> 'kept' AND state = 'deleted'`)
 }
 
 func removeObjects(ctx context.Context, tx database.Execer, names []string) error {
 	for _, name := range names {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM objects WHERE name = $1`, name); err != nil {
+		if err := exec(ctx, tx, `DELETE FROM objects WHERE name = $1`, name); err != nil {
 			return err
 		}
 	}
@@ -130,10 +116,6 @@ func scanFile(scan func(...any) error) (f File, err error) {
 		&f.Lines)
 }
 
-func selectFile(ctx context.Context, q querier, where string, args ...any) (File, error) {
-	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files `+where, args...).Scan)
-}
-
 func selectFiles(ctx context.Context, q querier, where string, args ...any) ([]File, error) {
 	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) }, `SELECT `+fileColumns+` FROM files `+where, args...)
 }
@@ -145,21 +127,11 @@ func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines)
 }
 
-// findFile returns a file of an account that has not expired, or that a batch still needs. The error is sql.ErrNoRows if
-// there is none.
+// findFile returns a file of an account, or of any if that is empty, that has not expired, or that a batch still needs. The error
+// is sql.ErrNoRows if there is none.
 func findFile(ctx context.Context, q querier, account, id string, now int64) (File, error) {
 	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files
-		WHERE id = $1 AND account_id = $2 AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now).Scan)
-}
-
-// fileByID returns a file of any account. The error is sql.ErrNoRows if there is none.
-func fileByID(ctx context.Context, q querier, id string) (File, error) {
-	return selectFile(ctx, q, `WHERE id = $1`, id)
-}
-
-// latestFiles returns files of all accounts, the newest first.
-func latestFiles(ctx context.Context, q querier, limit int) ([]File, error) {
-	return selectFiles(ctx, q, `ORDER BY seq DESC LIMIT $1`, limit)
+		WHERE id = $1 AND $2 IN ('', account_id) AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now).Scan)
 }
 
 // userOfFile selects the batch that has not ended and needs the file of the outer query.
@@ -174,20 +146,24 @@ func batchUsing(ctx context.Context, q querier, file string) (id string, err err
 
 // page selects a part of a list.
 type page struct {
-	account   string
-	after     int64 // seq; 0: from the beginning
+	account   string  // empty: of all
+	cursor    *string // the id of the object before it; nil: from the beginning
+	after     int64   // the seq of cursor
 	ascending bool
 	limit     int
 }
 
-// clause returns the conditions and the order of a page, with the parameters from $2 on.
-func (p page) clause() (text string, args []any) {
-	order, compare := "DESC", "<"
+// clause returns the conditions and the order of a page; those of more have the parameters from $4 on.
+func (p page) clause(more string, args ...any) (text string, all []any) {
+	account, order, compare := "account_id = $1", "DESC", "<"
+	if p.account == "" {
+		account = "$1 = ''"
+	}
 	if p.ascending {
 		order, compare = "ASC", ">"
 	}
-	text = fmt.Sprintf(` AND ($2 = 0 OR seq %s $2) ORDER BY seq %s LIMIT $3`, compare, order)
-	return text, []any{p.account, p.after, p.limit + 1}
+	return fmt.Sprintf(`WHERE %s AND ($2 = 0 OR seq %s $2)%s ORDER BY seq %s LIMIT $3`, account, compare, more, order),
+		append([]any{p.account, p.after, p.limit + 1}, args...)
 }
 
 // cut returns the rows of a page that was read with clause, and whether there are more behind it.
@@ -199,9 +175,8 @@ func cut[T any](p page, rows []T, err error) ([]T, bool, error) {
 }
 
 func listFiles(ctx context.Context, q querier, p page, purpose Purpose, now int64) (_ []File, more bool, err error) {
-	text, args := p.clause()
-	files, err := selectFiles(ctx, q, `WHERE account_id = $1 AND ($4 = '' OR purpose = $4)
-		AND (expires_at > $5 OR EXISTS (`+userOfFile+`))`+text, append(args, string(purpose), now)...)
+	text, args := p.clause(` AND ($4 = '' OR purpose = $4) AND (expires_at > $5 OR EXISTS (`+userOfFile+`))`, string(purpose), now)
+	files, err := selectFiles(ctx, q, text, args...)
 	return cut(p, files, err)
 }
 
@@ -210,22 +185,18 @@ func expiredFiles(ctx context.Context, q querier, now int64) ([]File, error) {
 	return selectFiles(ctx, q, `WHERE expires_at <= $1 AND NOT EXISTS (`+userOfFile+`) LIMIT 100`, now)
 }
 
-func countFiles(ctx context.Context, q querier, account string) (n int, err error) {
-	err = q.QueryRowContext(ctx, `SELECT count(*) FROM files WHERE account_id = $1`, account).Scan(&n)
-	return n, err
-}
-
-func storedBytes(ctx context.Context, q querier, account string) (bytes int64, err error) {
-	err = q.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM files WHERE account_id = $1`, account).Scan(&bytes)
-	return bytes, err
+// storedOf returns how many files an account has, and their bytes.
+func storedOf(ctx context.Context, q querier, account string) (files int, bytes int64, err error) {
+	err = q.QueryRowContext(ctx, `SELECT count(*), CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM files WHERE account_id = $1`, account).Scan(&files, &bytes)
+	return files, bytes, err
 }
 
 // deleteFile deletes a file's row and marks its objects.
-func deleteFile(ctx context.Context, tx database.Execer, f *File) error {
-	if _, err := tx.ExecContext(ctx, `DELETE FROM files WHERE id = $1`, f.ID); err != nil {
+func deleteFile(ctx context.Context, tx database.Execer, id string) error {
+	if err := exec(ctx, tx, `DELETE FROM files WHERE id = $1`, id); err != nil {
 		return err
 	}
-	return deleteParts(ctx, tx, f.ID)
+	return markDeleted(ctx, tx, objectsOfFile, id)
 }
 
 // setFileBytes records that a file of results has grown. It returns errLeaseLost if the file has another length than its
@@ -243,29 +214,20 @@ func setFileFinal(ctx context.Context, tx database.Execer, id string, sha256 []b
 	return exec(ctx, tx, `UPDATE files SET sha256 = $2, expires_at = $3 WHERE id = $1`, id, sha256, expires)
 }
 
-const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, input_file_id, output_file_id, error_file_id,
-	output_keep, status, errors, metadata, models, created_at, expires_at, in_progress_at, finalizing_at, completed_at, failed_at,
-	expired_at, cancelling_at, cancelled_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens,
-	waits_for, resets_at, parked_at, parked_caps`
+const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, input_file_id, coalesce(output_file_id, ''),
+	coalesce(error_file_id, ''), coalesce(output_keep, 0), status, coalesce(errors, ''), coalesce(metadata, 'null'), models, created_at,
+	expires_at, coalesce(in_progress_at, 0), coalesce(finalizing_at, 0), coalesce(completed_at, 0), coalesce(failed_at, 0),
+	coalesce(expired_at, 0), coalesce(cancelling_at, 0), coalesce(cancelled_at, 0), total, completed, failed, input_tokens,
+	cached_tokens, output_tokens, reasoning_tokens, waits_for, resets_at, parked_at, parked_caps`
 
 func scanBatch(scan func(...any) error) (b Batch, err error) {
-	var errs, metadata sql.NullString
 	var models string
-	var output, failures sql.NullString
-	var keep, inProgress, finalizing, completed, failed, expired, cancelling, cancelled sql.NullInt64
-	err = scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &output, &failures,
-		&keep, &b.Status, &errs, &metadata, &models, &b.CreatedAt, &b.ExpiresAt, &inProgress, &finalizing, &completed, &failed,
-		&expired, &cancelling, &cancelled, &b.Total, &b.Completed, &b.Failed, &b.InputTokens, &b.CachedTokens, &b.OutputTokens,
-		&b.ReasoningTokens, &b.Wait.Reason, &b.Wait.ResetsAt, &b.parkedAt, &b.parkedCaps)
+	err = scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &b.OutputFile, &b.ErrorFile,
+		&b.outputKeep, &b.Status, &b.errorsObject, &b.Metadata, &models, &b.CreatedAt, &b.ExpiresAt, &b.InProgressAt, &b.FinalizingAt,
+		&b.CompletedAt, &b.FailedAt, &b.ExpiredAt, &b.CancellingAt, &b.CancelledAt, &b.Total, &b.Completed, &b.Failed, &b.InputTokens,
+		&b.CachedTokens, &b.OutputTokens, &b.ReasoningTokens, &b.Wait.Reason, &b.Wait.ResetsAt, &b.parkedAt, &b.parkedCaps)
 	if err != nil {
 		return Batch{}, err
-	}
-	b.errorsObject = errs.String
-	b.OutputFile, b.ErrorFile, b.outputKeep = output.String, failures.String, keep.Int64
-	b.InProgressAt, b.FinalizingAt, b.CompletedAt, b.FailedAt = inProgress.Int64, finalizing.Int64, completed.Int64, failed.Int64
-	b.ExpiredAt, b.CancellingAt, b.CancelledAt = expired.Int64, cancelling.Int64, cancelled.Int64
-	if metadata.Valid {
-		b.Metadata = []byte(metadata.String)
 	}
 	return b, json.Unmarshal([]byte(models), &b.Models)
 }
@@ -282,41 +244,34 @@ func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
 	return exec(ctx, tx, `
 		INSERT INTO batches (id, account_id, key_id, endpoint, completion_window, input_file_id, output_keep, status, metadata, models,
 			created_at, expires_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
-		VALUES ($1, $2, $3, $4, $5, $6, nullif(CAST($7 AS BIGINT), 0), $8, $9, '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0)`,
-		b.ID, b.Account, b.Key, b.Endpoint, b.Window, b.InputFile, b.outputKeep, string(b.Status), nullText(b.Metadata),
+		VALUES ($1, $2, $3, $4, $5, $6, nullif(CAST($7 AS BIGINT), 0), $8, nullif($9, ''), '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0)`,
+		b.ID, b.Account, b.Key, b.Endpoint, b.Window, b.InputFile, b.outputKeep, string(b.Status), string(b.Metadata),
 		b.CreatedAt, b.ExpiresAt)
 }
 
-func nullText(b []byte) any {
-	if b == nil {
-		return nil
-	}
-	return string(b)
-}
-
-// findBatch returns a batch of an account. The error is sql.ErrNoRows if there is none.
+// findBatch returns a batch of an account, or of any if that is empty. The error is sql.ErrNoRows if there is none.
 func findBatch(ctx context.Context, q querier, account, id string) (Batch, error) {
-	return selectBatch(ctx, q, `WHERE id = $1 AND account_id = $2`, id, account)
-}
-
-// batchByID returns a batch of any account. The error is sql.ErrNoRows if there is none.
-func batchByID(ctx context.Context, q querier, id string) (Batch, error) {
-	return selectBatch(ctx, q, `WHERE id = $1`, id)
+	return selectBatch(ctx, q, `WHERE id = $1 AND $2 IN ('', account_id)`, id, account)
 }
 
 func batchBySeq(ctx context.Context, q querier, seq int64) (Batch, error) {
 	return selectBatch(ctx, q, `WHERE seq = $1`, seq)
 }
 
-// listBatches returns batches of an account, or of all if it is empty.
 func listBatches(ctx context.Context, q querier, p page) (_ []Batch, more bool, err error) {
-	account := `account_id = $1`
-	if p.account == "" {
-		account = `$1 = ''`
-	}
-	text, args := p.clause()
-	batches, err := selectBatches(ctx, q, `WHERE `+account+text, args...)
+	text, args := p.clause("")
+	batches, err := selectBatches(ctx, q, text, args...)
 	return cut(p, batches, err)
+}
+
+// batchesOfFiles returns the batches of an account that read or write one of the files, the oldest first.
+func batchesOfFiles(ctx context.Context, q querier, account string, files []string) ([]Batch, error) {
+	in, args := " IN "+tuples(1, len(files), ""), []any{}
+	for _, id := range files {
+		args = append(args, id)
+	}
+	return selectBatches(ctx, q, fmt.Sprintf(`WHERE account_id = $%d AND (input_file_id%s OR output_file_id%s OR error_file_id%s)
+		ORDER BY seq`, len(args)+1, in, in, in), append(args, account)...)
 }
 
 // isUnfinished is the condition of the indexes on batches that have not ended.
@@ -369,18 +324,10 @@ func dueBatches(ctx context.Context, q querier, status Status, most int) (due []
 	}
 }
 
-// isInProgress is the condition of batches in progress of an account that are not parked.
-const isInProgress = `status = 'in_progress' AND account_id = $1 AND ` + isUnfinished + ` AND parked_at = 0`
-
-// dueKeys returns the keys of batches in progress that are not parked.
-func dueKeys(ctx context.Context, q querier, account string) ([]string, error) {
-	return collect(ctx, q, func(r *sql.Rows) (key string, err error) { return key, r.Scan(&key) },
-		`SELECT DISTINCT key_id FROM batches WHERE `+isInProgress, account)
-}
-
-// dueOf returns batches of a key in progress that are not parked.
-func dueOf(ctx context.Context, q querier, account, key string, limit int) ([]Batch, error) {
-	return selectBatches(ctx, q, `WHERE `+isInProgress+` AND key_id = $2 ORDER BY expires_at, seq LIMIT $3`, account, key, limit)
+// firstDueOfKeys returns the first batch in progress of each key of an account that is not parked.
+func firstDueOfKeys(ctx context.Context, q querier, account string) ([]Batch, error) {
+	return selectBatches(ctx, q, `WHERE seq IN (SELECT min(seq) FROM batches
+		WHERE status = 'in_progress' AND account_id = $1 AND `+isUnfinished+` AND parked_at = 0 GROUP BY key_id)`, account)
 }
 
 // cancelling returns which of some batches are to be cancelled.
@@ -486,8 +433,7 @@ func setValidated(ctx context.Context, tx database.Execer, seq int64, total int,
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE batches SET total = $2, models = $3, output_file_id = $4 WHERE seq = $1`, seq, total, string(text), output)
-	return err
+	return exec(ctx, tx, `UPDATE batches SET total = $2, models = $3, output_file_id = $4 WHERE seq = $1`, seq, total, string(text), output)
 }
 
 func setErrorFile(ctx context.Context, tx database.Execer, seq int64, file string) error {
@@ -519,15 +465,13 @@ type lineRef struct {
 const linesPerInsert = 500
 
 func insertLines(ctx context.Context, tx database.Execer, seq int64, lines []lineRef) error {
-	for len(lines) > 0 {
-		some := lines[:min(len(lines), linesPerInsert)]
-		lines = lines[len(some):]
+	for some := range slices.Chunk(lines, linesPerInsert) {
 		args := make([]any, 0, 5*len(some))
 		for _, l := range some {
 			args = append(args, seq, l.model, l.position, l.offset, l.length)
 		}
 		text := `INSERT INTO batch_lines (batch, model, position, "offset", length, attempts) VALUES ` + tuples(len(some), 5, ", 0")
-		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
+		if err := exec(ctx, tx, text, args...); err != nil {
 			return err
 		}
 	}
@@ -584,27 +528,18 @@ func setAttempts(ctx context.Context, tx database.Execer, seq int64, l lineRef) 
 		seq, l.model, l.position, l.attempts)
 }
 
-// remembered is what a client has created before with the same token.
-type remembered struct {
-	digest []byte
-	object string
+// recall returns what an earlier request has created, and from what. The error is sql.ErrNoRows if there was none.
+func recall(ctx context.Context, q querier, o *origin, now int64) (id string, digest []byte, err error) {
+	err = q.QueryRowContext(ctx, `SELECT object_id, digest FROM idempotency WHERE key_id = $1 AND token = $2 AND expires_at > $3`,
+		o.key, o.token, now).Scan(&id, &digest)
+	return id, digest, err
 }
 
-// recall returns what a key has created with a token; nil if nothing.
-func recall(ctx context.Context, q querier, key, token string, now int64) (*remembered, error) {
-	var r remembered
-	err := q.QueryRowContext(ctx, `SELECT digest, object_id FROM idempotency WHERE key_id = $1 AND token = $2 AND expires_at > $3`,
-		key, token, now).Scan(&r.digest, &r.object)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil
-	}
-	return &r, err
-}
-
-func remember(ctx context.Context, tx database.Execer, key, token string, r remembered, until int64) error {
+// remember records what a request has created.
+func remember(ctx context.Context, tx database.Execer, o *origin, id string, now int64) error {
 	return exec(ctx, tx, `INSERT INTO idempotency (key_id, token, digest, object_id, expires_at) VALUES ($1, $2, $3, $4, $5)
 		ON CONFLICT (key_id, token) DO UPDATE SET digest = excluded.digest, object_id = excluded.object_id, expires_at = excluded.expires_at`,
-		key, token, r.digest, r.object, until)
+		o.key, o.token, o.digest, id, now+o.until)
 }
 
 func forget(ctx context.Context, tx database.Execer, now int64) error {

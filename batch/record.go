@@ -20,16 +20,14 @@ const (
 	maxRecordBytes = 8 << 20     // results of one write
 	recordEvery    = time.Second // between writes of few results, each of which is a part of a file
 	recordRetry    = time.Second
-	restAtOnce     = 500 // lines that do not run any more
 )
 
 // recorder writes the results of a job.
 type recorder struct {
 	*job
-	batch            Batch     // with the counts and the status of the last write
-	output, failures *File     // failures is nil before the first failure
-	last             time.Time // of the last results
-	cut              bool      // a line was ended while it ran
+	batch Batch     // with the counts and the status of the last write
+	files [2]*File  // by toOutput and toErrors; the latter is nil before the first failure
+	last  time.Time // of the last results
 }
 
 // run records the outcomes of a job's lines until all have ended, its deadline passes, or it is cancelled, and ends the
@@ -108,7 +106,7 @@ func (r *recorder) record(ctx context.Context) error {
 		if err := r.endRest(ctx, endings[errCancelled]); err != nil {
 			return err
 		}
-	case r.batch.remaining() > 0, r.cut:
+	case r.batch.remaining() > 0, errors.Is(cause, errExpired):
 		end = Expired
 		if err := r.endRest(ctx, endings[errExpired]); err != nil {
 			return err
@@ -124,18 +122,15 @@ func (r *recorder) open(ctx context.Context) error {
 		return fmt.Errorf("read a batch: %w", err)
 	}
 	r.batch = b
-	for _, f := range []struct {
-		id string
-		to **File
-	}{{b.OutputFile, &r.output}, {b.ErrorFile, &r.failures}} {
-		if f.id == "" {
+	for i, id := range []string{toOutput: b.OutputFile, toErrors: b.ErrorFile} {
+		if id == "" {
 			continue
 		}
-		file, err := findFile(ctx, r.service.db.Read(), b.Account, f.id, 0)
+		file, err := findFile(ctx, r.service.db.Read(), b.Account, id, 0)
 		if err != nil {
 			return fmt.Errorf("find a file of a batch: %w", err)
 		}
-		*f.to = &file
+		r.files[i] = &file
 	}
 	return nil
 }
@@ -145,7 +140,7 @@ func (r *recorder) open(ctx context.Context) error {
 func (r *recorder) recordLines(ctx context.Context) {
 	deadline := time.NewTimer(time.Unix(r.batch.ExpiresAt, 0).Sub(r.service.clock()))
 	defer deadline.Stop()
-	drained := r.service.drained
+	drained := r.service.draining.Done()
 	for r.batch.remaining() > 0 {
 		ended := r.ctx.Done()
 		if r.ctx.Err() != nil {
@@ -211,7 +206,7 @@ func (r *recorder) gather(first outcome) []outcome {
 				return all
 			case <-r.ctx.Done():
 				return all
-			case <-r.service.drained:
+			case <-r.service.draining.Done():
 				return all
 			}
 		}
@@ -258,7 +253,7 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 		}
 	}
 	if !written {
-		r.service.discard(ctx, results.output, results.failures)
+		r.service.discard(ctx, results.parts...)
 	}
 	r.last = time.Now()
 	r.end(all, written)
@@ -285,41 +280,45 @@ func (j *job) end(all []outcome, written bool) {
 	}
 }
 
+// The files of a batch.
+const (
+	toOutput = iota
+	toErrors
+)
+
 // results are outcomes that are written together.
 type results struct {
-	outcomes         []outcome
-	output, failures *newPart // nil: there are none
-	counts           counts
-	cut              bool // a line was ended while it ran
+	outcomes []outcome
+	parts    []*newPart
+	counts   counts
 }
 
 // newResults returns the results among outcomes as the next parts of their files.
 func (r *recorder) newResults(all []outcome) *results {
 	w := &results{outcomes: all}
-	var output, failures [][]byte
+	var texts [2][][]byte
 	for i := range all {
 		o := &all[i]
-		switch {
-		case o.kind != isResult:
+		if o.kind != isResult {
 			continue
-		case o.success:
-			output = append(output, o.text)
-		default:
-			failures = append(failures, o.text)
 		}
+		to := toErrors
+		if o.success {
+			to = toOutput
+		}
+		texts[to] = append(texts[to], o.text)
 		w.counts.charge(o)
-		w.cut = w.cut || o.cut
 	}
-	w.counts.completed, w.counts.failed = int64(len(output)), int64(len(failures))
-	if len(output) > 0 {
-		w.output = partOf(r.output, bytes.Join(output, nil))
-	}
-	if len(failures) > 0 {
-		if r.failures == nil {
-			f := r.service.newOutput(&r.batch, "error")
-			r.failures = &f
+	w.counts.completed, w.counts.failed = int64(len(texts[toOutput])), int64(len(texts[toErrors]))
+	for i, lines := range texts {
+		if len(lines) == 0 {
+			continue
 		}
-		w.failures = partOf(r.failures, bytes.Join(failures, nil))
+		if r.files[i] == nil {
+			f := r.service.newOutput(&r.batch, "error")
+			r.files[i] = &f
+		}
+		w.parts = append(w.parts, partOf(r.files[i], bytes.Join(lines, nil)))
 	}
 	return w
 }
@@ -330,10 +329,7 @@ func (r *recorder) write(ctx context.Context, w *results) error {
 	if !slices.ContainsFunc(w.outcomes, func(o outcome) bool { return o.kind != isUntried }) {
 		return nil
 	}
-	for _, p := range []*newPart{w.output, w.failures} {
-		if p == nil {
-			continue
-		}
+	for _, p := range w.parts {
 		if err := r.service.put(ctx, p); err != nil {
 			return err
 		}
@@ -386,17 +382,14 @@ func (c *counts) charge(o *outcome) {
 
 // writeFiles writes what counts of the files.
 func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, w *results) error {
-	if w.failures != nil && r.failures.seq == 0 {
-		if err := insertFile(ctx, tx, r.failures); err != nil {
-			return err
-		}
-		if err := setErrorFile(ctx, tx, r.batch.seq, r.failures.ID); err != nil {
-			return err
-		}
-	}
-	for _, p := range []*newPart{w.output, w.failures} {
-		if p == nil {
-			continue
+	for _, p := range w.parts {
+		if f := r.files[toErrors]; f != nil && f.ID == p.file && f.seq == 0 {
+			if err := insertFile(ctx, tx, f); err != nil {
+				return err
+			}
+			if err := setErrorFile(ctx, tx, r.batch.seq, f.ID); err != nil {
+				return err
+			}
 		}
 		if err := setFileBytes(ctx, tx, p.file, p.start, p.end); err != nil {
 			return err
@@ -410,15 +403,14 @@ func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, w *results) e
 
 // advance counts what has been written.
 func (r *recorder) advance(w *results) {
-	if w.output != nil {
-		r.output.Bytes = w.output.end
-	}
-	if w.failures != nil {
-		r.failures.Bytes = w.failures.end
-		r.failures.seq = max(r.failures.seq, 1) // it has a row
+	for _, p := range w.parts {
+		for _, f := range r.files {
+			if f != nil && f.ID == p.file {
+				f.Bytes, f.seq = p.end, max(f.seq, 1) // it has a row
+			}
+		}
 	}
 	r.batch.Completed += w.counts.completed
 	r.batch.Failed += w.counts.failed
-	r.cut = r.cut || w.cut
 	r.left.Store(r.batch.remaining())
 }

@@ -1,8 +1,6 @@
 package batch
 
 import (
-	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +10,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/proxy"
 )
@@ -22,12 +19,12 @@ func (s *Service) Routes() []proxy.Extension {
 	return []proxy.Extension{
 		{Method: http.MethodPost, Path: "/v1/files", ReadsBody: true, Serve: s.uploadFile},
 		{Method: http.MethodPost, Path: "/v1/files/", ReadsBody: true, Serve: s.uploadFile}, // as kluster.ai's documentation writes it
-		{Method: http.MethodGet, Path: "/v1/files", Serve: s.listFiles},
+		{Method: http.MethodGet, Path: "/v1/files", Serve: s.sendFiles},
 		{Method: http.MethodGet, Path: "/v1/files/:id", Serve: s.showFile},
 		{Method: http.MethodDelete, Path: "/v1/files/:id", Serve: s.deleteFile},
 		{Method: http.MethodGet, Path: "/v1/files/:id/content", Serve: s.sendContent},
 		{Method: http.MethodPost, Path: "/v1/batches", ReadsBody: true, Serve: s.createBatch},
-		{Method: http.MethodGet, Path: "/v1/batches", Serve: s.listBatches},
+		{Method: http.MethodGet, Path: "/v1/batches", Serve: s.sendBatches},
 		{Method: http.MethodGet, Path: "/v1/batches/:id", Serve: s.showBatch},
 		{Method: http.MethodPost, Path: "/v1/batches/:id/cancel", Serve: s.cancelBatch},
 	}
@@ -68,9 +65,12 @@ func queryOf(r *http.Request, known ...string) (map[string]string, error) {
 	return single, nil
 }
 
-// pageOf returns the page that the parameters limit and order select; after is looked up by the caller.
+// pageOf returns the page that the parameters after, limit and order select.
 func pageOf(account string, q map[string]string, limit, most int) (page, error) {
 	p := page{account: account, limit: limit}
+	if after, ok := q["after"]; ok {
+		p.cursor = &after
+	}
 	if text, ok := q["limit"]; ok {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > most {
@@ -89,7 +89,7 @@ func pageOf(account string, q map[string]string, limit, most int) (page, error) 
 	return p, nil
 }
 
-func (s *Service) listFiles(c *proxy.ExtensionCall) error {
+func (s *Service) sendFiles(c *proxy.ExtensionCall) error {
 	const most = 10_000
 	q, err := queryOf(c.Request, "purpose", "after", "limit", "order")
 	if err != nil {
@@ -99,21 +99,13 @@ func (s *Service) listFiles(c *proxy.ExtensionCall) error {
 	if err != nil {
 		return err
 	}
-	ctx := c.Request.Context()
-	if after, ok := q["after"]; ok {
-		f, err := s.file(ctx, c.Account, after)
-		if err != nil {
-			return ofCursor(err)
-		}
-		p.after = f.seq
-	}
-	files, more, err := listFiles(ctx, s.db.Read(), p, Purpose(onlyText(q["purpose"])), s.now())
+	files, more, err := s.listFiles(c.Request.Context(), p, Purpose(onlyText(q["purpose"])))
 	if err != nil {
-		return unreadable(err)
+		return err
 	}
-	objects := make([]fileObject, 0, len(files))
+	objects := make([]fileObject, len(files))
 	for i := range files {
-		objects = append(objects, files[i].toObject())
+		objects[i] = files[i].toObject()
 	}
 	return sendJSON(c, newList(objects, func(o fileObject) string { return o.ID }, more))
 }
@@ -126,15 +118,6 @@ func ofCursor(err error) error {
 		return &named
 	}
 	return err
-}
-
-// file returns a file of an account, or the error that there is none.
-func (s *Service) file(ctx context.Context, account, id string) (File, error) {
-	f, err := findFile(ctx, s.db.Read(), account, onlyText(id), s.now())
-	if errors.Is(err, sql.ErrNoRows) {
-		return File{}, apierr.NoSuchObject("file", id)
-	}
-	return f, unreadable(err)
 }
 
 func (s *Service) showFile(c *proxy.ExtensionCall) error {
@@ -159,32 +142,7 @@ func (s *Service) deleteFile(c *proxy.ExtensionCall) error {
 	return sendJSON(c, deletedObject{id, "file", true})
 }
 
-// DeleteOf deletes a file of an account, unless a batch needs it.
-func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
-	var using string
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		f, err := findFile(ctx, tx, account, onlyText(id), s.now())
-		if err != nil {
-			return err
-		}
-		if using, err = batchUsing(ctx, tx, id); err != nil || using != "" {
-			return err
-		}
-		return deleteFile(ctx, tx, &f)
-	})
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return apierr.NoSuchObject("file", id)
-	case err != nil:
-		return unwritable(err)
-	case using != "":
-		return apierr.FileOfBatch(id, using)
-	}
-	wake(s.deleted)
-	return nil
-}
-
-func (s *Service) listBatches(c *proxy.ExtensionCall) error {
+func (s *Service) sendBatches(c *proxy.ExtensionCall) error {
 	const usual, most = 20, 100
 	q, err := queryOf(c.Request, "after", "limit")
 	if err != nil {
@@ -194,96 +152,34 @@ func (s *Service) listBatches(c *proxy.ExtensionCall) error {
 	if err != nil {
 		return err
 	}
-	if after, ok := q["after"]; ok {
-		b, err := s.batch(c.Request.Context(), c.Account, after)
-		if err != nil {
-			return ofCursor(err)
-		}
-		p.after = b.seq
-	}
-	batches, more, err := listBatches(c.Request.Context(), s.db.Read(), p)
+	batches, more, err := s.listBatches(c.Request.Context(), p)
 	if err != nil {
-		return unreadable(err)
+		return err
 	}
-	objects := make([]batchObject, 0, len(batches))
+	objects := make([]batchObject, len(batches))
 	for i := range batches {
-		o, err := s.object(c.Request.Context(), &batches[i])
-		if err != nil {
+		if err := s.readErrors(c.Request.Context(), &batches[i]); err != nil {
 			return err
 		}
-		objects = append(objects, o)
+		objects[i] = batches[i].toObject()
 	}
 	return sendJSON(c, newList(objects, func(o batchObject) string { return o.ID }, more))
 }
 
-// object returns a batch as the API shows it.
-func (s *Service) object(ctx context.Context, b *Batch) (batchObject, error) {
-	errs, err := s.readErrors(ctx, b)
-	if err != nil {
-		return batchObject{}, apierr.Storage(err)
-	}
-	return b.toObject(errs), nil
-}
-
-// sendBatch sends a batch as the response.
-func (s *Service) sendBatch(c *proxy.ExtensionCall, b *Batch) error {
-	o, err := s.object(c.Request.Context(), b)
-	if err != nil {
-		return err
-	}
-	return sendJSON(c, o)
-}
-
-// batch returns a batch of an account, or the error that there is none.
-func (s *Service) batch(ctx context.Context, account, id string) (Batch, error) {
-	b, err := findBatch(ctx, s.db.Read(), account, onlyText(id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return Batch{}, apierr.NoSuchObject("batch", id)
-	}
-	return b, unreadable(err)
-}
-
 func (s *Service) showBatch(c *proxy.ExtensionCall) error {
-	b, err := s.batch(c.Request.Context(), c.Account, c.Param("id"))
+	b, err := s.BatchOf(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
 	}
-	return s.sendBatch(c, &b)
+	return sendJSON(c, b.toObject())
 }
 
 func (s *Service) cancelBatch(c *proxy.ExtensionCall) error {
-	b, err := s.batch(c.Request.Context(), c.Account, c.Param("id"))
+	b, err := s.CancelOf(c.Request.Context(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
 	}
-	if b, err = s.cancel(c.Request.Context(), &b); err != nil {
-		return err
-	}
-	return s.sendBatch(c, &b)
-}
-
-// cancel cancels a batch, and returns it as it is then.
-func (s *Service) cancel(ctx context.Context, b *Batch) (Batch, error) {
-	if b.Status.ended() || b.Status == Finalizing {
-		return Batch{}, apierr.BatchHasEnded(b.ID, string(b.Status))
-	}
-	changed := false
-	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
-		changed, err = setStatus(ctx, tx, b.seq, Cancelling, s.now(), Validating, InProgress)
-		return err
-	})
-	if err != nil {
-		return Batch{}, unwritable(err)
-	}
-	now, err := batchBySeq(ctx, s.db.Read(), b.seq)
-	if err != nil {
-		return Batch{}, unreadable(err)
-	}
-	if !changed && now.Status != Cancelling && now.Status != StatusCancelled {
-		return Batch{}, apierr.BatchHasEnded(b.ID, string(now.Status))
-	}
-	wake(s.created)
-	return now, nil
+	return sendJSON(c, b.toObject())
 }
 
 // onlyText returns an id or a purpose that a client names. What PostgreSQL would refuse as text is replaced by a text that
@@ -305,7 +201,7 @@ func unreadable(err error) error {
 
 // unwritable returns the error of a write to the database, unless it is one of the API.
 func unwritable(err error) error {
-	if _, refused := errors.AsType[*apierr.Error](err); refused {
+	if _, refused := errors.AsType[*apierr.Error](err); refused || err == nil {
 		return err
 	}
 	return apierr.Storage(fmt.Errorf("write files and batches: %w", err))

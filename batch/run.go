@@ -27,20 +27,17 @@ const (
 // poller is the state of poll.
 type poller struct {
 	*Service
-	validating map[int64]context.CancelCauseFunc
-	validated  chan int64
-	accounts   int                           // with batches in progress that are not parked, at the last poll
-	asked      struct{ account, key string } // the last key with parked batches that was asked
-	shown      map[int64]waiting             // what the rows say of the jobs
-	failing    bool                          // the last poll has failed
-	left       bool                          // the other gateways know that this one takes no batches any more
+	accounts int                           // with batches in progress that are not parked, at the last poll
+	asked    struct{ account, key string } // the last key with parked batches that was asked
+	failing  bool                          // the last poll has failed
+	left     bool                          // the other gateways know that this one takes no batches any more
 }
 
 // poll validates, starts and cancels batches.
 func (s *Service) poll() {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	p := &poller{Service: s, validating: map[int64]context.CancelCauseFunc{}, validated: make(chan int64, 1)}
+	p := &poller{Service: s}
 	for {
 		err := p.once(s.ctx)
 		if err != nil && s.ctx.Err() == nil && !p.failing {
@@ -50,24 +47,8 @@ func (s *Service) poll() {
 		select {
 		case <-s.ctx.Done():
 			return
-		case seq := <-p.validated:
-			p.forgetValidations(seq)
 		case <-s.created:
 		case <-tick.C:
-		}
-	}
-}
-
-// forgetValidations forgets a validation that has ended, and all others that wait to say so: a poll for each would delay the
-// batches of others.
-func (p *poller) forgetValidations(seq int64) {
-	for {
-		p.validating[seq](nil)
-		delete(p.validating, seq)
-		select {
-		case seq = <-p.validated:
-		default:
-			return
 		}
 	}
 }
@@ -125,27 +106,15 @@ func (s *Service) findWork(ctx context.Context, q querier, share int) (*work, er
 	return w, nil
 }
 
-// addRevoked adds batches of an account that only have to end, since their keys were revoked.
+// addRevoked adds a batch of each key of an account that was revoked: they only have to end.
 func (s *Service) addRevoked(ctx context.Context, q querier, w *work, account string) error {
-	keys, err := dueKeys(ctx, q, account)
-	if err != nil {
-		return err
-	}
-	for _, key := range keys {
-		if st := s.completer.Standing(key); !st.Revoked {
-			continue
-		}
-		all, err := dueOf(ctx, q, account, key, maxActiveOwned)
-		if err != nil {
-			return err
-		}
-		for i := range all {
-			if !w.has(all[i].seq) {
-				w.batches = append(w.batches, all[i])
-			}
+	firsts, err := firstDueOfKeys(ctx, q, account)
+	for i := range firsts {
+		if b := firsts[i]; s.completer.Standing(b.Key).Revoked && !w.has(b.seq) {
+			w.batches = append(w.batches, b)
 		}
 	}
-	return nil
+	return err
 }
 
 func (w *work) has(seq int64) bool {
@@ -155,26 +124,26 @@ func (w *work) has(seq int64) bool {
 // once looks once at the batches that are due.
 func (p *poller) once(ctx context.Context) error {
 	share := max(1, min(maxActiveOwned, maxActive/max(1, p.accounts)))
-	had := p.jobSeqs() // before the rows are read: the row of a batch whose job ends meanwhile is out of date
+	busy := p.busy() // before the rows are read: the row of a batch whose job ends meanwhile is out of date
 	w, err := p.findWork(ctx, p.db.Read(), share)
 	if err != nil {
 		return err
 	}
 	p.accounts = len(w.active)
-	mine, err := p.leases.take(ctx, w, had, p.isDraining())
+	mine, err := p.leases.take(ctx, w, busy, p.isDraining())
 	if err != nil {
 		return err
 	}
 	p.endLostJobs(mine)
-	p.showWaits(ctx)
-	if err := p.cancelJobs(ctx); err != nil {
+	p.showWaits(ctx, w)
+	if err := p.cancelJobs(ctx, busy); err != nil {
 		return err
 	}
 	var parked []parking
 	for i := range w.batches {
 		b := &w.batches[i]
 		l, leased := mine[b.seq]
-		if !leased || p.isDraining() || p.validating[b.seq] != nil || slices.Contains(had, b.seq) {
+		if !leased || p.isDraining() || slices.Contains(busy, b.seq) {
 			continue
 		}
 		st := p.completer.Standing(b.Key)
@@ -205,20 +174,24 @@ func (p *poller) once(ctx context.Context) error {
 // startValidation validates a batch in a goroutine of its own.
 func (p *poller) startValidation(b *Batch, l holder) {
 	ctx, cancel := context.WithCancelCause(p.ctx)
+	p.mu.Lock()
 	p.validating[b.seq] = cancel
+	p.mu.Unlock()
 	p.tasks.Go(func() {
+		defer cancel(nil)
 		p.validateUntilDone(ctx, b, l)
-		select {
-		case p.validated <- b.seq:
-		case <-p.ctx.Done():
-			cancel(nil)
-		}
+		p.mu.Lock()
+		delete(p.validating, b.seq)
+		p.mu.Unlock()
+		wake(p.created)
 	})
 }
 
 // giveBack releases the leases of batches that this gateway, which drains, does nothing for.
 func (p *poller) giveBack(ctx context.Context, mine map[int64]holder) error {
-	maps.DeleteFunc(mine, func(seq int64, _ holder) bool { return p.validating[seq] != nil || p.hasJob(seq) })
+	for _, seq := range p.busy() {
+		delete(mine, seq)
+	}
 	if !p.left {
 		if err := p.leases.leave(ctx, false); err != nil {
 			return fmt.Errorf("leave batches to others: %w", err)
@@ -262,18 +235,11 @@ func (s *Service) validateUntilDone(ctx context.Context, b *Batch, l holder) {
 	}
 }
 
-// hasJob reports whether a batch has a job.
-func (s *Service) hasJob(seq int64) bool {
+// busy returns the batches that have a job or are being validated.
+func (s *Service) busy() []int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.jobs[seq] != nil
-}
-
-// jobSeqs returns the batches that have a job.
-func (s *Service) jobSeqs() []int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.jobs))
+	return slices.AppendSeq(slices.Collect(maps.Keys(s.jobs)), maps.Keys(s.validating))
 }
 
 // startJob starts the job of a batch, unless its account has enough that run: then those with later deadlines end for it. A batch
@@ -315,12 +281,8 @@ func (s *Service) startJob(b *Batch, l holder, w *work) {
 }
 
 // cancelJobs ends the jobs and the validations of batches that are to be cancelled.
-func (p *poller) cancelJobs(ctx context.Context) error {
-	seqs := p.jobSeqs()
-	for seq := range p.validating {
-		seqs = append(seqs, seq)
-	}
-	cancelled, err := cancelling(ctx, p.db.Read(), seqs)
+func (p *poller) cancelJobs(ctx context.Context, busy []int64) error {
+	cancelled, err := cancelling(ctx, p.db.Read(), busy)
 	if err != nil {
 		return fmt.Errorf("find cancelled batches: %w", err)
 	}

@@ -136,12 +136,12 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 	d := g.await(t, b.ID, Completed)
 	g.checkResults(t, d, 30)
 
-	response, err := g.call(t, "GET", "/v1/files/"+*d.OutputFile+"/content", "", "Range", "bytes=0-9")
+	response, err := g.call(t, "GET", "/v1/files/"+d.OutputFile+"/content", "", "Range", "bytes=0-9")
 	if err != nil || response.Code != http.StatusPartialContent || response.Body.Len() != 10 || response.Header().Get("ETag") == "" {
 		t.Errorf("a range of the output: status %d with %d bytes and the ETag %q, %v", response.Code, response.Body.Len(), response.Header().Get("ETag"), err)
 	}
 	for _, outside := range []string{"bytes=99999-", "bytes=x", "bytes=-0"} {
-		response, err = g.call(t, "GET", "/v1/files/"+*d.OutputFile+"/content", "", "Range", outside)
+		response, err = g.call(t, "GET", "/v1/files/"+d.OutputFile+"/content", "", "Range", outside)
 		wantCode(t, outside, err, apierr.InvalidRequest)
 		if e := apierr.From(err); e.Status() != http.StatusRequestedRangeNotSatisfiable || response.Body.Len() > 0 {
 			t.Errorf("%s: status %d and the text %q beside the error, want 416 and the error alone", outside, e.Status(), response.Body)
@@ -153,12 +153,12 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 		t.Errorf("the first page of files is %+v", files)
 	}
 	g.get(t, &files, "GET", "/v1/files?purpose=batch_output&after="+f.ID+"&order=asc", "")
-	if len(files.Data) != 1 || files.Data[0].ID != *d.OutputFile {
+	if len(files.Data) != 1 || files.Data[0].ID != d.OutputFile {
 		t.Errorf("the outputs are %+v", files)
 	}
 	var deleted deletedObject
-	g.get(t, &deleted, "DELETE", "/v1/files/"+*d.OutputFile, "")
-	_, err = g.call(t, "GET", "/v1/files/"+*d.OutputFile+"/content", "")
+	g.get(t, &deleted, "DELETE", "/v1/files/"+d.OutputFile, "")
+	_, err = g.call(t, "GET", "/v1/files/"+d.OutputFile+"/content", "")
 	wantCode(t, "a deleted file is read", err, apierr.NotFound)
 }
 
@@ -195,7 +195,7 @@ func TestWrongLinesFailTheBatch(t *testing.T) {
 	g.get(t, &f, "POST", "/v1/files", body, "Content-Type", kind)
 	var b struct{ ID string }
 	g.get(t, &b, "POST", "/v1/batches", batchBody(f.ID))
-	if d := g.await(t, b.ID, Failed); d.Errors == nil || len(d.Errors.Data) != 1 || d.Errors.Data[0].Code != codeInvalidLine {
+	if d := g.await(t, b.ID, Failed); len(d.Errors) != 1 || d.Errors[0].Code != codeInvalidLine {
 		t.Errorf("the errors are %+v", d.Errors)
 	}
 }
@@ -284,7 +284,7 @@ func TestLinesSayWhetherTheyRanWhenTheirBatchEnded(t *testing.T) {
 			}
 			d := g.await(t, id, c.end)
 			g.checkResults(t, d, 30)
-			response, err := g.call(t, "GET", "/v1/files/"+*d.ErrorFile+"/content", "")
+			response, err := g.call(t, "GET", "/v1/files/"+d.ErrorFile+"/content", "")
 			must(t, err)
 			text := response.Body.String()
 			if n, all := strings.Count(text, c.cut), strings.Count(text, c.code); n != 4 || all != 20 || strings.Count(text, "before this line ran") != 16 {

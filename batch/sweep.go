@@ -24,7 +24,7 @@ func (s *Service) sweep() {
 	for {
 		if !s.leases.sweeps() {
 			clear(deleted)
-			s.backlog.Store(nil) // another gateway counts it
+			s.metrics.setBacklog(0, 0) // another gateway counts it
 		} else if err := s.sweepOnce(s.ctx, deleted); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("deleted files cannot be removed from the storage yet", zap.Error(err))
 		}
@@ -45,9 +45,6 @@ func (s *Service) sweepOnce(ctx context.Context, deleted map[string]time.Time) e
 	if err := s.deleteExpired(ctx); err != nil {
 		return fmt.Errorf("delete expired files: %w", err)
 	}
-	if err := s.deleteOldErrors(ctx); err != nil {
-		return fmt.Errorf("delete the errors of old batches: %w", err)
-	}
 	names, err := deletedObjects(ctx, s.db.Read())
 	if err != nil {
 		return fmt.Errorf("find deleted objects: %w", err)
@@ -60,22 +57,34 @@ func (s *Service) sweepOnce(ctx context.Context, deleted map[string]time.Time) e
 	return s.purge(ctx, names, deleted)
 }
 
-// deleteExpired deletes the rows of expired files and idempotency tokens, and marks the objects of these files, and those
-// that a gateway has left half-written, for deletion.
+// deleteExpired deletes the rows of expired files and idempotency tokens, and marks the objects of these files, of the errors of old
+// batches, and those that a gateway has left half-written, for deletion.
 func (s *Service) deleteExpired(ctx context.Context) error {
 	expired, err := expiredFiles(ctx, s.db.Read(), s.now())
 	if err != nil {
 		return fmt.Errorf("find expired files: %w", err)
 	}
+	failed, err := oldErrors(ctx, s.db.Read(), s.now()-int64(s.settings.Load().Keep.Seconds()))
+	if err != nil {
+		return fmt.Errorf("find the errors of old batches: %w", err)
+	}
 	orphans := int64(0)
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
 		for i := range expired {
-			if err := deleteFile(ctx, tx, &expired[i]); err != nil {
+			if err := deleteFile(ctx, tx, expired[i].ID); err != nil {
 				return err
 			}
 		}
 		if orphans, err = s.leases.deleteOrphans(ctx, tx, s.clock()); err != nil {
 			return err
+		}
+		for i := range failed {
+			if err := setErrors(ctx, tx, failed[i].seq, ""); err != nil {
+				return err
+			}
+			if err := markDeleted(ctx, tx, objectNamed, failed[i].errorsObject); err != nil {
+				return err
+			}
 		}
 		return forget(ctx, tx, s.now())
 	})
@@ -92,17 +101,24 @@ func (s *Service) purge(ctx context.Context, names []string, deleted map[string]
 	var due, gone []string
 	for _, name := range names {
 		first, again := deleted[name]
-		if !again || now.Sub(first) >= lateWrites {
-			due = append(due, name)
+		if again && now.Sub(first) < lateWrites {
+			continue
+		}
+		due = append(due, name)
+		if again {
+			gone = append(gone, name)
 		}
 	}
-	if err := s.deleteObjects(ctx, due); err != nil {
+	var group errgroup.Group
+	group.SetLimit(storageRequests) // each is a request to an S3 server
+	for _, name := range due {
+		group.Go(func() error { return s.store.Delete(ctx, name) })
+	}
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	for _, name := range due {
-		if _, again := deleted[name]; again {
-			gone = append(gone, name)
-		} else {
+		if _, again := deleted[name]; !again {
 			deleted[name] = now
 		}
 	}
@@ -116,14 +132,4 @@ func (s *Service) purge(ctx context.Context, names []string, deleted map[string]
 		}
 	}
 	return nil
-}
-
-// deleteObjects deletes objects, some at a time: each is a request to an S3 server.
-func (s *Service) deleteObjects(ctx context.Context, names []string) error {
-	var group errgroup.Group
-	group.SetLimit(storageRequests)
-	for _, name := range names {
-		group.Go(func() error { return s.store.Delete(ctx, name) })
-	}
-	return group.Wait()
 }

@@ -159,12 +159,12 @@ func (s *Service) fillShare(t *testing.T, lines int) (ids []string) {
 	return ids
 }
 
-func (s *Service) wantStatus(t *testing.T, what, id string, want Status) (d *Details) {
+func (s *Service) wantStatus(t *testing.T, what, id string, want Status) (d Batch) {
 	t.Helper()
-	d, err := s.Batch(t.Context(), id)
+	d, err := s.BatchOf(t.Context(), "", id)
 	must(t, err)
 	if d.Status != want {
-		t.Errorf("%s: the batch is %s with %+v, want %s", what, d.Status, d.Counts, want)
+		t.Errorf("%s: the batch is %s with %+v, want %s", what, d.Status, d.toObject().Counts, want)
 	}
 	return d
 }
@@ -190,8 +190,8 @@ func TestBatchWithTheEarliestDeadlineGetsThePlaceOfAnother(t *testing.T) {
 				}
 				pass(6 * time.Minute)
 				for _, id := range running {
-					if d := s.wantStatus(t, "after all", id, Completed); d.Counts.Completed != 300 {
-						t.Errorf("the counts are %+v", d.Counts)
+					if d := s.wantStatus(t, "after all", id, Completed); d.Completed != 300 {
+						t.Errorf("the counts are %+v", d.toObject().Counts)
 					}
 				}
 			})
@@ -237,11 +237,12 @@ func TestBatchThatIsCancelledBeforeItsTurnRunsNoLine(t *testing.T) {
 		id := s.createLines(t, "k", "48h", slices.Repeat([]string{"late"}, lines)...)
 		pass(5 * time.Second)
 		s.wantStatus(t, "before its turn", id, InProgress)
-		must(t, s.Cancel(t.Context(), id))
+		_, err := s.CancelOf(t.Context(), "", id)
+		must(t, err)
 		pass(10 * time.Second)
 		d := s.wantStatus(t, "after its cancellation", id, StatusCancelled)
-		if n := sent.Load(); n != 0 || d.Counts.Failed != lines {
-			t.Errorf("%d lines were sent, and the counts are %+v, want none and %d failures", n, d.Counts, lines)
+		if n := sent.Load(); n != 0 || d.Failed != lines {
+			t.Errorf("%d lines were sent, and the counts are %+v, want none and %d failures", n, d.toObject().Counts, lines)
 		}
 	})
 }
@@ -303,7 +304,7 @@ func TestParkedBatchesTakeOnePlaceInTurns(t *testing.T) {
 		pass(5 * time.Minute) // until all are parked
 		completed := func() (n [maxActiveOwned]int64) {
 			for i, id := range running {
-				n[i] = s.wantStatus(t, "for a model with room", id, InProgress).Counts.Completed
+				n[i] = s.wantStatus(t, "for a model with room", id, InProgress).Completed
 			}
 			return n
 		}
@@ -339,8 +340,8 @@ func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) 
 		models.setFull("small", true) // which it needs no more
 		pass(15 * time.Second)
 		d := s.wantStatus(t, "with lines over the budget", id, InProgress)
-		if w := d.WaitingFor; w == nil || w.Reason != proxy.WaitsForBudget || d.Counts.Completed != 2 || s.jobCount() != 0 {
-			t.Errorf("it waits for %+v with %+v and %d jobs, want the budget, two results and none", w, d.Counts, s.jobCount())
+		if w := d.WaitsFor(); w == nil || w.Reason != proxy.WaitsForBudget || d.Completed != 2 || s.jobCount() != 0 {
+			t.Errorf("it waits for %+v with %+v and %d jobs, want the budget, two results and none", w, d.toObject().Counts, s.jobCount())
 		}
 	})
 }
@@ -369,8 +370,8 @@ func TestBatchIsParkedOnlyIfTheSameCapsRefuseAllItsLines(t *testing.T) {
 				id := s.createLines(t, "k", "24h", prompts...)
 				pass(time.Minute)
 				d := s.wantStatus(t, "with lines over the budget", id, InProgress)
-				if d.Counts.Completed != 1 || s.jobCount() != 0 {
-					t.Errorf("the counts are %+v with %d jobs, want the line that fits and none", d.Counts, s.jobCount())
+				if d.Completed != 1 || s.jobCount() != 0 {
+					t.Errorf("the counts are %+v with %d jobs, want the line that fits and none", d.toObject().Counts, s.jobCount())
 				}
 			})
 		})
@@ -400,7 +401,7 @@ func newPoller(t *testing.T, completer Completer) *poller {
 	s := New(db, store, completer, testSettings, zap.NewNop())
 	s.ctx, s.stop = context.WithCancelCause(t.Context())
 	t.Cleanup(s.Close)
-	return &poller{Service: s, validating: map[int64]context.CancelCauseFunc{}, validated: make(chan int64, 1)}
+	return &poller{Service: s}
 }
 
 // createValid creates a batch that is validated, and has no job yet.
@@ -409,13 +410,14 @@ func (p *poller) createValid(t *testing.T, account, key string, lines int) Batch
 	b, err := p.Create(t.Context(), account, key, "lines.jsonl", "24h", strings.NewReader(inputLines(lines)))
 	must(t, err)
 	must(t, p.once(t.Context()))
-	p.forgetValidations(<-p.validated)
+	b = p.row(t, b.ID)
+	poll.Until(t, "the batch is validated", func() bool { return !slices.Contains(p.busy(), b.seq) })
 	return p.row(t, b.ID)
 }
 
 func (s *Service) row(t *testing.T, id string) Batch {
 	t.Helper()
-	b, err := batchByID(t.Context(), s.db.Read(), id)
+	b, err := findBatch(t.Context(), s.db.Read(), "", id)
 	must(t, err)
 	return b
 }
@@ -437,12 +439,12 @@ func TestJobThatParksWhileItsRowIsReadDoesNotStartAgain(t *testing.T) {
 		p.mu.Lock()
 		p.jobs[b.seq].parkForTurn()
 		p.mu.Unlock()
-		poll.Until(t, "the job has ended", func() bool { return !p.hasJob(b.seq) })
+		poll.Until(t, "the job has ended", func() bool { return !slices.Contains(p.busy(), b.seq) })
 	}
 	p.createValid(t, "a", "first", 1)
 	models.key = "first"
 	must(t, p.once(t.Context()))
-	if p.hasJob(b.seq) {
+	if slices.Contains(p.busy(), b.seq) {
 		t.Error("a batch that was parked during a poll was started by it")
 	}
 }
@@ -514,7 +516,8 @@ func TestBatchThatIsCancelledWhileItIsParkedEnds(t *testing.T) {
 	r := p.newRecorder(t, &b)
 	r.waiting = waiting{Reason: proxy.WaitsForBudget}
 	r.parkForTurn()
-	must(t, p.Cancel(t.Context(), b.ID))
+	_, err := p.CancelOf(t.Context(), "", b.ID)
+	must(t, err)
 	must(t, r.record(t.Context()))
 	if b := p.row(t, b.ID); b.Status != StatusCancelled || b.Failed != 1 {
 		t.Errorf("the batch is %s with %d failures", b.Status, b.Failed)
@@ -552,7 +555,7 @@ func TestParkedBatchIsFoundBehindManyThatAreNotDue(t *testing.T) {
 	g.set("k", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: resets, Caps: 1})
 	id := g.create(t, 1)
 	poll.Until(t, "the batch is parked", func() bool { return g.cluster.number(t, `SELECT count(*) FROM batches WHERE parked_at > 0`) == 1 })
-	b, err := batchByID(t.Context(), g.db.Read(), id)
+	b, err := findBatch(t.Context(), g.db.Read(), "", id)
 	must(t, err)
 	must(t, g.write(t.Context(), func(ctx context.Context, tx database.Tx) error {
 		for i := range maxParkedRead {
@@ -593,9 +596,9 @@ func TestResultsOfFewLinesAreWrittenOnceASecond(t *testing.T) {
 		id := s.createLines(t, "k", "24h", slices.Repeat([]string{"m"}, 50)...)
 		time.Sleep(15 * time.Second)
 		d := s.wantStatus(t, "with a line at a time", id, Completed)
-		parts, err := partsOf(t.Context(), s.db.Read(), *d.OutputFile)
-		if must(t, err); len(parts) > 15 || d.Counts.Completed != 50 {
-			t.Errorf("the results are %d parts of %+v, want one for each second", len(parts), d.Counts)
+		parts, err := partsOf(t.Context(), s.db.Read(), d.OutputFile)
+		if must(t, err); len(parts) > 15 || d.Completed != 50 {
+			t.Errorf("the results are %d parts of %+v, want one for each second", len(parts), d.toObject().Counts)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
 	"hash"
@@ -46,11 +45,9 @@ type upload struct {
 	service *Service
 	call    *proxy.ExtensionCall
 	file    File
-	stored  bool
 	digest  []byte
 
-	purpose, anchor, seconds string
-	seen                     map[string]bool
+	fields map[string]string // by the names of Go's SDK
 }
 
 // uploadFile serves POST /v1/files.
@@ -60,7 +57,7 @@ func (s *Service) uploadFile(c *proxy.ExtensionCall) (err error) {
 		return err
 	}
 	defer turn.Release()
-	u := &upload{service: s, call: c, seen: map[string]bool{}, file: s.newUpload(c.Account, c.Key, "")}
+	u := &upload{service: s, call: c, fields: map[string]string{}, file: s.newUpload(c.Account, c.Key, "")}
 	kept := false
 	defer func() { s.endUpload(c.Request.Context(), &u.file, kept) }()
 	if err := u.read(); err != nil {
@@ -69,11 +66,18 @@ func (s *Service) uploadFile(c *proxy.ExtensionCall) (err error) {
 	if err := u.check(); err != nil {
 		return err
 	}
-	f, created, err := s.keepOnce(c, u)
+	var f File
+	err = s.createOnce(c.Request.Context(), originOf(c, u.digest), func(ctx context.Context, tx database.Tx, id string) (err error) {
+		f, err = findFile(ctx, tx, c.Account, id, s.now())
+		return err
+	}, func(ctx context.Context, tx database.Tx) (string, error) {
+		f = u.file
+		return f.ID, s.keepFile(ctx, tx, &f)
+	})
 	if err != nil {
 		return err
 	}
-	kept = created
+	kept = f.ID == u.file.ID
 	return sendJSON(c, f.toObject())
 }
 
@@ -125,20 +129,18 @@ var spellings = map[string]string{
 func (u *upload) readPart(part *multipart.Part) error {
 	name := part.FormName()
 	spelled := cmp.Or(spellings[name], name)
-	if u.seen[spelled] {
+	if _, twice := u.fields[spelled]; twice {
 		return apierr.InvalidField(apierr.Clip(name), fmt.Sprintf("the field %q stands twice in the form", apierr.Clip(name)))
 	}
-	u.seen[spelled] = true
-	target := map[string]*string{
-		"purpose": &u.purpose, "expires_after.anchor": &u.anchor, "expires_after.seconds": &u.seconds,
-	}[spelled]
-	switch {
-	case name == "file":
+	u.fields[spelled] = ""
+	switch spelled {
+	case "file":
 		u.file.Name = cleanName(part.FileName())
 		return u.store(part)
-	case name == "":
+	case "":
 		return apierr.InvalidField("file", `a field of the form has no name; expected a header such as Content-Disposition: form-data; name="file"`)
-	case target == nil:
+	case "purpose", "expires_after.anchor", "expires_after.seconds":
+	default:
 		return apierr.UnknownField(name, "")
 	}
 	value, err := io.ReadAll(io.LimitReader(part, maxField+1))
@@ -148,7 +150,7 @@ func (u *upload) readPart(part *multipart.Part) error {
 	if len(value) > maxField {
 		return apierr.InvalidField(name, fmt.Sprintf("%s is longer than %d bytes", name, maxField))
 	}
-	*target = string(value)
+	u.fields[spelled] = string(value)
 	return nil
 }
 
@@ -175,10 +177,7 @@ func cleanName(name string) string {
 		}
 		return r
 	}, strings.ToValidUTF8(path.Base(strings.ReplaceAll(name, `\`, "/")), "\uFFFD"))
-	for len(name) > maxFilename {
-		name = name[:len(name)-1]
-	}
-	return cmp.Or(strings.ToValidUTF8(name, ""), unnamed)
+	return cmp.Or(strings.ToValidUTF8(name[:min(len(name), maxFilename)], ""), unnamed)
 }
 
 // readError is the error of what a file is read from.
@@ -189,7 +188,6 @@ func (e *readError) Unwrap() error { return e.error }
 
 // store stores the file as it comes.
 func (u *upload) store(part io.Reader) error {
-	u.stored = true
 	err := u.service.receive(u.call.Request.Context(), &u.file, part, discardAll)
 	if failed, ok := errors.AsType[*readError](err); ok {
 		return broken(failed)
@@ -197,25 +195,34 @@ func (u *upload) store(part io.Reader) error {
 	return err
 }
 
-// uploadReader stores what is read through it as parts of a file, and sets the size, the lines and the digest of the file. Its
-// errors are *readError or those of the API.
-type uploadReader struct {
+// partWriter stores what is written to it as parts of a file.
+type partWriter struct {
 	ctx     context.Context
 	service *Service
 	file    *File
-	from    io.Reader
-	buffer  []byte
-	rest    []byte // of the buffer, which is stored
+	buffer  []byte // what is to be the next part
 	digest  hash.Hash
-	inLine  bool  // the last line has no end yet
-	err     error // behind rest
+	inLine  bool // the last line has no end yet
+	err     error
 }
 
-// receive stores a file, which read reads to its end. The caller calls endUpload.
+// receive stores a file, which read reads to its end, with its size, lines and digest. Errors are *readError or those of the API. The
+// caller calls endUpload.
 func (s *Service) receive(ctx context.Context, f *File, from io.Reader, read func(io.Reader) error) error {
 	buffer := uploadBuffers.Get().(*[]byte)
 	defer uploadBuffers.Put(buffer)
-	return read(&uploadReader{ctx: ctx, service: s, file: f, from: from, buffer: *buffer, digest: sha256.New()})
+	w := &partWriter{ctx: ctx, service: s, file: f, buffer: (*buffer)[:0], digest: sha256.New()}
+	if err := read(io.TeeReader(from, w)); err != nil && w.err == nil {
+		return &readError{err}
+	}
+	if w.err == nil && len(w.buffer) > 0 {
+		w.err = s.storePart(ctx, f, w.buffer)
+	}
+	if w.inLine {
+		f.Lines++
+	}
+	f.sha256 = w.digest.Sum(nil)
+	return w.err
 }
 
 // discardAll reads to the end.
@@ -224,52 +231,20 @@ func discardAll(from io.Reader) error {
 	return err
 }
 
-// Read implements io.Reader.
-func (r *uploadReader) Read(p []byte) (int, error) {
-	if len(r.rest) == 0 && r.err == nil {
-		r.rest, r.err = r.next()
-	}
-	if len(r.rest) == 0 {
-		return 0, r.err
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
-
-// next stores the next part.
-func (r *uploadReader) next() ([]byte, error) {
-	n, err := fill(r.buffer, r.from)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, &readError{err}
-	}
-	piece := r.buffer[:n]
-	if n > 0 {
-		if err := r.service.storePart(r.ctx, r.file, piece); err != nil {
-			return nil, err
+// Write implements io.Writer.
+func (w *partWriter) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0 && w.err == nil; {
+		n := min(len(rest), cap(w.buffer)-len(w.buffer))
+		w.buffer, rest = append(w.buffer, rest[:n]...), rest[n:]
+		if len(w.buffer) == cap(w.buffer) {
+			w.err = w.service.storePart(w.ctx, w.file, w.buffer)
+			w.buffer = w.buffer[:0]
 		}
-		r.digest.Write(piece)
-		r.file.Lines += int64(bytes.Count(piece, []byte("\n")))
-		r.inLine = piece[n-1] != '\n'
 	}
-	if err != nil {
-		if r.inLine {
-			r.file.Lines++
-		}
-		r.file.sha256 = r.digest.Sum(nil)
-	}
-	return piece, err
-}
-
-// fill reads until p is full or from ends. It returns the error of from: io.ReadFull makes one of two ends of it, a regular
-// one and that of a body which is cut off.
-func fill(p []byte, from io.Reader) (n int, err error) {
-	for n < len(p) && err == nil {
-		var read int
-		read, err = from.Read(p[n:])
-		n += read
-	}
-	return n, err
+	w.digest.Write(p)
+	w.file.Lines += int64(bytes.Count(p, []byte("\n")))
+	w.inLine = len(p) > 0 && p[len(p)-1] != '\n'
+	return len(p), w.err
 }
 
 // storePart stores a piece of an upload, if the limits of the file and its account allow it.
@@ -279,7 +254,7 @@ func (s *Service) storePart(ctx context.Context, f *File, piece []byte) error {
 	if f.Bytes+size > limits.MaxFileBytes {
 		return apierr.FileTooLarge(limits.MaxFileBytes)
 	}
-	stored, err := storedBytes(ctx, s.db.Read(), f.Account)
+	_, stored, err := storedOf(ctx, s.db.Read(), f.Account)
 	if err != nil {
 		return unreadable(err)
 	}
@@ -315,70 +290,41 @@ func (s *Service) endUpload(ctx context.Context, f *File, kept bool) {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	s.db.Submit(func(tx database.Tx) error { return discardParts(ctx, tx, f.ID) })
+	s.db.Submit(func(tx database.Tx) error { return markDeleted(ctx, tx, objectsOfFile+notKept, f.ID) })
 	wake(s.deleted)
 }
 
 // check validates the fields, once all have arrived.
 func (u *upload) check() error {
+	_, stored := u.fields["file"]
+	purpose, given := u.fields["purpose"]
+	anchor := u.fields["expires_after.anchor"]
+	seconds, expires := u.fields["expires_after.seconds"]
 	switch {
-	case !u.stored:
+	case !stored:
 		return apierr.InvalidField("file", "the form has no field file; expected the file to be stored")
-	case !u.seen["purpose"]:
+	case !given:
 		return apierr.InvalidField("purpose", `the form has no field purpose; expected "batch"`)
-	case u.purpose != string(Input):
-		return apierr.InvalidField("purpose", fmt.Sprintf(`purpose: got %q; expected "batch"`, apierr.Clip(u.purpose)))
-	case u.anchor != "" && u.anchor != "created_at":
-		return apierr.InvalidField("expires_after", fmt.Sprintf(`expires_after[anchor]: got %q; expected "created_at"`, apierr.Clip(u.anchor)))
+	case purpose != string(Input):
+		return apierr.InvalidField("purpose", fmt.Sprintf(`purpose: got %q; expected "batch"`, apierr.Clip(purpose)))
+	case anchor != "" && anchor != "created_at":
+		return apierr.InvalidField("expires_after", fmt.Sprintf(`expires_after[anchor]: got %q; expected "created_at"`, apierr.Clip(anchor)))
+	case anchor != "" && !expires:
+		return apierr.InvalidField("expires_after", "expires_after[seconds] is missing")
 	}
 	keep := int64(u.service.settings.Load().Keep.Seconds())
-	if u.seen["expires_after.seconds"] {
-		n, err := strconv.ParseInt(u.seconds, 10, 64)
-		if err != nil || n < minKeep || n > maxKeep {
+	if expires {
+		var err error
+		if keep, err = strconv.ParseInt(seconds, 10, 64); err != nil || keep < minKeep || keep > maxKeep {
 			return apierr.InvalidField("expires_after", fmt.Sprintf("expires_after[seconds]: got %q; expected an integer from %d to %d",
-				apierr.Clip(u.seconds), minKeep, maxKeep))
+				apierr.Clip(seconds), minKeep, maxKeep))
 		}
-		keep = n
-	} else if u.anchor != "" {
-		return apierr.InvalidField("expires_after", "expires_after[seconds] is missing")
 	}
 	u.file.ExpiresAt = u.file.CreatedAt + keep
 	d := sha256.New()
 	fmt.Fprintf(d, "%x\x00%s\x00%d", u.file.sha256, u.file.Name, keep)
 	u.digest = d.Sum(nil)
 	return nil
-}
-
-// keepOnce keeps the file. If the client has sent the same request before, it returns the file of that one.
-func (s *Service) keepOnce(c *proxy.ExtensionCall, u *upload) (_ File, created bool, err error) {
-	ctx := c.Request.Context()
-	origin := originOf(c, u.digest)
-	earlier := ""
-	var f File
-	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		var err error
-		if earlier, err = s.repeated(ctx, tx, &origin); err != nil {
-			return err
-		}
-		if earlier != "" {
-			f, err = findFile(ctx, tx, c.Account, earlier, s.now())
-			if !errors.Is(err, sql.ErrNoRows) {
-				return err
-			}
-			earlier = ""
-		}
-		if err := s.keepFile(ctx, tx, &u.file); err != nil {
-			return err
-		}
-		return s.rememberOrigin(ctx, tx, &origin, u.file.ID)
-	})
-	switch {
-	case err != nil:
-		return File{}, false, unwritable(err)
-	case earlier != "":
-		return f, false, nil
-	}
-	return u.file, true, nil
 }
 
 // keepFile inserts the row of a file, all of which is in the storage, if its account may have it.
@@ -395,11 +341,7 @@ func (s *Service) keepFile(ctx context.Context, tx database.Tx, f *File) error {
 // checkQuota returns an error if the files of the account are too many or too large together with a new one. Other gateways may
 // have stored some meanwhile.
 func (s *Service) checkQuota(ctx context.Context, tx database.Tx, f *File) error {
-	n, err := countFiles(ctx, tx, f.Account)
-	if err != nil {
-		return err
-	}
-	stored, err := storedBytes(ctx, tx, f.Account)
+	n, stored, err := storedOf(ctx, tx, f.Account)
 	if err != nil {
 		return err
 	}

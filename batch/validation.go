@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +45,7 @@ func newValidation(endpoint string, maxLine int64, check func(string, []byte) (s
 
 // read reads the file. Its error is that of the file, or of the gateway, which say nothing about the lines.
 func (v *validation) read(ctx context.Context, file io.Reader) error {
-	scanner, parser := newLineScanner(file, v.maxLine), newLineParser()
+	scanner := newLineScanner(file, v.maxLine)
 	for n := 0; len(v.errors) < maxErrors; n++ {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -65,7 +66,7 @@ func (v *validation) read(ctx context.Context, file io.Reader) error {
 		case err != nil:
 			return fmt.Errorf("read the file: %w", err)
 		}
-		if err := v.line(parser, text, offset, scanner.number); err != nil {
+		if err := v.line(text, offset, scanner.number); err != nil {
 			return err
 		}
 		if v.yield != nil && offset-v.yielded >= validationSlice {
@@ -79,8 +80,8 @@ func (v *validation) read(ctx context.Context, file io.Reader) error {
 }
 
 // line validates a line. Its error is the gateway's.
-func (v *validation) line(parser *lineParser, text []byte, offset, number int64) error {
-	l, refused := parser.parse(text)
+func (v *validation) line(text []byte, offset, number int64) error {
+	l, refused := parseLine(text)
 	switch {
 	case refused != nil:
 		v.add(number, refused)
@@ -117,8 +118,7 @@ func (v *validation) line(parser *lineParser, text []byte, offset, number int64)
 
 // add adds an error; line 0 is the whole file.
 func (v *validation) add(number int64, p *invalidLineError) {
-	e := LineError{Code: p.code, Message: p.message, Param: orNull(p.param), Line: orNull(number)}
-	v.errors = append(v.errors, e)
+	v.errors = append(v.errors, LineError{Code: p.code, Message: p.message, Param: orNull(p.param), Line: orNull(number)})
 }
 
 const (
@@ -192,30 +192,32 @@ func (s *Service) clear(ctx context.Context, seq int64, l holder) error {
 }
 
 func (s *Service) failBatch(ctx context.Context, b *Batch, l holder, errs []LineError) error {
-	p, err := s.storeErrors(ctx, errs)
+	text, err := json.Marshal(errs)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the errors of a batch: %w", err)
 	}
-	failed := false
-	err = s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) (err error) {
-		if failed, err = setStatus(ctx, tx, b.seq, Failed, s.now(), Validating); err != nil || !failed {
+	// Not in the row, since they may quote the file.
+	err = s.WriteObject(ctx, text, func(ctx context.Context, tx database.Tx, object string) error {
+		if err := s.leases.check(ctx, tx, b.seq, l); err != nil {
 			return err
 		}
-		if err := setErrors(ctx, tx, b.seq, p.object); err != nil {
+		failed, err := setStatus(ctx, tx, b.seq, Failed, s.now(), Validating)
+		if err == nil && !failed {
+			err = errCancelled
+		}
+		if err != nil {
 			return err
 		}
-		if err := s.leases.release(ctx, tx, b.seq, l); err != nil {
+		if err := setErrors(ctx, tx, b.seq, object); err != nil {
 			return err
 		}
-		return keepObject(ctx, tx, p.object)
+		return s.leases.release(ctx, tx, b.seq, l)
 	})
-	if err != nil {
-		s.discard(ctx, p)
-		return fmt.Errorf("fail a batch: %w", err)
-	}
-	if !failed { // it is cancelled
-		s.discard(ctx, p)
+	if errors.Is(err, errCancelled) {
 		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("fail a batch: %w", err)
 	}
 	s.ended(*b, Failed)
 	s.log.Info("batch failed", zap.String("batch", b.ID), zap.String("code", errs[0].Code), zap.Int("errors", len(errs)))
@@ -224,18 +226,10 @@ func (s *Service) failBatch(ctx context.Context, b *Batch, l holder, errs []Line
 
 // startBatch writes the lines in the order in which they will run, and makes the output file.
 func (s *Service) startBatch(ctx context.Context, b *Batch, l holder, v *validation) error {
-	sortByPrefix(v.lines)
-	refs := make([]lineRef, 0, min(linesPerWrite, len(v.lines)))
-	rest := v.lines
-	next := func() {
-		refs = refs[:0]
-		for _, line := range rest[:min(linesPerWrite, len(rest))] {
-			refs = append(refs, line.lineRef)
-		}
-		rest = rest[len(refs):]
-	}
-	for next(); len(rest) > 0; next() {
-		err := s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) error { return insertLines(ctx, tx, b.seq, refs) })
+	chunks := slices.Collect(slices.Chunk(sortByPrefix(v.lines), linesPerWrite))
+	last := len(chunks) - 1
+	for _, some := range chunks[:last] {
+		err := s.writeLeased(ctx, b.seq, l, func(ctx context.Context, tx database.Tx) error { return insertLines(ctx, tx, b.seq, some) })
 		if err != nil {
 			return fmt.Errorf("write the lines of a batch: %w", err)
 		}
@@ -249,7 +243,7 @@ func (s *Service) startBatch(ctx context.Context, b *Batch, l holder, v *validat
 		if started, err = setStatus(ctx, tx, b.seq, InProgress, s.now(), Validating); err != nil || !started { // it is cancelled
 			return err
 		}
-		if err := insertLines(ctx, tx, b.seq, refs); err != nil {
+		if err := insertLines(ctx, tx, b.seq, chunks[last]); err != nil {
 			return err
 		}
 		if err := setValidated(ctx, tx, b.seq, len(v.lines), v.models, output.ID); err != nil {

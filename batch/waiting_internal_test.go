@@ -31,13 +31,13 @@ func (g *testGateway) createFor(t *testing.T, account, key string, n int) string
 }
 
 // awaitReason waits until a batch says that it waits for something.
-func (g *testGateway) awaitReason(t *testing.T, id string, reason proxy.WaitReason) (d *Details) {
+func (g *testGateway) awaitReason(t *testing.T, id string, reason proxy.WaitReason) (d Batch) {
 	t.Helper()
 	poll.Within(t, time.Minute, "the batch waits for "+string(reason), func() bool {
 		var err error
-		d, err = g.Batch(t.Context(), id)
+		d, err = g.BatchOf(t.Context(), "", id)
 		must(t, err)
-		return d.WaitingFor != nil && d.WaitingFor.Reason == reason
+		return d.WaitsFor() != nil && d.WaitsFor().Reason == reason
 	})
 	return d
 }
@@ -53,10 +53,10 @@ func TestWaitingBatchesAreRowsOnly(t *testing.T) {
 	poll.Within(t, time.Minute, "all batches wait, and none is in memory", func() bool {
 		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE waits_for = 'budget' AND parked_at > 0`) == waiting && g.jobCount() == 0
 	})
-	all, err := g.Batches(t.Context(), waiting)
+	all, _, err := g.BatchesOf(t.Context(), "", "", waiting)
 	must(t, err)
 	for i := range all {
-		if w := all[i].WaitingFor; w == nil || w.Reason != proxy.WaitsForBudget || w.ResetsAt == nil || *w.ResetsAt != resets.Unix() {
+		if w := all[i].WaitsFor(); w == nil || w.Reason != proxy.WaitsForBudget || w.ResetsAt == nil || *w.ResetsAt != resets.Unix() {
 			t.Errorf("the command line says that a batch waits for %+v, want the budget until %d", w, resets.Unix())
 		}
 	}
@@ -115,7 +115,7 @@ func TestBatchSaysThatItWaitsForItsKeyOrAccount(t *testing.T) {
 	g.awaitReason(t, id, proxy.WaitsForAccount)
 	g.setCold(true)
 	g.set("k", proxy.Standing{})
-	poll.Until(t, "the batch is validated", func() bool { d, err := g.Batch(t.Context(), id); must(t, err); return d.Status == InProgress })
+	poll.Until(t, "the batch is validated", func() bool { d, err := g.BatchOf(t.Context(), "", id); must(t, err); return d.Status == InProgress })
 	g.set("k", proxy.Standing{Reason: proxy.WaitsForKey})
 	g.awaitReason(t, id, proxy.WaitsForKey)
 	poll.Within(t, time.Minute, "the batch is not in memory", func() bool { return g.jobCount() == 0 })
@@ -152,16 +152,16 @@ func TestRevokedKeyEndsItsBatches(t *testing.T) {
 	}
 	for id, unstarted := range map[string]int{running: 13, waiting: 3} {
 		d := g.await(t, id, StatusCancelled)
-		if d.Counts.Total != d.Counts.Completed+d.Counts.Failed || d.ErrorFile == nil {
-			t.Fatalf("the counts are %+v", d.Counts)
+		if d.Total != d.Completed+d.Failed || d.ErrorFile == "" {
+			t.Fatalf("the counts are %+v", d.toObject().Counts)
 		}
-		text := g.text(t, *d.ErrorFile)
+		text := g.text(t, d.ErrorFile)
 		if n := strings.Count(text, `"error":{"code":"batch_cancelled","message":"the key was revoked"}`); n != unstarted {
 			t.Errorf("%d lines say that the key was revoked, want %d:\n%s", n, unstarted, text)
 		}
 	}
 	validating := g.createFor(t, "a", "k", 1)
-	if d := g.await(t, validating, Failed); d.Errors == nil || d.Errors.Data[0].Message != "the key was revoked" {
+	if d := g.await(t, validating, Failed); d.Errors[0].Message != "the key was revoked" {
 		t.Errorf("the errors of a batch that was not validated are %+v", d.Errors)
 	}
 }
@@ -250,10 +250,10 @@ func TestResultsAreKeptFromTheEndOfTheirBatch(t *testing.T) {
 	g.Reload(settings)
 	id := g.create(t, 5)
 	poll.Until(t, "the first results are recorded", func() bool { return g.cluster.number(t, `SELECT completed FROM batches`) == 2 })
-	d, err := g.Batch(t.Context(), id)
+	d, err := g.BatchOf(t.Context(), "", id)
 	must(t, err)
 	var f fileObject
-	if g.get(t, &f, "GET", "/v1/files/"+*d.OutputFile, ""); f.ExpiresAt != nil {
+	if g.get(t, &f, "GET", "/v1/files/"+d.OutputFile, ""); f.ExpiresAt != nil {
 		t.Errorf("results of a batch that runs expire at %d", *f.ExpiresAt)
 	}
 	_, err = g.cluster.write(t, `UPDATE files SET expires_at = 1 WHERE purpose = 'batch_output'`) // the batch has run longer
@@ -261,9 +261,9 @@ func TestResultsAreKeptFromTheEndOfTheirBatch(t *testing.T) {
 	serve()
 	d = g.await(t, id, Completed)
 	must(t, g.sweepOnce(t.Context(), map[string]time.Time{}))
-	g.get(t, &f, "GET", "/v1/files/"+*d.OutputFile, "")
-	if f.ExpiresAt == nil || *f.ExpiresAt < *d.CompletedAt+3600-1 || *f.ExpiresAt > *d.CompletedAt+3600+60 {
-		t.Errorf("the results expire at %v, want an hour after %d", f.ExpiresAt, *d.CompletedAt)
+	g.get(t, &f, "GET", "/v1/files/"+d.OutputFile, "")
+	if f.ExpiresAt == nil || *f.ExpiresAt < d.CompletedAt+3600-1 || *f.ExpiresAt > d.CompletedAt+3600+60 {
+		t.Errorf("the results expire at %v, want an hour after %d", f.ExpiresAt, d.CompletedAt)
 	}
 	g.checkResults(t, d, 5)
 }
@@ -335,8 +335,8 @@ func TestCancelledValidationStops(t *testing.T) {
 	<-began
 	g.get(t, new(any), "POST", "/v1/batches/"+id+"/cancel", "")
 	d := g.await(t, id, StatusCancelled)
-	if d.Counts.Total != 0 || d.Counts.Failed != 0 || d.ErrorFile != nil {
-		t.Errorf("a batch that was cancelled while it was validated has the counts %+v", d.Counts)
+	if d.Total != 0 || d.Failed != 0 || d.ErrorFile != "" {
+		t.Errorf("a batch that was cancelled while it was validated has the counts %+v", d.toObject().Counts)
 	}
 	if n := g.cluster.number(t, `SELECT count(*) FROM batch_lines`); n != 0 {
 		t.Errorf("%d lines are left", n)
@@ -421,10 +421,10 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 				}
 				completer.standing, completer.fits = proxy.Standing{Caps: 1}, true
 				completer.mu.Unlock()
-				d, err := s.Batch(t.Context(), b.ID)
+				d, err := s.BatchOf(t.Context(), "", b.ID)
 				must(t, err)
-				if d.WaitingFor == nil || d.WaitingFor.Reason != c.reason || s.jobCount() != 0 {
-					t.Errorf("the batch waits for %+v with %d jobs, want %s and none", d.WaitingFor, s.jobCount(), c.reason)
+				if d.WaitsFor() == nil || d.WaitsFor().Reason != c.reason || s.jobCount() != 0 {
+					t.Errorf("the batch waits for %+v with %d jobs, want %s and none", d.WaitsFor(), s.jobCount(), c.reason)
 				}
 				pass(10 * time.Second)
 				completer.mu.Lock()
@@ -432,10 +432,10 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 					t.Error("the model was not started for a line that fits")
 				}
 				completer.mu.Unlock()
-				d, err = s.Batch(t.Context(), b.ID)
+				d, err = s.BatchOf(t.Context(), "", b.ID)
 				must(t, err)
-				if d.WaitingFor == nil || d.WaitingFor.Reason != proxy.WaitsForModel {
-					t.Errorf("the batch waits for %+v, want the model", d.WaitingFor)
+				if d.WaitsFor() == nil || d.WaitsFor().Reason != proxy.WaitsForModel {
+					t.Errorf("the batch waits for %+v, want the model", d.WaitsFor())
 				}
 			})
 		})
@@ -492,7 +492,7 @@ func TestBatchesThatWaitForABackendTakeTurns(t *testing.T) {
 		pass(5 * time.Second)
 		last := create("free", "24h")
 		pass(time.Minute)
-		d, err := s.Batch(t.Context(), last)
+		d, err := s.BatchOf(t.Context(), "", last)
 		must(t, err)
 		if d.Status != Completed {
 			t.Errorf("the batch for the model with room is %s", d.Status)

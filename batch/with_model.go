@@ -13,13 +13,12 @@ import (
 // than maxLine is left as it is, for the validation to refuse.
 func WithModel(file io.Reader, model string, maxLine int64) io.Reader {
 	name, _ := json.Marshal(model)
-	return &modelReader{scanner: newLineScanner(file, maxLine), parser: newLineParser(), model: name}
+	return &modelReader{scanner: newLineScanner(file, maxLine), model: name}
 }
 
 // modelReader reads lines with a model.
 type modelReader struct {
 	scanner *lineScanner
-	parser  *lineParser
 	model   []byte
 	rest    []byte // of a line
 }
@@ -44,7 +43,7 @@ func (r *modelReader) next() error {
 	case err != nil:
 		return err
 	}
-	if l, refused := r.parser.parse(text); refused == nil && !gjson.GetBytes(l.body, "model").Exists() {
+	if l, refused := parseLine(text); refused == nil && !gjson.GetBytes(l.body, "model").Exists() {
 		members := append([]byte(`"model":`), r.model...)
 		if len(bytes.TrimSpace(l.body[1:len(l.body)-1])) > 0 {
 			members = append(members, ',')

@@ -16,6 +16,7 @@ import (
 
 	"basegate/batch"
 	"basegate/database"
+	apierr "basegate/errors"
 	"basegate/gateway"
 	"basegate/gateway/config"
 	"basegate/proxy"
@@ -38,8 +39,22 @@ func withBatches(cmd *cobra.Command, operation func(context.Context, *config.Con
 			return err
 		}
 		defer func() { err = errors.Join(err, closeFiles()) }()
-		return operation(ctx, cfg, service, db)
+		return explained(operation(ctx, cfg, service, db))
 	})
+}
+
+var errNoObject = errors.New("no such batch or file")
+
+// explained returns an error of the API with its message, which its log text leaves out.
+func explained(err error) error {
+	e, ok := errors.AsType[*apierr.Error](err)
+	switch {
+	case !ok:
+		return err
+	case e.Code == apierr.NotFound:
+		return fmt.Errorf("%w: %w", errNoObject, err) // its message is about one account
+	}
+	return fmt.Errorf("%s: %w", e.Message, err)
 }
 
 // newBatchesCommand returns a command that works on the batches and their files.
@@ -95,32 +110,35 @@ const maxListed = 1000
 
 func newBatchList() *cobra.Command {
 	columns := []string{"ID", "STATUS", "LINES", "FAILED", "TOKENS", "KEY", "CREATED", "EXPIRES", "WAITS FOR"}
-	return newBatchesList("List the batches of all accounts, the newest first", columns, (*batch.Service).Batches,
-		func(b *batch.Details, prefixes map[string]string) []string {
-			ended, total := b.Progress()
+	return newBatchesList("List the batches of all accounts, the newest first", columns, (*batch.Service).BatchesOf,
+		func(b *batch.Batch, prefixes map[string]string) []string {
 			return []string{
-				b.ID, string(b.Status), fmt.Sprintf("%d of %d", ended, total), fmt.Sprint(b.Counts.Failed),
-				fmt.Sprint(b.Usage.TotalTokens), dash(prefixes[b.Key]), formatTime(time.Unix(b.CreatedAt, 0)), formatTime(time.Unix(b.ExpiresAt, 0)),
+				b.ID, string(b.Status), fmt.Sprintf("%d of %d", b.Completed+b.Failed, b.Total), fmt.Sprint(b.Failed),
+				fmt.Sprint(b.InputTokens + b.OutputTokens), dash(prefixes[b.Key]), formatTime(time.Unix(b.CreatedAt, 0)), formatTime(time.Unix(b.ExpiresAt, 0)),
 				dash(waitsFor(b)),
 			}
 		})
 }
 
 // waitsFor returns the reason why no line of a batch can start; empty if there is none.
-func waitsFor(b *batch.Details) string {
-	if b.WaitingFor == nil {
-		return ""
+func waitsFor(b *batch.Batch) string {
+	if w := b.WaitsFor(); w != nil {
+		return string(w.Reason)
 	}
-	return string(b.WaitingFor.Reason)
+	return ""
 }
 
 // newBatchesList returns the command that prints batches or files. row returns the columns of one; prefixes are what lists
 // show of each key, by its id.
-func newBatchesList[T any](short string, columns []string, read func(*batch.Service, context.Context, int) ([]T, error), row func(one *T, prefixes map[string]string) []string) *cobra.Command {
+func newBatchesList[T any](
+	short string, columns []string,
+	read func(s *batch.Service, ctx context.Context, account, after string, limit int) ([]T, bool, error),
+	row func(one *T, prefixes map[string]string) []string,
+) *cobra.Command {
 	return newList(short, "", func(cmd *cobra.Command) (list, error) {
 		l := list{headings: columns}
 		err := withBatches(cmd, func(ctx context.Context, _ *config.Config, s *batch.Service, db *database.DB) error {
-			all, err := read(s, ctx, maxListed)
+			all, _, err := read(s, ctx, "", "", maxListed)
 			if err != nil {
 				return err
 			}
@@ -152,18 +170,18 @@ func newBatchShow() *cobra.Command {
 }
 
 func printBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id string) error {
-	b, err := s.Batch(ctx, id)
+	b, err := s.BatchOf(ctx, "", id)
 	if err != nil {
 		return err
 	}
-	return printJSON(cmd, b)
+	return printJSON(cmd, &b)
 }
 
 func newBatchCancel() *cobra.Command {
 	var asJSON bool
 	cmd := newBatchesCommand("cancel ID", "Cancel a batch; what has ended stays, and is charged",
 		func(ctx context.Context, cmd *cobra.Command, s *batch.Service, args []string) error {
-			if err := s.Cancel(ctx, args[0]); err != nil {
+			if _, err := s.CancelOf(ctx, "", args[0]); err != nil {
 				return fmt.Errorf("cancel %s: %w", args[0], err)
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s is being cancelled; the running gateway ends its lines\n", args[0])
@@ -199,7 +217,7 @@ func newBatchWait() *cobra.Command {
 }
 
 // waitForBatch waits for the end of a batch. If stderr is a terminal, it shows the progress there.
-func waitForBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id string) (*batch.Details, error) {
+func waitForBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id string) (*batch.Batch, error) {
 	progress := io.Discard
 	if f, ok := cmd.ErrOrStderr().(*os.File); ok && isatty.IsTerminal(f.Fd()) {
 		progress = f
@@ -208,18 +226,17 @@ func waitForBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id 
 	tick := time.NewTicker(waitInterval)
 	defer tick.Stop()
 	for {
-		b, err := s.Batch(ctx, id)
+		b, err := s.BatchOf(ctx, "", id)
 		if err != nil {
 			return nil, err
 		}
-		ended, total := b.Progress()
-		state := string(b.Status)
-		if reason := waitsFor(b); reason != "" {
+		ended, state := b.Completed+b.Failed, string(b.Status)
+		if reason := waitsFor(&b); reason != "" {
 			state += ", waits for " + reason
 		}
-		fmt.Fprintf(progress, "\r%s %s %d of %d\x1b[K", progressBar(ended, total), state, ended, total)
-		if b.Ended() {
-			return b, nil
+		fmt.Fprintf(progress, "\r%s %s %d of %d\x1b[K", progressBar(ended, b.Total), state, ended, b.Total)
+		if b.Status.Ended() {
+			return &b, nil
 		}
 		select {
 		case <-tick.C:

@@ -19,13 +19,21 @@ func newFile() *cobra.Command {
 
 func newFileList() *cobra.Command {
 	return newBatchesList("List the files of all accounts, the newest first",
-		[]string{"ID", "PURPOSE", "BYTES", "NAME", "KEY", "CREATED", "EXPIRES"}, (*batch.Service).Files,
-		func(f *batch.FileDetails, prefixes map[string]string) []string {
+		[]string{"ID", "PURPOSE", "BYTES", "NAME", "KEY", "CREATED", "EXPIRES"}, (*batch.Service).FilesOf,
+		func(f *batch.File, prefixes map[string]string) []string {
 			return []string{
-				f.ID, string(f.Purpose), fmt.Sprint(f.Bytes), f.Filename, dash(prefixes[f.Key]),
-				formatTime(time.Unix(f.CreatedAt, 0)), formatTimeOr(f.Expires(), "-"), // while its batch runs
+				f.ID, string(f.Purpose), fmt.Sprint(f.Bytes), f.Name, dash(prefixes[f.Key]),
+				formatTime(time.Unix(f.CreatedAt, 0)), formatExpiry(f),
 			}
 		})
+}
+
+// formatExpiry returns when a file is deleted; "-" while its batch runs.
+func formatExpiry(f *batch.File) string {
+	if f.Growing() {
+		return dash("")
+	}
+	return formatTime(time.Unix(f.ExpiresAt, 0))
 }
 
 func newFileDownload() *cobra.Command {
@@ -58,7 +66,7 @@ func newFileDownload() *cobra.Command {
 func newFileDelete() *cobra.Command {
 	return newBatchesCommand("delete ID", "Delete a file; the running gateway removes its bytes within a minute",
 		func(ctx context.Context, cmd *cobra.Command, s *batch.Service, args []string) error {
-			if err := s.Delete(ctx, args[0]); err != nil {
+			if err := s.DeleteOf(ctx, "", args[0]); err != nil {
 				return fmt.Errorf("delete %s: %w", args[0], err)
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s is deleted\n", args[0])

@@ -174,11 +174,11 @@ type batchPage struct {
 }
 
 func (c *Console) batchPage(r *request) error {
-	b, wrong, err := c.batches.BatchOf(r.ctx(), r.account.ID, r.param("batch"))
+	b, err := c.batches.BatchOf(r.ctx(), r.account.ID, r.param("batch"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	page := &batchPage{batchRow: c.batchRow(b), Problems: wrongLines(wrong), Now: c.clock()}
+	page := &batchPage{batchRow: c.batchRow(b), Problems: wrongLines(b.Errors), Now: c.clock()}
 	page.KeyName = c.keyName(b.Key)
 	input, _, err := c.findFile(r, b.InputFile)
 	if err == nil {
@@ -198,7 +198,7 @@ func (c *Console) batchPage(r *request) error {
 }
 
 // findFile returns a file of the user. It returns false if there is none.
-func (c *Console) findFile(r *request, id string) (f batch.AccountFile, found bool, err error) {
+func (c *Console) findFile(r *request, id string) (f batch.File, found bool, err error) {
 	if id == "" {
 		return f, false, nil
 	}
@@ -210,7 +210,7 @@ func (c *Console) findFile(r *request, id string) (f batch.AccountFile, found bo
 }
 
 func (c *Console) cancelBatch(r *request) error {
-	if err := c.batches.CancelOf(r.ctx(), r.account.ID, r.param("batch")); err != nil {
+	if _, err := c.batches.CancelOf(r.ctx(), r.account.ID, r.param("batch")); err != nil {
 		return c.batchProblem(r, err)
 	}
 	return c.redirectDone(r, "/batches/"+r.param("batch"), "Batch cancelled. Lines that are running end within a minute.")
@@ -233,7 +233,7 @@ func (c *Console) adminBatchesPage(r *request) error {
 }
 
 func (c *Console) adminCancelBatch(r *request) error {
-	if err := c.batches.CancelOf(r.ctx(), "", r.param("batch")); err != nil {
+	if _, err := c.batches.CancelOf(r.ctx(), "", r.param("batch")); err != nil {
 		return c.batchProblem(r, err)
 	}
 	return c.redirectDone(r, "/admin/batches", "Batch cancelled. Lines that are running end within a minute.")

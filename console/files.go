@@ -44,7 +44,7 @@ type filesPage struct {
 
 // fileRow is a file of a table.
 type fileRow struct {
-	batch.AccountFile
+	batch.File
 	KeyName string
 }
 
