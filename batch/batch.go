@@ -83,8 +83,8 @@ type Service struct {
 	jobs       map[int64]*job                    // running batches by batches.seq
 	validating map[int64]context.CancelCauseFunc // batches by batches.seq
 
-	draining context.Context // ends when no new line is sent to a backend
-	drain    context.CancelFunc
+	drained chan struct{} // closed when no new line is sent to a backend
+	drain   func()
 
 	validations *admission.Turns // one is held while a slice of a file is validated
 	largeFiles  *admission.Turns // one is held from the first slice of a file that has several to the last
@@ -111,9 +111,9 @@ func New(db *database.DB, store storage.Store, completer Completer, s Settings, 
 		uploading: map[string]int64{}, jobs: map[int64]*job{}, validating: map[int64]context.CancelCauseFunc{},
 		validations: admission.NewTurns(1, 1), largeFiles: admission.NewTurns(maxLargeValidations, 2),
 		uploads: admission.NewTurns(uploadPlaces, uploadsPerAccount),
-		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1), drained: make(chan struct{}),
 	}
-	service.draining, service.drain = context.WithCancel(context.Background())
+	service.drain = sync.OnceFunc(func() { close(service.drained) })
 	service.leases.service = service
 	service.Reload(s)
 	return service
@@ -173,7 +173,14 @@ func (s *Service) Close() {
 const leaveTimeout = 2 * time.Second
 
 // isDraining reports whether no new lines are sent to backends.
-func (s *Service) isDraining() bool { return s.draining.Err() != nil }
+func (s *Service) isDraining() bool {
+	select {
+	case <-s.drained:
+		return true
+	default:
+		return false
+	}
+}
 
 // Reload replaces the settings.
 func (s *Service) Reload(settings Settings) {

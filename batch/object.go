@@ -213,8 +213,11 @@ func (b *Batch) toObject() batchObject {
 		CancellingAt: orNull(b.CancellingAt), CancelledAt: orNull(b.CancelledAt),
 		Counts: requestCounts{b.Total, b.Completed, b.Failed}, Metadata: b.Metadata, WaitingFor: b.WaitsFor(),
 		Usage: tokenUsage{
-			b.InputTokens, map[string]int64{"cached_tokens": b.CachedTokens},
-			b.OutputTokens, map[string]int64{"reasoning_tokens": b.ReasoningTokens}, b.InputTokens + b.OutputTokens,
+			b.InputTokens,
+			map[string]int64{"cached_tokens": b.CachedTokens},
+			b.OutputTokens,
+			map[string]int64{"reasoning_tokens": b.ReasoningTokens},
+			b.InputTokens + b.OutputTokens,
 		},
 	}
 	if len(b.Errors) > 0 {

@@ -140,7 +140,7 @@ func (r *recorder) open(ctx context.Context) error {
 func (r *recorder) recordLines(ctx context.Context) {
 	deadline := time.NewTimer(time.Unix(r.batch.ExpiresAt, 0).Sub(r.service.clock()))
 	defer deadline.Stop()
-	drained := r.service.draining.Done()
+	drained := r.service.drained
 	for r.batch.remaining() > 0 {
 		ended := r.ctx.Done()
 		if r.ctx.Err() != nil {
@@ -206,7 +206,7 @@ func (r *recorder) gather(first outcome) []outcome {
 				return all
 			case <-r.ctx.Done():
 				return all
-			case <-r.service.draining.Done():
+			case <-r.service.drained:
 				return all
 			}
 		}
