@@ -106,7 +106,7 @@ func (r *recorder) record(ctx context.Context) error {
 		if err := r.endRest(ctx, endings[errCancelled]); err != nil {
 			return err
 		}
-	case r.batch.remaining() > 0, errors.Is(cause, errExpired):
+	case r.batch.remaining() > 0, errors.Is(cause, errExpired) && r.batch.Failed > 0: // lines that ran at the deadline have failed
 		end = Expired
 		if err := r.endRest(ctx, endings[errExpired]); err != nil {
 			return err
