@@ -22,7 +22,7 @@ import (
 
 // Errors of Finish.
 var (
-	ErrState       = errors.New("the answer belongs to no sign-in of this browser")
+	ErrState       = errors.New("the response belongs to no sign-in of this browser")
 	ErrNoEmail     = errors.New("the provider gives no e-mail address")
 	ErrNotVerified = errors.New("the provider has not verified the e-mail address")
 	ErrUnknown     = errors.New("the provider does not say whether the e-mail address is verified; console.oidc.trust_email accepts such addresses")
@@ -168,11 +168,11 @@ func (p *Provider) Finish(ctx context.Context, flow Flow, state, code string) (U
 // that is trusted without email_verified is looked up too: userinfo may have a false one.
 func (p *Provider) needsMore(id claims) bool {
 	address, verified := id.text("email"), id.verified()
-	if address != "" && verified == no {
-		return false
+	if address == "" || verified == nil {
+		return true
 	}
 	_, grouped := id.list(p.settings.GroupsClaim)
-	return address == "" || verified == unknown || !grouped && p.needsGroups(address)
+	return *verified && !grouped && p.needsGroups(address)
 }
 
 // needsGroups reports whether groups decide about the user of the address.
@@ -210,14 +210,11 @@ func (p *Provider) user(id, info claims, infoErr error) (User, error) {
 	if u.Email == "" {
 		return User{}, cmp.Or(infoErr, ErrNoEmail)
 	}
-	switch verified(u.Email, id, info) {
-	case yes:
-	case no:
+	switch said := verified(u.Email, id, info); {
+	case said == nil && !p.settings.TrustEmail:
+		return User{}, cmp.Or(infoErr, ErrUnknown)
+	case said != nil && !*said:
 		return User{}, ErrNotVerified
-	case unknown:
-		if !p.settings.TrustEmail {
-			return User{}, cmp.Or(infoErr, ErrUnknown)
-		}
 	}
 	groups, known := id.list(p.settings.GroupsClaim)
 	if !known {
@@ -232,16 +229,16 @@ func (p *Provider) user(id, info claims, infoErr error) (User, error) {
 	return u, nil
 }
 
-// verified returns what the provider says about the address. A set of claims that verifies another address says nothing
-// about this one.
-func verified(address string, sets ...claims) answer {
-	said := unknown
+// verified returns whether the provider has verified the address; nil if it does not say. A set of claims that verifies another
+// address says nothing about this one.
+func verified(address string, sets ...claims) (said *bool) {
 	for _, c := range sets {
 		switch v := c.verified(); {
-		case v == no:
-			return no
-		case v == yes && strings.EqualFold(c.text("email"), address):
-			said = yes
+		case v == nil:
+		case !*v:
+			return v
+		case strings.EqualFold(c.text("email"), address):
+			said = v
 		}
 	}
 	return said
@@ -271,30 +268,17 @@ func (c claims) text(name string) string {
 	return text
 }
 
-// answer is what claims say to a question; they may say nothing.
-type answer int
-
-const (
-	unknown answer = iota
-	no
-	yes
-)
-
-// verified returns whether the address is verified. Some providers send the word as text.
-func (c claims) verified() answer {
+// verified returns whether the address is verified; nil if the claims do not say. Some providers send the word as text.
+func (c claims) verified() *bool {
 	switch value := c["email_verified"].(type) {
 	case nil:
-		return unknown
+		return nil
 	case bool:
-		if value {
-			return yes
-		}
+		return &value
 	case string:
-		if strings.EqualFold(value, "true") {
-			return yes
-		}
+		return new(strings.EqualFold(value, "true"))
 	}
-	return no
+	return new(false)
 }
 
 // list returns a claim that is a list of texts, or one text; false if there is none.
