@@ -15,51 +15,59 @@ type passwordForm struct {
 	Problem   *problem // why the password was not set; nil if it was not tried
 }
 
+func newPasswordForm(email string) passwordForm {
+	return passwordForm{Email: email, MinLength: identity.MinPassword}
+}
+
 func (c *Console) invitationPage(r *request) error {
-	a, err := c.sessions.InvitedAccount(r.ctx(), r.param("token"))
+	a, err := c.Sessions.InvitedAccount(r.ctx(), r.param("token"))
+	if err != nil {
+		return noInvitation(err)
+	}
+	return c.render(r, "invitation", "Choose a password", newPasswordForm(a.Email))
+}
+
+// noInvitation returns the problem of an invitation that does not work, and any other error unchanged.
+func noInvitation(err error) error {
 	if errors.Is(err, identity.ErrNoInvitation) {
 		return errNoInvitation
 	}
-	if err != nil {
-		return err
-	}
-	return c.render(r, "invitation", "Choose a password", passwordForm{Email: a.Email, MinLength: identity.MinPassword})
+	return err
 }
 
-var errPasswordsDiffer = invalid("The two passwords are different.").on("repeated")
-
-var errNoInvitation = &problem{
-	status: http.StatusNotFound, title: "This invitation is no longer valid",
-	text: "An invitation works once, within seven days, and a newer one replaces it. Ask an administrator for another.",
-}
+var errNoInvitation = newProblem(http.StatusNotFound, "This invitation is no longer valid",
+	"An invitation works once, within seven days, and a newer one replaces it. Ask an administrator for another.")
 
 func (c *Console) acceptInvitation(r *request) error {
 	token := r.param("token")
-	a, err := c.sessions.InvitedAccount(r.ctx(), token)
-	if errors.Is(err, identity.ErrNoInvitation) {
-		return errNoInvitation
+	a, err := c.Sessions.InvitedAccount(r.ctx(), token)
+	if err != nil {
+		return noInvitation(err)
+	}
+	form := newPasswordForm(a.Email)
+	password, err := r.newPassword()
+	var tokens identity.SignedIn
+	if err == nil {
+		_, tokens, err = c.Sessions.AcceptInvitation(r.ctx(), token, password)
+	}
+	if p, ok := formProblem(err); ok {
+		form.Problem = p
+		return c.renderStatus(r, p.status, "invitation", "Choose a password", form)
 	}
 	if err != nil {
-		return err
+		return noInvitation(err)
 	}
+	c.setSignInCookies(r, tokens)
+	return r.redirect("/dashboard")
+}
+
+// newPassword returns the new password of a form, which has it twice.
+func (r *request) newPassword() (string, error) {
 	password := r.Request().PostFormValue("password")
-	form := passwordForm{Email: a.Email, MinLength: identity.MinPassword}
 	if password != r.Request().PostFormValue("repeated") {
-		form.Problem = errPasswordsDiffer
-		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
+		return "", invalid("The two passwords are different.").on("repeated")
 	}
-	_, tokens, err := c.sessions.AcceptInvitation(r.ctx(), token, password)
-	switch {
-	case err == nil:
-		c.setSignInCookies(r, tokens)
-		return r.redirect("/dashboard")
-	case errors.Is(err, identity.ErrNoInvitation):
-		return errNoInvitation
-	case errors.Is(err, identity.ErrBadPassword):
-		form.Problem = inputProblem(err)
-		return c.renderStatus(r, http.StatusUnprocessableEntity, "invitation", "Choose a password", form)
-	}
-	return err
+	return password, nil
 }
 
 // accessForm is the form by which a user without an account requests one.
@@ -68,10 +76,8 @@ type accessForm struct {
 	Problem              *problem // why it was not sent; nil if it was not tried
 }
 
-var errAccessRequestsOff = &problem{
-	status: http.StatusForbidden, title: "Requests for access are closed",
-	text: "Ask an administrator for an invitation.",
-}
+var errAccessRequestsOff = newProblem(http.StatusForbidden, "Requests for access are closed",
+	"Ask an administrator for an invitation.")
 
 func (c *Console) requestAccessPage(r *request) error {
 	if !c.settings.Load().AccessRequests {
@@ -90,17 +96,17 @@ func (c *Console) allowAccessRequest(r *request) error {
 
 func (c *Console) requestAccess(r *request) error {
 	form := accessForm{Email: r.field("email"), Name: r.field("name"), Purpose: r.field("purpose")}
-	err := c.accounts.RequestAccess(r.ctx(), identity.AccessRequest{
+	err := c.Accounts.RequestAccess(r.ctx(), identity.AccessRequest{
 		Email: form.Email, Name: form.Name, Purpose: form.Purpose, Network: ratelimit.Network(c.clientAddress(r)),
 	})
-	switch {
-	case err == nil:
-		return r.redirect("/request-access/sent")
-	case isInputError(err):
-		form.Problem = inputProblem(err)
-		return c.renderStatus(r, http.StatusUnprocessableEntity, "request-access", "Request access", form)
+	if p, ok := formProblem(err); ok {
+		form.Problem = p
+		return c.renderStatus(r, p.status, "request-access", "Request access", form)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return r.redirect("/request-access/sent")
 }
 
 // accessRequested confirms a request for access.
@@ -109,38 +115,32 @@ func (c *Console) accessRequested(r *request) error {
 }
 
 func (c *Console) accountPage(r *request) error {
-	return c.render(r, "account", "Account", passwordForm{Email: r.account.Email, MinLength: identity.MinPassword})
+	return c.render(r, "account", "Account", newPasswordForm(r.account.Email))
 }
 
 func (c *Console) changePassword(r *request) error {
-	form := passwordForm{Email: r.account.Email, MinLength: identity.MinPassword}
-	next := r.Request().PostFormValue("password")
-	if next != r.Request().PostFormValue("repeated") {
-		form.Problem = errPasswordsDiffer
-		return c.renderStatus(r, http.StatusUnprocessableEntity, "account", "Account", form)
+	form := newPasswordForm(r.account.Email)
+	next, err := r.newPassword()
+	var tokens identity.SignedIn
+	if err == nil {
+		present := c.credentials(r, r.account.Email, r.Request().PostFormValue("present"))
+		tokens, err = c.Sessions.ChangePassword(r.ctx(), present, next)
+		err = r.signInProblem(err, invalid("The current password is wrong.").on("present"))
 	}
-	present := c.credentials(r, r.account.Email, r.Request().PostFormValue("present"))
-	tokens, err := c.sessions.ChangePassword(r.ctx(), present, next)
-	var tooMany *identity.TooManyAttemptsError
-	switch {
-	case err == nil:
-		c.setSignInCookies(r, tokens)
-		c.useSession(r, tokens.Session)
-		return c.redirectDone(r, "/account", "Password changed. All other sessions are signed out.")
-	case errors.As(err, &tooMany):
-		form.Problem = tooManyAttempts(r, tooMany)
-	case errors.Is(err, identity.ErrBadCredentials):
-		form.Problem = invalid("The current password is wrong.").on("present")
-	case errors.Is(err, identity.ErrBadPassword):
-		form.Problem = inputProblem(err)
-	default:
+	if p, ok := formProblem(err); ok {
+		form.Problem = p
+		return c.renderStatus(r, p.status, "account", "Account", form)
+	}
+	if err != nil {
 		return err
 	}
-	return c.renderStatus(r, form.Problem.status, "account", "Account", form)
+	c.setSignInCookies(r, tokens)
+	c.useSession(r, tokens.Session)
+	return c.redirectDone(r, nil, "/account", "Password changed. All other sessions are signed out.")
 }
 
 func (c *Console) signOutEverywhere(r *request) error {
-	if err := c.sessions.SignOutEverywhere(r.ctx(), r.account.Email); err != nil {
+	if err := c.Sessions.SignOutEverywhere(r.ctx(), r.account.Email); err != nil {
 		return err
 	}
 	c.deleteSessionCookie(r)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -32,24 +31,20 @@ func (s *sparkline) Text() string {
 	return fmt.Sprintf("%s tokens in the last %d days", formatNumber(s.Total), sparkDays)
 }
 
-// draw computes the path.
-func (s *sparkline) draw() {
+// draw computes the path with the usage of today.
+func (s *sparkline) draw(today int64) {
+	s.daily[sparkDays-1] = today
 	highest := max(slices.Max(s.daily[:]), 1)
 	s.Days = sparkDays
-	path := make([]byte, 0, 20*sparkDays)
+	var path strings.Builder
 	for i, n := range s.daily {
 		s.Total += n
-		if n == 0 {
-			continue
+		if n > 0 {
+			height := max(4, int64(100*float64(n)/float64(highest))) // the least that can be seen
+			fmt.Fprintf(&path, "M%d 100v-%dh8V100", 10*i+1, height)
 		}
-		height := max(4, int64(100*float64(n)/float64(highest))) // the least that can be seen
-		path = append(path, 'M')
-		path = strconv.AppendInt(path, int64(10*i+1), 10)
-		path = append(path, " 100v-"...)
-		path = strconv.AppendInt(path, height, 10)
-		path = append(path, "h8V100"...)
 	}
-	s.Path = string(path)
+	s.Path = path.String()
 }
 
 // usual returns the median of the days before today since the first one with usage; ok is false if there are fewer than
@@ -64,72 +59,18 @@ func (s *sparkline) usual() (tokens int64, ok bool) {
 	return past[len(past)/2], true
 }
 
-// accountActivity is the recent usage of an account and of each of its keys.
-type accountActivity struct {
-	Spark sparkline
-	Keys  map[string]*sparkline // by id
-}
-
-// activity reads the recent usage of an account, or of one of its keys, without drawing it. It is nil if too many other
-// reports run: a page then goes without it.
-func (c *Console) activity(ctx context.Context, account, key string) (*accountActivity, error) {
-	first := c.firstSparkDay()
-	filter := usage.Filter{Reader: account, Account: account, Key: key, Since: first}
-	groups, err := c.usages.Groups(ctx, filter, usage.Over(usage.ByDay, usage.ByKey))
-	if errors.Is(err, database.ErrReportsBusy) || errors.Is(err, database.ErrReportTooLong) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	a := &accountActivity{Keys: map[string]*sparkline{}}
-	for _, r := range groups[0] {
-		at := int(r.Time.Sub(first) / (24 * time.Hour))
-		if at < 0 || at >= sparkDays { // a clock was ahead
-			continue
-		}
-		spark := a.Keys[r.KeyID]
-		if spark == nil {
-			spark = &sparkline{}
-			a.Keys[r.KeyID] = spark
-		}
-		spark.daily[at] += r.PromptTokens + r.CompletionTokens
-		a.Spark.daily[at] += r.PromptTokens + r.CompletionTokens
-	}
-	return a, nil
-}
-
-// draw draws all sparklines. Today's usage comes from the ledger's counters, which are in memory.
-func (c *Console) draw(a *accountActivity, account string, keys []identity.Key) {
-	a.Spark.daily[sparkDays-1] = c.ledger.AccountTotals(account).Day
-	for _, k := range keys {
-		today := c.ledger.KeyTotals(k.ID).Day
-		if a.Keys[k.ID] == nil && today > 0 {
-			a.Keys[k.ID] = &sparkline{}
-		}
-		if spark := a.Keys[k.ID]; spark != nil {
-			spark.daily[sparkDays-1] = today
-			spark.draw()
-		}
-	}
-	a.Spark.draw()
-}
-
-func (c *Console) firstSparkDay() time.Time {
-	return c.clock().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-sparkDays)
+// pastUsage is the usage of an account by day and key before today.
+type pastUsage struct {
+	readAt time.Time
+	first  time.Time // the day with which it begins
+	rows   []usage.Row
 }
 
 // pastActivity keeps the usage of the days before today for a minute, by account, because dashboards are read often and
 // these days hardly change.
 type pastActivity struct {
 	mu        sync.Mutex
-	byAccount map[string]keptActivity
-}
-
-type keptActivity struct {
-	readAt time.Time
-	first  time.Time // the day with which it begins
-	*accountActivity
+	byAccount map[string]pastUsage
 }
 
 const (
@@ -137,44 +78,73 @@ const (
 	maxActivities = 1000 // accounts in memory
 )
 
-// clone returns a copy to draw.
-func (a *accountActivity) clone() *accountActivity {
-	b := &accountActivity{Spark: a.Spark, Keys: map[string]*sparkline{}}
-	for id, spark := range a.Keys {
-		copied := *spark
-		b.Keys[id] = &copied
+// pastUsage returns the usage of an account by day and key. It returns false if too many other reports run: a page then goes
+// without it.
+func (c *Console) pastUsage(ctx context.Context, account string) (past pastUsage, ok bool, err error) {
+	p, now := &c.past, c.clock()
+	first := now.UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-sparkDays)
+	p.mu.Lock()
+	past = p.byAccount[account]
+	p.mu.Unlock()
+	if now.Sub(past.readAt) < activityAge && past.first.Equal(first) {
+		return past, true, nil
 	}
-	return b
+	filter := usage.Filter{Reader: account, Account: account, Since: first}
+	groups, err := c.Usage.Groups(ctx, filter, usage.Over(usage.ByDay, usage.ByKey))
+	if err != nil {
+		return past, false, unlessBusy(err)
+	}
+	past = pastUsage{now, first, groups[0]}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byAccount == nil || len(p.byAccount) >= maxActivities {
+		p.byAccount = map[string]pastUsage{}
+	}
+	p.byAccount[account] = past
+	return past, true, nil
 }
 
-// dashboardActivity returns the recent usage of an account and its keys. It is nil if it cannot be read in time.
-func (c *Console) dashboardActivity(ctx context.Context, account string, keys []keyRow) (*accountActivity, error) {
+// unlessBusy returns the error of a report, but nil if too many others run, or if it takes too long.
+func unlessBusy(err error) error {
+	if errors.Is(err, database.ErrReportsBusy) || errors.Is(err, database.ErrReportTooLong) {
+		return nil
+	}
+	return err
+}
+
+// sparklines returns the recent usage of an account's keys, by their ids, and of the account itself, under an empty id. It is
+// nil if it cannot be read in time. Today's usage comes from the ledger's counters, which are in memory.
+func (c *Console) sparklines(ctx context.Context, account string, keys []identity.Key) (map[string]*sparkline, error) {
+	sparks := map[string]*sparkline{"": {}}
 	if len(keys) == 0 {
-		return &accountActivity{}, nil
+		return sparks, nil
 	}
-	p, now, first := &c.past, c.clock(), c.firstSparkDay()
-	p.mu.Lock()
-	kept, ok := p.byAccount[account]
-	p.mu.Unlock()
-	if !ok || now.Sub(kept.readAt) >= activityAge || !kept.first.Equal(first) {
-		read, err := c.activity(ctx, account, "")
-		if err != nil || read == nil {
-			return nil, err
+	past, ok, err := c.pastUsage(ctx, account)
+	if err != nil || !ok {
+		return nil, err
+	}
+	for _, r := range past.rows {
+		at := int(r.Time.Sub(past.first) / (24 * time.Hour))
+		if at < 0 || at >= sparkDays { // a clock was ahead
+			continue
 		}
-		kept = keptActivity{now, first, read}
-		p.mu.Lock()
-		if p.byAccount == nil || len(p.byAccount) >= maxActivities {
-			p.byAccount = map[string]keptActivity{}
+		if sparks[r.KeyID] == nil {
+			sparks[r.KeyID] = &sparkline{}
 		}
-		p.byAccount[account] = kept
-		p.mu.Unlock()
+		sparks[r.KeyID].daily[at] += r.PromptTokens + r.CompletionTokens
+		sparks[""].daily[at] += r.PromptTokens + r.CompletionTokens
 	}
-	a, all := kept.clone(), make([]identity.Key, len(keys))
-	for i := range keys {
-		all[i] = keys[i].Key
+	sparks[""].draw(c.Ledger.AccountTotals(account).Day)
+	for _, k := range keys {
+		today := c.Ledger.KeyTotals(k.ID).Day
+		if sparks[k.ID] == nil && today > 0 {
+			sparks[k.ID] = &sparkline{}
+		}
+		if sparks[k.ID] != nil {
+			sparks[k.ID].draw(today)
+		}
 	}
-	c.draw(a, account, all)
-	return a, nil
+	return sparks, nil
 }
 
 // summary is the head of the dashboard.
@@ -186,19 +156,21 @@ type summary struct {
 	Steps     *firstSteps
 }
 
-// remaining is what is left of a cap.
+// remaining is what is left of a cap, in tokens.
 type remaining struct {
-	budget.Standing
-	Left int64  // tokens
-	Name string // of the cap, such as "monthly input"
+	Name     string    `json:"name"` // of the cap, such as "monthly" or "daily completion token"
+	Left     int64     `json:"left"`
+	Limit    int64     `json:"limit"`
+	ResetsAt time.Time `json:"resets_at"`
 }
 
 // summary returns the head of the dashboard of an account.
-func (c *Console) summary(a identity.Account, keys []keyRow, activity *accountActivity) summary {
-	s := summary{Today: c.ledger.AccountTotals(a.ID).Day, Remaining: tightest(c.ledger.AccountStandings(a.ID, a.Caps))}
-	if activity != nil {
-		s.Spark = &activity.Spark
-		if usual, ok := activity.Spark.usual(); ok {
+func (c *Console) summary(a identity.Account, keys []keyRow, spark *sparkline) summary {
+	s := summary{
+		Today: c.Ledger.AccountTotals(a.ID).Day, Remaining: tightest(c.Ledger.AccountStandings(a.ID, a.Caps)), Spark: spark,
+	}
+	if spark != nil {
+		if usual, ok := spark.usual(); ok {
 			s.Usual = fmt.Sprintf("A usual day has %s.", formatNumber(usual))
 		}
 	}
@@ -214,7 +186,7 @@ func tightest(all []budget.Standing) *remaining {
 	for _, s := range all {
 		left := max(s.Limit-s.Used, 0)
 		if found == nil || left < found.Left {
-			found = &remaining{s, left, windowNames[s.Window] + meterNames[s.Meter]}
+			found = &remaining{windowNames[s.Window] + meterNames[s.Meter], left, s.Limit, s.ResetsAt}
 		}
 	}
 	return found
@@ -233,7 +205,7 @@ func (c *Console) firstSteps(keys []keyRow) *firstSteps {
 	for _, k := range keys {
 		s.HasKey = s.HasKey || k.State == identity.KeyActive
 	}
-	if models := c.fleet.Models(); len(models) > 0 {
+	if models := c.Fleet.Models(); len(models) > 0 {
 		s.Model = models[0].ID()
 	}
 	example := createdKey{Secret: "$BASEGATE_KEY", BaseURL: s.BaseURL, Model: s.Model} //nolint:gosec // no secret
@@ -254,57 +226,54 @@ type modelActivity struct {
 	TokensPerSecond float64       // the median decode speed, of streams; 0 if there were none
 }
 
-// modelActivities keeps the decode speeds that were read last, because all dashboards show the same.
-type modelActivities struct {
-	reading sync.Mutex // held while the speeds are read; taken before mu
-
-	mu     sync.Mutex
-	readAt time.Time
-	speeds map[string]float64 // tokens a second, by model
+// decodeSpeeds keeps the decode speeds that were read last, because all dashboards show the same.
+type decodeSpeeds struct {
+	mu      sync.Mutex
+	readAt  time.Time
+	byModel map[string]float64 // tokens a second
 }
 
 // speedAge is how old decode speeds may be.
 const speedAge = 15 * time.Second
 
 // decodeSpeeds returns the median decode speed of each model in the last 60 minutes. While another request reads the speeds, or
-// too many reports run, it returns the last ones.
+// if they cannot be read, it returns the last ones.
 func (c *Console) decodeSpeeds(ctx context.Context) map[string]float64 {
-	m, now := &c.modelStats, c.clock()
-	m.mu.Lock()
-	last, fresh := m.speeds, now.Sub(m.readAt) < speedAge
-	m.mu.Unlock()
-	if fresh || !m.reading.TryLock() {
+	s, now := &c.speeds, c.clock()
+	s.mu.Lock()
+	last, fresh := s.byModel, now.Sub(s.readAt) < speedAge
+	if !fresh {
+		s.readAt = now
+	}
+	s.mu.Unlock()
+	if fresh {
 		return last
 	}
-	defer m.reading.Unlock()
-	read, err := c.usages.DecodeSpeeds(ctx, now.Add(-time.Hour))
+	read, err := c.Usage.DecodeSpeeds(ctx, now.Add(-time.Hour))
 	if err != nil {
 		return last
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.readAt, m.speeds = now, read
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byModel = read
 	return read
 }
 
 // modelActivity returns the activity of each model.
 func (c *Console) modelActivity(ctx context.Context) map[string]modelActivity {
 	byModel, speeds := map[string]modelActivity{}, c.decodeSpeeds(ctx)
-	for _, s := range c.history.Totals(time.Hour) {
-		if s.Model == "" || s.Backend != "" {
+	for k, t := range c.History.Totals(time.Hour) {
+		if k.Model == "" || k.Backend != "" {
 			continue
 		}
-		a := modelActivity{TokensPerSecond: speeds[s.Model]}
-		if median := s.Total.FirstTokenP50; median != nil {
+		a := modelActivity{TokensPerSecond: speeds[k.Model]}
+		if median := t.FirstToken(.5); median != nil {
 			a.FirstToken = time.Duration(*median * float64(time.Second))
 		}
-		byModel[s.Model] = a
+		byModel[k.Model] = a
 	}
 	return byModel
 }
-
-// Median returns the median time to the first token.
-func (a modelActivity) Median() string { return formatLatency(a.FirstToken) }
 
 // keyActivity is the recent usage of a key, on its page.
 type keyActivity struct {
@@ -314,22 +283,18 @@ type keyActivity struct {
 }
 
 // keyActivity reads the recent usage of a key.
-func (c *Console) keyActivity(ctx context.Context, k identity.Key, reader string) (keyActivity, error) {
-	var a keyActivity
-	found, err := c.activity(ctx, k.AccountID, k.ID)
-	if err != nil || found == nil {
+func (c *Console) keyActivity(ctx context.Context, k identity.Key, reader string) (a keyActivity, err error) {
+	sparks, err := c.sparklines(ctx, k.AccountID, []identity.Key{k})
+	if err != nil || sparks == nil {
 		return a, err
 	}
-	c.draw(found, k.AccountID, []identity.Key{k})
-	a.Spark = found.Keys[k.ID]
+	a.Spark = sparks[k.ID]
 	filter := usage.Filter{Reader: reader, Account: k.AccountID, Key: k.ID, Limit: 1}
-	last, err := c.usages.History(ctx, filter, usage.Recorded, usage.Cursor{}) // of those that were not refused, as the time of the last use
-	switch {
-	case errors.Is(err, database.ErrReportsBusy), errors.Is(err, database.ErrReportTooLong):
-		return a, nil
-	case err != nil:
-		return a, err
-	case len(last.Rows) > 0:
+	last, err := c.Usage.History(ctx, filter, usage.Recorded, usage.Cursor{}) // of those that were not refused, as the time of the last use
+	if err != nil {
+		return a, unlessBusy(err)
+	}
+	if len(last.Rows) > 0 {
 		a.Model, a.Last = last.Rows[0].Model, last.Rows[0].RequestID
 	}
 	return a, nil

@@ -2,10 +2,11 @@ package console
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 
+	"basegate/budget/quota"
 	"basegate/identity"
 )
 
@@ -47,11 +48,11 @@ func (c *Console) showAccounts(r *request, status int, page accountsPage) (err e
 	if page.Requests, page.MoreRequests, err = c.accessRequestRows(ctx); err != nil {
 		return err
 	}
-	accounts, err := c.accounts.List(ctx)
+	accounts, err := c.Accounts.List(ctx)
 	if err != nil {
 		return err
 	}
-	count, err := c.keys.Count(ctx)
+	count, err := c.Keys.Count(ctx)
 	if err != nil {
 		return err
 	}
@@ -59,14 +60,14 @@ func (c *Console) showAccounts(r *request, status int, page accountsPage) (err e
 		if a.State == identity.AccountPending {
 			continue
 		}
-		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
+		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.Ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
 	}
 	return c.renderStatus(r, status, "admin-accounts", "Accounts", page)
 }
 
 // accessRequestRows returns the oldest open requests for access, and the number of the others.
 func (c *Console) accessRequestRows(ctx context.Context) (rows []accessRequestRow, more int, err error) {
-	oldest, open, err := c.accounts.AccessRequests(ctx, maxAccessRequestsShown)
+	oldest, open, err := c.Accounts.AccessRequests(ctx, maxAccessRequestsShown)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -84,17 +85,10 @@ func (c *Console) accessRequestRows(ctx context.Context) (rows []accessRequestRo
 	return rows, max(open-len(oldest), 0), nil
 }
 
-// createdInvitation is a new invitation, which is shown only once.
-type createdInvitation struct {
-	Email string
-	URL   string
-	Mail  string // whether it was mailed: mailOff, mailSent or mailFailed
-}
-
 func (c *Console) invite(r *request) error {
 	email := r.field("email")
 	err := c.createInvitation(r, email)
-	if p, ok := errors.AsType[*problem](err); ok {
+	if p, ok := formProblem(err); ok {
 		return c.showAccounts(r, p.status, accountsPage{InviteEmail: email, Problem: p})
 	}
 	return err
@@ -102,45 +96,44 @@ func (c *Console) invite(r *request) error {
 
 // createInvitation creates an invitation and redirects to the page that shows it once.
 func (c *Console) createInvitation(r *request, email string) error {
-	a, token, err := c.accounts.Invite(r.ctx(), email)
+	a, token, err := c.Accounts.Invite(r.ctx(), email)
 	if err != nil {
-		return asInvalid(err)
+		return err
 	}
-	link := c.settings.Load().PublicURL.JoinPath("invitation", token).String()
-	return c.redirectToSecret(r, newSecret{Email: a.Email, Secret: token, Mail: c.mailInvitation(r, a.Email, link)})
+	mail := c.mailInvitation(r, a.Email, c.invitationURL(token))
+	return c.redirectToSecret(r, newSecret{Email: a.Email, Secret: token, Mail: mail})
+}
+
+func (c *Console) invitationURL(token string) string {
+	return c.settings.Load().PublicURL.JoinPath("invitation", token).String()
 }
 
 func (c *Console) approve(r *request) error {
 	email := r.field("email")
-	if _, err := c.accounts.Enable(r.ctx(), email); err != nil {
-		return asInvalid(err)
+	if _, err := c.Accounts.Enable(r.ctx(), email); err != nil {
+		return err
 	}
 	return c.createInvitation(r, email)
 }
 
 func (c *Console) decline(r *request) error {
 	email := r.field("email")
-	if err := c.accounts.Decline(r.ctx(), email); err != nil {
-		return asInvalid(err)
-	}
-	return c.redirectDone(r, "/admin/accounts", "Request of "+email+" declined.")
+	err := c.Accounts.Decline(r.ctx(), email)
+	return c.redirectDone(r, err, "/admin/accounts", "Request of "+email+" declined.")
 }
 
 func (c *Console) declineNetwork(r *request) error {
 	network := r.field("network")
-	n, err := c.accounts.DeclineNetwork(r.ctx(), network)
-	if err != nil {
-		return asInvalid(err)
-	}
-	return c.redirectDone(r, "/admin/accounts", formatCount(n, "request", "requests")+" from "+network+" declined.")
+	n, err := c.Accounts.DeclineNetwork(r.ctx(), network)
+	return c.redirectDone(r, err, "/admin/accounts", formatCount(n, "request", "requests")+" from "+network+" declined.")
 }
 
 // adminAccount is the data of an account's page for administrators.
 type adminAccount struct {
 	identity.Account
 	gauges
-	Form           capFields
-	MaxConcurrency string // form field of Account.Concurrency
+	Caps           capFields // in the form
+	MaxConcurrency string    // form field of Account.Concurrency
 	Keys           []keyRow
 	KeyPager       keyPager
 	Spark          *sparkline // of the last days; nil if it could not be read in time
@@ -151,21 +144,23 @@ type adminAccount struct {
 	Problem        *problem   // why the account was not changed; nil if it was not tried
 }
 
-// CapFields returns the form fields of the caps.
-func (p adminAccount) CapFields() markedCaps { return markedCaps{p.Form, p.Problem} }
+// accountOf returns the account with an id; false if there is none.
+func (c *Console) accountOf(ctx context.Context, id string) (a identity.Account, found bool, err error) {
+	all, err := c.Accounts.List(ctx)
+	at := slices.IndexFunc(all, func(a identity.Account) bool { return a.ID == id })
+	if err != nil || at < 0 {
+		return a, false, err
+	}
+	return all[at], true, nil
+}
 
 // pathAccount returns the account in the path.
 func (c *Console) pathAccount(r *request) (identity.Account, error) {
-	all, err := c.accounts.List(r.ctx())
-	if err != nil {
-		return identity.Account{}, err
+	a, found, err := c.accountOf(r.ctx(), r.param("account"))
+	if err == nil && !found {
+		err = errNotFound
 	}
-	for _, a := range all {
-		if a.ID == r.param("account") {
-			return a, nil
-		}
-	}
-	return identity.Account{}, errNotFound
+	return a, err
 }
 
 func (c *Console) adminAccountPage(r *request) error {
@@ -174,7 +169,7 @@ func (c *Console) adminAccountPage(r *request) error {
 		return err
 	}
 	return c.showAccount(r, http.StatusOK, adminAccount{
-		Account: a, Form: newCapFields(a.Caps), MaxConcurrency: formatConcurrency(a.Concurrency),
+		Account: a, Caps: newCapFields(a.Caps, quota.Caps{}), MaxConcurrency: formatConcurrency(a.Concurrency),
 		Name: a.Name, Admin: a.Admin,
 	})
 }
@@ -182,20 +177,11 @@ func (c *Console) adminAccountPage(r *request) error {
 // showAccount renders an account's page with its keys and its usage.
 func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	var err error
-	if page.Keys, page.KeyPager, err = c.keyRows(r, page.ID, "/admin/accounts/"+url.PathEscape(page.ID)); err != nil {
+	path := "/admin/accounts/" + url.PathEscape(page.ID)
+	if page.Keys, page.Spark, page.KeyPager, err = c.keyRows(r, page.ID, path); err != nil {
 		return err
 	}
-	activity, err := c.dashboardActivity(r.ctx(), page.ID, page.Keys)
-	if err != nil {
-		return err
-	}
-	if activity != nil {
-		page.Spark = &activity.Spark
-		for i := range page.Keys {
-			page.Keys[i].Spark = activity.Keys[page.Keys[i].ID]
-		}
-	}
-	entries, _, err := c.auditLog.Find(r.ctx(), identity.AuditFilter{Search: page.Email}, identity.AuditCursor{}, maxAccountAudit)
+	entries, _, err := c.AuditLog.Find(r.ctx(), identity.AuditFilter{Search: page.Email}, identity.AuditCursor{}, maxAccountAudit)
 	if err != nil {
 		return err
 	}
@@ -204,7 +190,7 @@ func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 		return err
 	}
 	page.Audit = auditRows(entries, known)
-	page.gauges = newGauges(c.ledger.AccountTotals(page.ID), page.Caps)
+	page.gauges = newGauges(c.Ledger.AccountTotals(page.ID), page.Account.Caps)
 	page.Self = page.ID == r.account.ID
 	return c.renderStatus(r, status, "admin-account", page.Email, page)
 }
@@ -214,8 +200,7 @@ func (c *Console) setAccount(r *request) error {
 	if err != nil {
 		return err
 	}
-	page := adminAccount{Account: a, Form: r.capFields(identity.Key{}), MaxConcurrency: r.field("concurrency")}
-	page.Name = r.field("name")
+	page := adminAccount{Account: a, Caps: r.capFields(quota.Caps{}), MaxConcurrency: r.field("concurrency"), Name: r.field("name")}
 	page.Admin = r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
 	caps, err := r.caps()
 	var concurrency int
@@ -223,39 +208,33 @@ func (c *Console) setAccount(r *request) error {
 		concurrency, err = parseConcurrency(page.MaxConcurrency)
 	}
 	if err == nil {
-		_, err = c.accounts.Set(r.ctx(), a.Email, func(f *identity.Account) {
+		_, err = c.Accounts.Set(r.ctx(), a.Email, func(f *identity.Account) {
 			f.Name, f.Caps, f.Admin, f.Concurrency = page.Name, caps, page.Admin, concurrency
 		})
-		err = asInvalid(err)
 	}
-	if p, ok := errors.AsType[*problem](err); ok {
+	if p, ok := formProblem(err); ok {
 		page.Problem = p
 		return c.showAccount(r, p.status, page)
 	}
-	if err != nil {
-		return err
-	}
-	return c.redirectDone(r, "/admin/accounts/"+a.ID, words["saved"])
+	return c.redirectDone(r, err, "/admin/accounts/"+a.ID, labels["saved"])
 }
 
 // accountActions are the changes of an account that need no form, by their names in paths.
-var accountActions = map[string]func(c *Console, ctx context.Context, email string) error{
-	"disable": func(c *Console, ctx context.Context, email string) error {
-		_, err := c.accounts.Disable(ctx, email)
+var accountActions = map[string]struct {
+	change func(c *Console, ctx context.Context, email string) error
+	done   string
+}{
+	"disable": {func(c *Console, ctx context.Context, email string) error {
+		_, err := c.Accounts.Disable(ctx, email)
 		return err
-	},
-	"enable": func(c *Console, ctx context.Context, email string) error {
-		_, err := c.accounts.Enable(ctx, email)
+	}, "Account disabled."},
+	"enable": {func(c *Console, ctx context.Context, email string) error {
+		_, err := c.Accounts.Enable(ctx, email)
 		return err
-	},
-	"sign-out": func(c *Console, ctx context.Context, email string) error {
-		return c.sessions.SignOutEverywhere(ctx, email)
-	},
-}
-
-// accountActionsDone confirm accountActions.
-var accountActionsDone = map[string]string{
-	"disable": "Account disabled.", "enable": "Account enabled.", "sign-out": "All sessions of the account are signed out.",
+	}, "Account enabled."},
+	"sign-out": {func(c *Console, ctx context.Context, email string) error {
+		return c.Sessions.SignOutEverywhere(ctx, email)
+	}, "All sessions of the account are signed out."},
 }
 
 func (c *Console) changeAccount(r *request) error {
@@ -263,61 +242,46 @@ func (c *Console) changeAccount(r *request) error {
 	if err != nil {
 		return err
 	}
-	action := r.param("action")
-	if action == "invite" {
+	if r.param("action") == "invite" {
 		return c.createInvitation(r, a.Email)
 	}
-	change, ok := accountActions[action]
+	action, ok := accountActions[r.param("action")]
 	if !ok {
 		return errNotFound
 	}
-	if action == "disable" && a.ID == r.account.ID {
+	if r.param("action") == "disable" && a.ID == r.account.ID {
 		return invalid("This is your own account. Another administrator has to disable it.")
 	}
-	if err := change(c, r.ctx(), a.Email); err != nil {
-		return asInvalid(err)
-	}
-	return c.redirectDone(r, "/admin/accounts/"+a.ID, accountActionsDone[action])
+	err = action.change(c, r.ctx(), a.Email)
+	return c.redirectDone(r, err, "/admin/accounts/"+a.ID, action.done)
 }
 
-// pathKeyPage returns the page of the key in the path, which may be any account's.
-func (c *Console) pathKeyPage(r *request) (keyPage, error) {
-	k, err := c.keys.Get(r.ctx(), r.param("key"))
-	if errors.Is(err, identity.ErrNoKey) {
-		return keyPage{}, errNotFound
-	}
-	if err != nil {
-		return keyPage{}, err
-	}
-	a, err := c.accounts.Find(r.ctx(), k.Email)
-	return keyPage{
-		keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: a,
-		Concurrency: c.concurrencyField(r, a, formatConcurrency(k.Concurrency), k),
-		Terms:       c.keyTerms(r, k), Name: k.Name,
-		Back: "/admin/accounts/" + k.AccountID, Action: "/admin/keys/" + k.ID,
-	}, err
+// ConfigValue is a key of the configuration, for display. Secrets are masked.
+type ConfigValue struct {
+	Key     string
+	Value   string // empty if nothing is set
+	Default string // only if Changed; empty if there is none
+	Changed bool   // it differs from the default
+	Pending bool   // a reload has changed it, and it needs a restart
 }
 
-func (c *Console) adminKeyPage(r *request) error {
-	page, err := c.pathKeyPage(r)
-	if err != nil {
-		return err
-	}
-	return c.showKey(r, http.StatusOK, page)
+// settingsPage is the data of the page of the configuration.
+type settingsPage struct {
+	Changed []ConfigValue
+	Default []ConfigValue
+	Pending bool // one of them needs a restart
 }
 
-func (c *Console) adminSetKey(r *request) error {
-	page, err := c.pathKeyPage(r)
-	if err != nil {
-		return err
+// settingsPage shows administrators the configuration in force.
+func (c *Console) settingsPage(r *request) error {
+	var page settingsPage
+	for _, v := range c.settings.Load().Configuration {
+		page.Pending = page.Pending || v.Pending
+		if v.Changed || v.Pending {
+			page.Changed = append(page.Changed, v)
+		} else {
+			page.Default = append(page.Default, v)
+		}
 	}
-	return c.setKey(r, page)
-}
-
-func (c *Console) adminChangeKey(r *request) error {
-	page, err := c.pathKeyPage(r)
-	if err != nil {
-		return err
-	}
-	return c.changeKey(r, page.Key, page.Back)
+	return c.render(r, "admin-settings", "Settings", page)
 }

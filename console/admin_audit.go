@@ -3,7 +3,6 @@ package console
 import (
 	"net/url"
 	"strings"
-	"time"
 
 	"basegate/identity"
 )
@@ -15,12 +14,11 @@ const (
 
 // auditPage is the data of the page of the audit log.
 type auditPage struct {
+	pager
+	days
 	Search, Action string
-	From, To       string // days, UTC; empty: no bound
 	Actions        []string
 	Rows           []auditRow
-	Newer          bool // this is not the first page
-	next           identity.AuditCursor
 }
 
 // auditRow is one entry of the audit log.
@@ -30,51 +28,20 @@ type auditRow struct {
 	Link string // to the subject's page; may be empty
 }
 
-// query returns the filter as the query of a URL.
-func (p *auditPage) query() url.Values {
-	q := url.Values{}
-	for name, value := range map[string]string{"q": p.Search, "action": p.Action, "from": p.From, "to": p.To} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
-	return q
-}
-
-// First returns the URL of the first page.
-func (p *auditPage) First() string { return "/admin/audit?" + p.query().Encode() }
-
-// Older returns the URL of the next page; empty if there is none.
-func (p *auditPage) Older() string {
-	if p.next.IsZero() {
-		return ""
-	}
-	q := p.query()
-	q.Set("after", p.next.String())
-	return "/admin/audit?" + q.Encode()
-}
-
 func (c *Console) auditPage(r *request) error {
-	page := auditPage{
-		Search: r.query("q"), Action: r.query("action"), From: validDay(r.query("from")), To: validDay(r.query("to")),
-	}
-	filter := identity.AuditFilter{Search: page.Search, Action: page.Action}
-	if day, err := time.Parse(time.DateOnly, page.From); err == nil {
-		filter.Since = day
-	}
-	if day, err := time.Parse(time.DateOnly, page.To); err == nil {
-		filter.Until = day.AddDate(0, 0, 1)
-	}
+	page := auditPage{Search: r.query("q"), Action: r.query("action"), days: r.days()}
 	after, err := identity.ParseAuditCursor(r.query("after"))
 	if err != nil {
 		return errNotFound
 	}
-	page.Newer = !after.IsZero()
-	var entries []identity.AuditEntry
-	if entries, page.next, err = c.auditLog.Find(r.ctx(), filter, after, auditPageSize); err != nil {
+	filter := identity.AuditFilter{Search: page.Search, Action: page.Action, Since: page.since, Until: page.until}
+	entries, next, err := c.AuditLog.Find(r.ctx(), filter, after, auditPageSize)
+	if err != nil {
 		return err
 	}
-	if page.Actions, err = c.auditLog.Actions(r.ctx()); err != nil {
+	q := queryOf(map[string]string{"q": page.Search, "action": page.Action, "from": page.From, "to": page.To})
+	page.pager = r.pager(q, next.String())
+	if page.Actions, err = c.AuditLog.Actions(r.ctx()); err != nil {
 		return err
 	}
 	known, err := c.readNames(r.ctx(), r.account)
@@ -82,7 +49,7 @@ func (c *Console) auditPage(r *request) error {
 		return err
 	}
 	page.Rows = auditRows(entries, known)
-	return c.render(r, "admin-audit", "Audit log", &page)
+	return c.render(r, "admin-audit", "Audit log", page)
 }
 
 // auditRows returns entries with the names and pages of what they are about.

@@ -1,14 +1,10 @@
 package console
 
 import (
-	"context"
-	"net/url"
 	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
-
-	"go.uber.org/zap"
 )
 
 // feedbackPageSize is the number of messages on a page of the administrators.
@@ -19,28 +15,26 @@ type adminFeedbackView struct {
 	Status   string // shown; empty: any
 	Statuses []string
 	Rows     []feedback
-	Newer    bool   // this is not the first page
-	Older    string // URL of the next page; empty if there is none
-	Mail     bool   // replies are mailed too
+	pager
+	Mail bool // replies are mailed too
 }
 
 func (c *Console) adminFeedbackPage(r *request) error {
-	view := adminFeedbackView{Status: r.query("status"), Statuses: feedbackStatuses, Mail: c.mail != nil && c.mail.Enabled()}
+	view := adminFeedbackView{Status: r.query("status"), Statuses: feedbackStatuses, Mail: c.mails()}
 	until := c.clock()
-	if micros, err := strconv.ParseInt(r.query("until"), 10, 64); err == nil {
-		until, view.Newer = time.UnixMicro(micros), true
+	if micros, err := strconv.ParseInt(r.query("after"), 10, 64); err == nil {
+		until = time.UnixMicro(micros)
 	}
 	rows, err := c.listFeedback(r.ctx(), view.Status, until, feedbackPageSize+1)
 	if err != nil {
 		return err
 	}
+	next := ""
 	if len(rows) > feedbackPageSize {
-		q := url.Values{"until": {strconv.FormatInt(rows[feedbackPageSize].Time.UnixMicro(), 10)}}
-		if view.Status != "" {
-			q.Set("status", view.Status)
-		}
-		rows, view.Older = rows[:feedbackPageSize], "/admin/feedback?"+q.Encode()
+		next = strconv.FormatInt(rows[feedbackPageSize].Time.UnixMicro(), 10)
+		rows = rows[:feedbackPageSize]
 	}
+	view.pager = r.pager(queryOf(map[string]string{"status": view.Status}), next)
 	known, err := c.readNames(r.ctx(), r.account)
 	if err != nil {
 		return err
@@ -82,14 +76,14 @@ func (c *Console) answerFeedback(r *request) error {
 	if changed {
 		detail += ", reply changed" // its text is the account's
 	}
-	if err := c.auditLog.Record(r.ctx(), "answer feedback", f.ID, detail); err != nil {
+	if err := c.AuditLog.Record(r.ctx(), "answer feedback", f.ID, detail); err != nil {
 		return err
 	}
-	message := words["saved"]
+	message := labels["saved"]
 	if changed && f.Reply != "" {
 		message = c.announceReply(r, f)
 	}
-	return c.redirectDone(r, "/admin/feedback#"+f.ID, message)
+	return c.redirectDone(r, nil, "/admin/feedback#"+f.ID, message)
 }
 
 // announceReply mails a reply if a mail server is configured, and returns what to tell the administrator.
@@ -99,16 +93,13 @@ func (c *Console) announceReply(r *request, f feedback) string {
 	if err != nil || !ok {
 		return "Saved."
 	}
-	if c.mail == nil || !c.mail.Enabled() {
-		return "Saved. " + email + " sees the reply in the console."
-	}
-	ctx, cancel := context.WithTimeout(r.ctx(), mailTimeout)
-	defer cancel()
 	text := r.account.Email + " has replied to your feedback of " + f.Time.Format("2 Jan 2006, 15:04") + " UTC:\n\n" + f.Reply +
 		"\n\nYour feedback:\n\n" + f.Message + "\n\n" + c.settings.Load().PublicURL.JoinPath("feedback").String() + "\n"
-	if err := c.mail.Send(ctx, email, "A reply to your feedback about Basegate", text); err != nil {
-		c.log.Warn("a reply to feedback could not be mailed", zap.String("email", email), zap.Error(err))
+	switch c.sendMail(r, email, "A reply to your feedback about Basegate", text) {
+	case mailSent:
+		return "Saved and mailed to " + email + "."
+	case mailFailed:
 		return "Saved, but the mail to " + email + " failed. The reply is in the console."
 	}
-	return "Saved and mailed to " + email + "."
+	return "Saved. " + email + " sees the reply in the console."
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"time"
@@ -22,26 +23,21 @@ type adminModelsView struct {
 // adminModel is a model on the administrators' page.
 type adminModel struct {
 	modelRow
-	Controls  fleet.Controls
 	LastHour  pastHour
-	Backends  []adminBackend
+	Rows      []adminBackend
 	Calendars []calendar           // of the configured warm windows, one for each time zone
 	Booked    []fleet.BookedWindow // warm windows that are not over
 }
 
 // adminBackend is a backend on the administrators' page.
 type adminBackend struct {
-	Name, GPU, State, Reason string
-	Level                    string // CSS class of the state: good, warn or bad
-	Breaker                  breaker.State
-	InFlight                 int64
-	Held                     int // requests that wait here because its engine is full
-	Version                  string
-	Changing                 bool // it is starting or draining
-	LastHour                 pastHour
-	Findings                 []fleet.Finding
-	Log                      []fleet.CommandLine // of the commands that boot and stop it
-	Outcomes                 []outcome           // of the last attempts, the newest first
+	*fleet.Backend
+	Status, Reason string
+	Level          string // CSS class of the status: good, warn or bad
+	Changing       bool   // it is starting or draining
+	LastHour       pastHour
+	Findings       []fleet.Finding
+	Outcomes       []outcome // of the last attempts, the newest first
 }
 
 // pastHour is how a model or a backend has served in the last 60 minutes.
@@ -65,19 +61,19 @@ func (c *Console) adminModelsPage(r *request) error {
 
 // showModels renders the page of the models.
 func (c *Console) showModels(r *request, status int, view adminModelsView) error {
-	if c.notices != nil {
-		view.Notices = c.notices()
+	if c.Notices != nil {
+		view.Notices = c.Notices()
 	}
-	hour := c.history.Totals(time.Hour)
-	for _, m := range c.fleet.Models() {
+	hour := c.History.Totals(time.Hour)
+	for _, m := range c.Fleet.Models() {
 		model := adminModel{
-			modelRow: c.modelRow(m), Controls: m.Controls(), Calendars: calendars(m), Booked: c.fleet.BookedWindows(m.ID()),
+			modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.Fleet.BookedWindows(m.ID()),
 			LastHour: newPastHour(hour, history.Key{Model: m.ID()}),
 		}
 		for _, b := range m.Backends() {
 			backend := newAdminBackend(m, b)
 			backend.LastHour = newPastHour(hour, history.Key{Model: m.ID(), Backend: b.Name})
-			model.Backends = append(model.Backends, backend)
+			model.Rows = append(model.Rows, backend)
 		}
 		view.Models = append(view.Models, model)
 	}
@@ -85,24 +81,18 @@ func (c *Console) showModels(r *request, status int, view adminModelsView) error
 }
 
 // newPastHour returns the figures of a series; those of a series without requests are zero.
-func newPastHour(hour []history.Series, k history.Key) pastHour {
-	h := pastHour{P50: unknown, P95: unknown}
-	for _, s := range hour {
-		if s.Key == k {
-			h = pastHour{
-				int(s.Total.Requests), int(s.Total.Failed),
-				formatKnown(s.Total.FirstTokenP50, formatSeconds), formatKnown(s.Total.FirstTokenP95, formatSeconds),
-			}
-		}
+func newPastHour(hour map[history.Key]*history.Totals, k history.Key) pastHour {
+	t := cmp.Or(hour[k], new(history.Totals))
+	return pastHour{
+		int(t.Requests), int(t.Failed), formatKnown(t.FirstToken(.5), formatSeconds), formatKnown(t.FirstToken(.95), formatSeconds),
 	}
-	return h
 }
 
 func newAdminBackend(m *fleet.Model, b *fleet.Backend) adminBackend {
 	state, reason := b.State()
 	row := adminBackend{
-		Name: b.Name, GPU: b.GPU, State: string(state), Reason: reason, Level: "bad", Changing: state == fleet.Starting || state == fleet.Draining,
-		Breaker: b.Breaker(), InFlight: b.InFlight(), Held: b.Held(), Version: b.Version(), Log: b.CommandLog(), Findings: b.LaunchFindings(),
+		Backend: b, Status: string(state), Reason: reason, Level: "bad", Changing: state == fleet.Starting || state == fleet.Draining,
+		Findings: b.LaunchFindings(),
 	}
 	switch state {
 	case fleet.Ready:
@@ -130,9 +120,7 @@ func outcomeLevel(c breaker.Class) string {
 	case breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.TooLarge, breaker.LocalFault,
 		breaker.ClientGone:
 		return "warn"
-	case breaker.OutOfMemory, breaker.OutOfMemoryDead, breaker.EngineDead, breaker.ServerError, breaker.RequestFailed,
-		breaker.Ended, breaker.Aborted,
-		breaker.Malformed, breaker.Truncated, breaker.Refused, breaker.Reset, breaker.TimedOut, breaker.Misconfigured:
+	default:
+		return "bad"
 	}
-	return "bad"
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
-	"net/url"
 	"regexp"
 	"strings"
 	"sync"
@@ -25,9 +23,7 @@ const (
 type batchesPage struct {
 	Batches []batchRow
 	Running bool // one of them has not ended
-	Newer   bool // this is not the first page
-	First   string
-	Older   string // URL of the next page; empty if there is none
+	pager
 }
 
 // batchRow is a batch with what its page shows beside it.
@@ -84,26 +80,21 @@ func (b *batchRow) Percent() float64 {
 // Waiting says what the batch waits for; empty if it does not wait.
 func (b *batchRow) Waiting() string { return waitingText(&b.Batch) }
 
+var waitingTexts = map[proxy.WaitReason]string{
+	proxy.WaitsForBudget:   "budget: a budget of the key or the account is used up",
+	proxy.WaitsForKey:      "the key, which is paused or expired",
+	proxy.WaitsForAccount:  "the account, which is disabled or not approved",
+	proxy.WaitsForModel:    "the model to start",
+	proxy.WaitsForCapacity: "room: live requests come first",
+	proxy.WaitsForWindow:   "a warm window of the model: batches do not start it",
+}
+
 func waitingText(b *batch.Batch) string {
 	w := b.WaitsFor()
 	if w == nil {
 		return ""
 	}
-	switch w.Reason {
-	case proxy.WaitsForBudget:
-		return "Waiting for budget: a budget of the key or the account is used up."
-	case proxy.WaitsForKey:
-		return "Waiting for the key, which is paused or expired."
-	case proxy.WaitsForAccount:
-		return "Waiting for the account, which is disabled or not approved."
-	case proxy.WaitsForModel:
-		return "Waiting for the model to start."
-	case proxy.WaitsForCapacity:
-		return "Waiting for room: live requests come first."
-	case proxy.WaitsForWindow:
-		return "Waiting for a warm window of the model: batches do not start it."
-	}
-	return "Waiting for " + string(w.Reason) + "."
+	return "Waiting for " + cmp.Or(waitingTexts[w.Reason], string(w.Reason)) + "."
 }
 
 // Late reports whether the batch is estimated to expire before its end.
@@ -113,9 +104,9 @@ func (b *batchRow) Late() bool { return b.Ends.After(time.Unix(b.ExpiresAt, 0)) 
 func (b *batchRow) RateText() string {
 	switch {
 	case b.Rate == 0:
-		return "–"
+		return unknown
 	case b.Rate >= 100:
-		return formatNumber(int64(math.Round(b.Rate))) + " lines/s"
+		return formatRate(b.Rate) + " lines/s"
 	case b.Rate >= 0.1:
 		return fmt.Sprintf("%.1f lines/s", b.Rate)
 	}
@@ -133,7 +124,7 @@ func (c *Console) batchRow(b batch.Batch) batchRow {
 }
 
 func (c *Console) batchesPage(r *request) error {
-	page, err := c.listBatches(r, r.account.ID, "/batches")
+	page, err := c.listBatches(r, r.account.ID)
 	if err != nil {
 		return err
 	}
@@ -145,20 +136,22 @@ func (c *Console) batchesPage(r *request) error {
 }
 
 // listBatches returns a page of the batches of an account, or of all if it is empty.
-func (c *Console) listBatches(r *request, account, path string) (*batchesPage, error) {
-	batches, more, err := c.batches.BatchesOf(r.ctx(), account, r.query("after"), batchesOfOnePage)
+func (c *Console) listBatches(r *request, account string) (*batchesPage, error) {
+	batches, more, err := c.Batches.BatchesOf(r.ctx(), account, r.query("after"), batchesOfOnePage)
 	if err != nil {
 		return nil, c.batchProblem(r, err)
 	}
-	page := &batchesPage{Newer: r.query("after") != "", First: path}
+	page := &batchesPage{}
 	for _, b := range batches {
 		row := c.batchRow(b)
 		page.Batches = append(page.Batches, row)
 		page.Running = page.Running || row.Running()
 	}
+	next := ""
 	if more {
-		page.Older = path + "?after=" + url.QueryEscape(batches[len(batches)-1].ID)
+		next = batches[len(batches)-1].ID
 	}
+	page.pager = r.pager(nil, next)
 	return page, nil
 }
 
@@ -174,7 +167,7 @@ type batchPage struct {
 }
 
 func (c *Console) batchPage(r *request) error {
-	b, err := c.batches.BatchOf(r.ctx(), r.account.ID, r.param("batch"))
+	b, err := c.Batches.BatchOf(r.ctx(), r.account.ID, r.param("batch"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
@@ -189,7 +182,7 @@ func (c *Console) batchPage(r *request) error {
 		_, page.HasErrors, err = c.findFile(r, b.ErrorFile)
 	}
 	if err == nil && page.HasErrors {
-		page.Failures, err = c.batches.FailedLines(r.ctx(), r.account.ID, b.ID, failedLinesShown)
+		page.Failures, err = c.Batches.FailedLines(r.ctx(), r.account.ID, b.ID, failedLinesShown)
 	}
 	if err != nil {
 		return c.batchProblem(r, err)
@@ -199,21 +192,20 @@ func (c *Console) batchPage(r *request) error {
 
 // findFile returns a file of the user. It returns false if there is none.
 func (c *Console) findFile(r *request, id string) (f batch.File, found bool, err error) {
-	if id == "" {
-		return f, false, nil
+	if id != "" {
+		f, err = c.Batches.FileOf(r.ctx(), r.account.ID, id)
 	}
-	f, err = c.batches.FileOf(r.ctx(), r.account.ID, id)
 	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Code == apierr.NotFound {
 		return f, false, nil
 	}
-	return f, err == nil, err
+	return f, id != "" && err == nil, err
 }
 
+const batchCancelled = "Batch cancelled. Lines that are running end within a minute."
+
 func (c *Console) cancelBatch(r *request) error {
-	if _, err := c.batches.CancelOf(r.ctx(), r.account.ID, r.param("batch")); err != nil {
-		return c.batchProblem(r, err)
-	}
-	return c.redirectDone(r, "/batches/"+r.param("batch"), "Batch cancelled. Lines that are running end within a minute.")
+	_, err := c.Batches.CancelOf(r.ctx(), r.account.ID, r.param("batch"))
+	return c.redirectDone(r, c.batchProblem(r, err), "/batches/"+r.param("batch"), batchCancelled)
 }
 
 func (c *Console) adminBatchesPage(r *request) error {
@@ -221,7 +213,7 @@ func (c *Console) adminBatchesPage(r *request) error {
 	if err != nil {
 		return err
 	}
-	page, err := c.listBatches(r, "", "/admin/batches")
+	page, err := c.listBatches(r, "")
 	if err != nil {
 		return err
 	}
@@ -233,10 +225,8 @@ func (c *Console) adminBatchesPage(r *request) error {
 }
 
 func (c *Console) adminCancelBatch(r *request) error {
-	if _, err := c.batches.CancelOf(r.ctx(), "", r.param("batch")); err != nil {
-		return c.batchProblem(r, err)
-	}
-	return c.redirectDone(r, "/admin/batches", "Batch cancelled. Lines that are running end within a minute.")
+	_, err := c.Batches.CancelOf(r.ctx(), "", r.param("batch"))
+	return c.redirectDone(r, c.batchProblem(r, err), "/admin/batches", batchCancelled)
 }
 
 // batchHint is what the dashboard says about the batches that have not ended.
@@ -248,7 +238,7 @@ type batchHint struct {
 }
 
 func (c *Console) batchHint(r *request) (h batchHint, err error) {
-	batches, err := c.batches.UnfinishedOf(r.ctx(), r.account.ID)
+	batches, err := c.Batches.UnfinishedOf(r.ctx(), r.account.ID)
 	if err != nil {
 		return batchHint{}, c.batchProblem(r, err)
 	}

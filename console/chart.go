@@ -6,21 +6,22 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"basegate/budget/usage"
 )
 
-// chart is a bar chart of a month's tokens per day, stacked by model. Positions and sizes are percentages of the
+// chart is a bar chart of tokens by interval, stacked by model or by another group. Positions and sizes are percentages of the
 // drawing, so that it fits every screen and its text keeps its size.
 type chart struct {
 	Bars   []bar
 	Lines  []gridline
-	Labels []label
+	Labels []axisLabel
 	Series []series
-	Days   []dayRow // the same figures as a table
+	Days   []dayRow // the intervals: the same figures as a table
 }
 
-// bar is the tokens of one series on one day.
+// bar is the tokens of one series in one interval.
 type bar struct {
 	X, Y, Width, Height float64
 	Series              int // from 1
@@ -33,20 +34,20 @@ type gridline struct {
 	Text string
 }
 
-// label is a day below the horizontal axis.
-type label struct {
+// axisLabel is a text below the horizontal axis.
+type axisLabel struct {
 	X    float64
 	Text string
 }
 
-// series is one model, or the sum of the models that have no color of their own.
+// series is one group, or the sum of the groups that have no color of their own.
 type series struct {
 	Name   string
 	Number int // of its color, from 1
 	Tokens int64
 }
 
-// dayRow is one day with the tokens of each series.
+// dayRow is one interval, such as a day, with the tokens of each series.
 type dayRow struct {
 	Day    string
 	Tokens []int64
@@ -56,35 +57,69 @@ type dayRow struct {
 // maxSeries is the number of colors in the style sheet.
 const maxSeries = 6
 
-// newChart draws the ledger's rows by day and model.
-func newChart(m month, rows []usage.Row) chart {
-	c := chart{Series: rank(rows)}
+// chartRow is the tokens of a series in an interval.
+type chartRow struct {
+	start  time.Time // of the interval
+	series string
+	tokens int64
+}
+
+// newChart draws rows by interval and series. layout formats the starts of the intervals in the table, rest is the name of the
+// sum of the smallest series, and axis returns the text below an interval; empty for none.
+func newChart(rows []chartRow, starts []time.Time, layout, rest string, axis func(i int) string) chart {
+	if len(rows) == 0 {
+		return chart{}
+	}
+	c := chart{Series: rank(rows, rest)}
 	index := map[string]int{}
 	for i, s := range c.Series {
 		index[s.Name] = i
 	}
-	c.Days = make([]dayRow, m.days())
-	for i := range c.Days {
-		c.Days[i] = dayRow{Day: m.begin.AddDate(0, 0, i).Format("2006-01-02"), Tokens: make([]int64, len(c.Series))}
+	slots := map[int64]int{}
+	for i, at := range starts {
+		slots[at.Unix()] = i
+		c.Days = append(c.Days, dayRow{Day: at.Format(layout), Tokens: make([]int64, len(c.Series))})
+		if text := axis(i); text != "" {
+			c.Labels = append(c.Labels, axisLabel{X: 100 * (float64(i) + .5) / float64(len(starts)), Text: text})
+		}
 	}
 	for _, r := range rows {
-		at, ok := index[r.Model]
+		at, ok := index[r.series]
 		if !ok {
 			at = len(c.Series) - 1
 		}
-		day := &c.Days[r.Time.Day()-1]
-		day.Tokens[at] += r.PromptTokens + r.CompletionTokens
-		day.Total += r.PromptTokens + r.CompletionTokens
+		if slot, ok := slots[r.start.Unix()]; ok {
+			c.Days[slot].Tokens[at] += r.tokens
+			c.Days[slot].Total += r.tokens
+		}
 	}
 	c.draw()
 	return c
 }
 
-// rank orders the models by their tokens. If there are more than maxSeries, the last series is the sum of the rest.
-func rank(rows []usage.Row) []series {
+// newMonthChart draws the tokens of a month by day and model.
+func newMonthChart(m month, rows []usage.Row) chart {
+	var of []chartRow
+	for i := range rows {
+		of = append(of, chartRow{rows[i].Time, rows[i].Model, tokensOf(&rows[i])})
+	}
+	var days []time.Time
+	for day := m.begin; day.Before(m.end()); day = day.AddDate(0, 0, 1) {
+		days = append(days, day)
+	}
+	return newChart(of, days, time.DateOnly, "other models", func(i int) string {
+		if day := i + 1; day == 1 || day%5 == 0 {
+			return strconv.Itoa(day)
+		}
+		return ""
+	})
+}
+
+// rank orders the series by their tokens. If there are more than maxSeries, the last one is the sum of the rest.
+func rank(rows []chartRow, restName string) []series {
 	tokens := map[string]int64{}
 	for _, r := range rows {
-		tokens[r.Model] += r.PromptTokens + r.CompletionTokens
+		tokens[r.series] += r.tokens
 	}
 	var all []series
 	for name, n := range tokens {
@@ -94,7 +129,7 @@ func rank(rows []usage.Row) []series {
 		return cmp.Or(cmp.Compare(b.Tokens, a.Tokens), cmp.Compare(a.Name, b.Name))
 	})
 	if len(all) > maxSeries {
-		rest := series{Name: "other models"}
+		rest := series{Name: restName}
 		for _, s := range all[maxSeries-1:] {
 			rest.Tokens += s.Tokens
 		}
@@ -106,7 +141,7 @@ func rank(rows []usage.Row) []series {
 	return all
 }
 
-// draw computes the positions of bars, lines and labels.
+// draw computes the positions of bars and lines.
 func (c *chart) draw() {
 	var highest int64
 	for _, d := range c.Days {
@@ -119,9 +154,6 @@ func (c *chart) draw() {
 	}
 	slot := 100 / float64(len(c.Days))
 	for i, d := range c.Days {
-		if day := i + 1; day == 1 || day%5 == 0 {
-			c.Labels = append(c.Labels, label{X: slot * (float64(i) + .5), Text: strconv.Itoa(day)})
-		}
 		var below int64
 		for at, n := range d.Tokens {
 			if n == 0 {

@@ -22,8 +22,10 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/batch"
+	"basegate/budget"
 	"basegate/budget/admission"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/budget/usage"
 	"basegate/console/history"
 	"basegate/console/prompts"
@@ -71,33 +73,16 @@ type Deps struct {
 
 // Console serves the pages. It is safe for concurrent use.
 type Console struct {
+	Deps
+
 	settings    atomic.Pointer[Settings]
-	keys        *identity.Keys
-	accounts    *identity.Accounts
-	sessions    *identity.Sessions
-	auditLog    *identity.AuditLog
-	ledger      Ledger
-	usages      *usage.Store
 	downloads   downloads
 	patience    time.Duration // with the clients of downloads
-	fleet       *fleet.Fleet
-	history     *history.History
-	db          *database.DB
-	prompts     *prompts.Store
-	warm        Warmer
-	notices     func() []string
-	completer   Completer
-	batches     *batch.Service
-	gateways    func(context.Context) ([]cluster.Gateway, error)
-	turns       map[string]*admission.Turns
 	rates       batchRates
 	tokenTexts  tokenTexts
-	modelStats  modelActivities
+	speeds      decodeSpeeds
 	past        pastActivity
-	log         *zap.Logger
 	clock       func() time.Time
-	onFeedback  func(notify.Feedback)
-	mail        Mailer
 	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
@@ -108,13 +93,9 @@ type Console struct {
 // New returns a Console that serves no route before Mount.
 func New(s Settings, d Deps) *Console {
 	c := &Console{
-		keys: d.Keys, accounts: d.Accounts, sessions: d.Sessions, auditLog: d.AuditLog,
-		ledger: d.Ledger, usages: d.Usage, downloads: downloads{running: map[string]int{}}, patience: downloadPatience,
-		fleet: d.Fleet, history: d.History, db: d.DB, prompts: d.Prompts, warm: d.Warm, notices: d.Notices, completer: d.Completer, log: d.Log,
-		batches: d.Batches, gateways: d.Gateways, turns: d.Turns,
-		clock: time.Now, onFeedback: d.Feedback, mail: d.Mail, assets: readAssets(),
-		crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log), tutorial: readTutorial(),
-		formLimiter: ratelimit.New(anonymousForms),
+		Deps: d, downloads: downloads{running: map[string]int{}}, patience: downloadPatience, clock: time.Now,
+		formLimiter: ratelimit.New(anonymousForms), crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log),
+		tutorial: readTutorial(), assets: readAssets(),
 	}
 	c.settings.Store(&s)
 	c.templates = parseTemplates(c.assets)
@@ -123,3 +104,20 @@ func New(s Settings, d Deps) *Console {
 
 // Reload replaces the settings. Forms are still accepted from the origin of the public URL that New got.
 func (c *Console) Reload(s Settings) { c.settings.Store(&s) }
+
+// Ledger has the counters of keys and accounts. A budget.Ledger is one on SQLite, a cluster.Ledger one that several
+// gateways share on PostgreSQL.
+type Ledger interface {
+	KeyTotals(id string) budget.WindowTotals
+	AccountTotals(id string) budget.WindowTotals
+
+	// Standings returns all caps of a payer that are set; AccountStandings those of an account alone.
+	Standings(p budget.Payer) []budget.Standing
+	AccountStandings(account string, caps quota.Caps) []budget.Standing
+
+	// Exhausted returns the cap that refuses every request of a payer, or nil.
+	Exhausted(p budget.Payer) *budget.Exceeded
+
+	// LastUse returns when a key was last used, and the zero time if it never was.
+	LastUse(ctx context.Context, key string) (time.Time, error)
+}

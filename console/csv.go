@@ -2,8 +2,8 @@ package console
 
 import (
 	"fmt"
-	"io"
 	"iter"
+	"mime"
 	"net/http"
 	"sync"
 	"time"
@@ -25,20 +25,14 @@ func (c *Console) usageCSV(r *request) error {
 	if err != nil {
 		return err
 	}
-	finish, ok := c.downloads.start(r.account.ID)
-	if !ok {
-		return errBusy
-	}
-	defer finish()
-	filter := s.filter()
-	filter.Reader = r.account.ID
-	rows, name := c.usages.Rows(r.ctx(), filter, by), "usage-"+s.Month.ID()+"-by-"+string(by)
+	filter := s.filter(r.account.ID)
+	rows, name := c.Usage.Rows(r.ctx(), filter, by), "usage-"+s.Month.ID()+"-by-"+string(by)
 	if by == usage.ByRequest && r.query("month") == "" {
 		filter, err := c.requestsFilter(r)
 		if err != nil {
 			return err
 		}
-		recent, err := c.usages.History(r.ctx(), filter, usage.Recorded, usage.Cursor{})
+		recent, err := c.Usage.History(r.ctx(), filter, usage.Recorded, usage.Cursor{})
 		if err != nil {
 			return err
 		}
@@ -48,29 +42,33 @@ func (c *Console) usageCSV(r *request) error {
 	if err != nil {
 		return err
 	}
-	return c.download(r, "basegate-"+name+".csv", report.Usage{
-		Columns: columns,
-		Names:   report.Names{Keys: known.lookUp, Emails: known.emails},
-		Rows:    rows,
-	})
+	u := report.Usage{Columns: columns, Names: known.ofReport(), Rows: rows}
+	return c.sendFile(r, "basegate-"+name+".csv", mediaCSV, func(w http.ResponseWriter) error { return u.WriteCSV(w) })
 }
 
-// download sends a report as a CSV file. It returns an error that occurs before anything is sent.
-func (c *Console) download(r *request, name string, u report.Usage) error {
+const mediaCSV = "text/csv; charset=utf-8"
+
+// sendFile sends a file that write writes. It returns an error that occurs before anything is sent.
+func (c *Console) sendFile(r *request, name, mediaType string, write func(http.ResponseWriter) error) error {
+	finish, ok := c.downloads.start(r.account.ID)
+	if !ok {
+		return errBusy
+	}
+	defer finish()
 	header := r.Response().Header()
-	header.Set("Content-Type", "text/csv; charset=utf-8")
-	header.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
+	header.Set("Content-Type", mediaType)
+	header.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
 	if r.Request().ProtoMajor == 1 {
 		header.Set("Connection", "close") // net/http does not take back the deadline of the last write
 	}
-	err := u.WriteCSV(&patientWriter{to: r.Response(), control: http.NewResponseController(r.Response()), patience: c.patience})
+	err := write(&patientResponse{r.Response(), http.NewResponseController(r.Response()), c.patience})
 	if err != nil && (!r.Response().Committed || r.disconnected()) {
 		header.Del("Content-Disposition")
 		header.Del("Connection")
 		return err
 	}
 	if err != nil {
-		c.log.Warn("send usage", zap.Error(err))
+		c.Log.Warn("send file", zap.Error(err))
 		panic(http.ErrAbortHandler) // so that the client sees that the file is incomplete
 	}
 	return nil
@@ -79,19 +77,19 @@ func (c *Console) download(r *request, name string, u report.Usage) error {
 // downloadPatience is how long a client of a download may read nothing.
 const downloadPatience = 30 * time.Second
 
-// patientWriter writes a response whose client may take long to read all of it, but not to read some of it.
-type patientWriter struct {
-	to       io.Writer
+// patientResponse is a response whose client may take long to read all of it, but not to read some of it.
+type patientResponse struct {
+	http.ResponseWriter
 	control  *http.ResponseController
 	patience time.Duration
 }
 
 // Write implements io.Writer.
-func (w *patientWriter) Write(p []byte) (int, error) {
+func (w *patientResponse) Write(p []byte) (int, error) {
 	if err := w.control.SetWriteDeadline(time.Now().Add(w.patience)); err != nil {
 		return 0, fmt.Errorf("limit the time to send: %w", err)
 	}
-	return w.to.Write(p)
+	return w.ResponseWriter.Write(p)
 }
 
 // maxDownloads limits the downloads of an account at the same time.
@@ -128,15 +126,4 @@ func withoutErrors(rows []usage.Row) iter.Seq2[usage.Row, error] {
 			}
 		}
 	}
-}
-
-// collect returns rows as a slice.
-func collect(rows iter.Seq2[usage.Row, error]) (all []usage.Row, err error) {
-	for r, err := range rows {
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	return all, nil
 }

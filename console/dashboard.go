@@ -2,10 +2,7 @@ package console
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,7 +32,6 @@ type keyRow struct {
 	gauges
 	LastUse time.Time
 	Spark   *sparkline // of the last days; nil if nothing was used
-	Form    capFields
 }
 
 // gauges show the usage of a key or an account in the current windows.
@@ -45,9 +41,9 @@ type gauges struct {
 
 // gauge shows the usage of one cap.
 type gauge struct {
-	Used    int64   // tokens
+	Used    int64   // tokens, or bytes
 	Bounded bool    // there is a limit
-	Limit   int64   // tokens
+	Limit   int64   // tokens, or bytes
 	Percent float64 // of the limit, at most 100
 	Level   string  // CSS class: near, full, or empty
 }
@@ -83,40 +79,25 @@ func newGauges(t budget.WindowTotals, c quota.Caps) gauges {
 	}
 }
 
-func (c *Console) dashboard(r *request) error {
-	page, err := c.dashboardPage(r, r.account)
-	if err != nil {
-		return err
+func (c *Console) dashboard(r *request) (err error) {
+	ctx, a := r.ctx(), r.account
+	page := dashboardPage{Total: newGauges(c.Ledger.AccountTotals(a.ID), a.Caps), CanWarm: c.Warm != nil}
+	stats := c.modelActivity(ctx)
+	for _, m := range c.Fleet.Models() {
+		row := c.modelRow(m)
+		row.Activity = stats[m.ID()]
+		page.Models = append(page.Models, row)
 	}
 	if page.Batches, err = c.batchHint(r); err != nil {
 		return err
 	}
-	return c.render(r, "dashboard", "Dashboard", page)
-}
-
-func (c *Console) dashboardPage(r *request, a identity.Account) (dashboardPage, error) {
-	ctx := r.ctx()
-	page := dashboardPage{
-		Total:  newGauges(c.ledger.AccountTotals(a.ID), a.Caps),
-		Models: c.modelRows(), CanWarm: c.warm != nil,
+	var keys []keyRow
+	var spark *sparkline
+	if keys, spark, page.KeyPager, err = c.keyRows(r, a.ID, "/dashboard"); err != nil {
+		return err
 	}
-	for i, stats := 0, c.modelActivity(ctx); i < len(page.Models); i++ {
-		page.Models[i].Activity = stats[page.Models[i].ID]
-	}
-	keys, pager, err := c.keyRows(r, a.ID, "/dashboard")
-	if err != nil {
-		return page, err
-	}
-	page.KeyPager = pager
-	activity, err := c.dashboardActivity(ctx, a.ID, keys)
-	if err != nil {
-		return page, err
-	}
-	page.Summary = c.summary(a, keys, activity)
+	page.Summary = c.summary(a, keys, spark)
 	for _, k := range keys {
-		if activity != nil {
-			k.Spark = activity.Keys[k.ID]
-		}
 		if k.State == identity.KeyRevoked {
 			page.RevokedKeys = append(page.RevokedKeys, k)
 			continue
@@ -124,22 +105,25 @@ func (c *Console) dashboardPage(r *request, a identity.Account) (dashboardPage, 
 		page.Keys = append(page.Keys, k)
 	}
 	page.Warnings = c.warnings(a, page)
-	page.Reply, err = c.hasUnreadReply(ctx, a.ID)
-	return page, err
+	if page.Reply, err = c.hasUnreadReply(ctx, a.ID); err != nil {
+		return err
+	}
+	return c.render(r, "dashboard", "Dashboard", page)
 }
 
 // keyPager links to the other pages of a list of keys.
 type keyPager struct{ First, Next string } // empty if there is none
 
-// keyRows returns the keys of an account with their usage, on the page of the list that the query names.
-func (c *Console) keyRows(r *request, account, path string) (rows []keyRow, pager keyPager, err error) {
+// keyRows returns the keys of an account with their usage, on the page of the list that the query names, and the recent usage of
+// the account, which is nil if it cannot be read in time.
+func (c *Console) keyRows(r *request, account, path string) (rows []keyRow, spark *sparkline, pager keyPager, err error) {
 	skip, err := strconv.Atoi(cmp.Or(r.query("keys"), "0"))
 	if err != nil || skip < 0 {
-		return nil, pager, errNotFound
+		return nil, nil, pager, errNotFound
 	}
-	keys, err := c.keys.ListOf(r.ctx(), account, skip)
+	keys, err := c.Keys.ListOf(r.ctx(), account, skip)
 	if err != nil {
-		return nil, pager, err
+		return nil, nil, pager, err
 	}
 	if skip > 0 {
 		pager.First = path + "#keys"
@@ -147,32 +131,36 @@ func (c *Console) keyRows(r *request, account, path string) (rows []keyRow, page
 	if len(keys) == identity.MaxListed {
 		pager.Next = fmt.Sprintf("%s?keys=%d#keys", path, skip+len(keys))
 	}
-	rows = make([]keyRow, len(keys))
-	for i, k := range keys {
-		rows[i] = keyRow{Key: k, gauges: newGauges(c.ledger.KeyTotals(k.ID), k.Caps), Form: newKeyCapFields(k)}
-		if rows[i].LastUse, err = c.ledger.LastUse(r.ctx(), k.ID); err != nil {
-			return nil, pager, err
-		}
+	sparks, err := c.sparklines(r.ctx(), account, keys)
+	if err != nil {
+		return nil, nil, pager, err
 	}
-	return rows, pager, nil
+	for _, k := range keys {
+		row := keyRow{Key: k, gauges: newGauges(c.Ledger.KeyTotals(k.ID), k.Caps), Spark: sparks[k.ID]}
+		if row.LastUse, err = c.Ledger.LastUse(r.ctx(), k.ID); err != nil {
+			return nil, nil, pager, err
+		}
+		rows = append(rows, row)
+	}
+	return rows, sparks[""], pager, nil
 }
 
 // warnings says why requests are refused: because a budget is used up, or because no backend of a model answers.
 func (c *Console) warnings(a identity.Account, page dashboardPage) []string {
 	var warnings []string
 	account := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
-	if e := c.ledger.Exhausted(account); e != nil {
+	if e := c.Ledger.Exhausted(account); e != nil {
 		warnings = append(warnings, budgetWarning("Account", e))
 	}
 	for _, k := range page.Keys {
 		key := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
-		if e := c.ledger.Exhausted(key); e != nil && k.State == identity.KeyActive {
+		if e := c.Ledger.Exhausted(key); e != nil && k.State == identity.KeyActive {
 			warnings = append(warnings, budgetWarning("Key "+k.Name, e))
 		}
 	}
 	for _, m := range page.Models {
 		if m.Down {
-			warnings = append(warnings, m.ID+" is down. Requests to it fail until a backend is back; try again in a few minutes.")
+			warnings = append(warnings, m.ID()+" is down. Requests to it fail until a backend is back; try again in a few minutes.")
 		}
 	}
 	return warnings
@@ -196,28 +184,19 @@ type capFields struct {
 	Operator                  quota.Caps // what the operator has set for the key
 }
 
-func newCapFields(c quota.Caps) capFields {
+func newCapFields(c, operator quota.Caps) capFields {
 	format := func(limit quota.Cap) string {
 		if !limit.Bounded() {
 			return ""
 		}
 		return limit.String()
 	}
-	return capFields{
-		Month: format(c.MonthTotal), Day: format(c.DayTotal), Input: format(c.MonthInput), Output: format(c.MonthOutput),
-	}
+	return capFields{format(c.MonthTotal), format(c.DayTotal), format(c.MonthInput), format(c.MonthOutput), operator}
 }
 
-// newKeyCapFields returns the form fields of a key's caps.
-func newKeyCapFields(k identity.Key) capFields {
-	fields := newCapFields(k.Caps)
-	fields.Operator = k.Operator.Caps
-	return fields
-}
-
-// capFields returns the caps of a key's or an account's form as the user has entered them. For an account, k is zero.
-func (r *request) capFields(k identity.Key) capFields {
-	return capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output"), k.Operator.Caps}
+// capFields returns the caps of a form as the user has entered them.
+func (r *request) capFields(operator quota.Caps) capFields {
+	return capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output"), operator}
 }
 
 // caps parses the caps of a form.
@@ -226,11 +205,11 @@ func (r *request) caps() (c quota.Caps, err error) {
 		limit *quota.Cap
 		name  string
 	}{{&c.MonthTotal, "month"}, {&c.DayTotal, "day"}, {&c.MonthInput, "input"}, {&c.MonthOutput, "output"}} {
-		if *f.limit, err = parseCap(r.field(f.name)); err != nil {
-			if p, ok := errors.AsType[*problem](err); ok {
-				err = p.on(f.name)
-			}
-			return c, err
+		var ok bool
+		if *f.limit, ok = parseCap(r.field(f.name)); !ok {
+			return c, invalid(fmt.Sprintf(
+				"%q is not a budget. Enter a number of tokens such as 500000, 500k or 1.5M, or leave the field blank for no limit.",
+				r.field(f.name))).on(f.name)
 		}
 	}
 	return c, nil
@@ -238,20 +217,16 @@ func (r *request) caps() (c quota.Caps, err error) {
 
 // parseCap parses a number of tokens in one of the ways that people write it: those of quota.ParseTokens, also with
 // spaces and commas between digits, and with b for billions.
-func parseCap(text string) (quota.Cap, error) {
+func parseCap(text string) (c quota.Cap, ok bool) {
 	digits := strings.NewReplacer(" ", "", ",", "", "_", "", "\u202f", "", "\u00a0", "").Replace(text)
-	if digits == "" || slices.ContainsFunc([]string{"unbounded", "nolimit"}, func(w string) bool { return strings.EqualFold(digits, w) }) {
-		return quota.Unbounded(), nil
+	if digits == "" || strings.EqualFold(digits, "unbounded") || strings.EqualFold(digits, "nolimit") {
+		return quota.Unbounded(), true
 	}
-	if last := len(digits) - 1; digits[last] == 'b' || digits[last] == 'B' {
-		digits = digits[:last] + "G"
+	if billions := strings.TrimRight(digits, "bB"); len(billions) == len(digits)-1 {
+		digits = billions + "G"
 	}
 	n, err := quota.ParseTokens(digits)
-	if err != nil || n > maxCap {
-		return quota.Cap{}, &problem{status: http.StatusUnprocessableEntity, title: "Not a budget", text: fmt.Sprintf(
-			"%q is not a budget. Enter a number of tokens such as 500000, 500k or 1.5M, or leave the field blank for no limit.", text)}
-	}
-	return quota.Limit(n), nil
+	return quota.Limit(n), err == nil && n <= maxCap
 }
 
 // maxCap is the highest cap in tokens: more than any account spends, and far from an overflow.

@@ -83,11 +83,11 @@ func (c *Console) sendFeedback(r *request) error {
 	if err := c.storeFeedback(r.ctx(), f); err != nil {
 		return err
 	}
-	c.onFeedback(notify.Feedback{Time: f.Time, Account: f.Email, Page: f.Page, RequestID: f.RequestID, Message: f.Message})
+	c.Feedback(notify.Feedback{Time: f.Time, Account: f.Email, Page: f.Page, RequestID: f.RequestID, Message: f.Message})
 	if !r.signedIn() {
 		return r.redirect("/feedback/sent?" + url.Values{"page": {f.Page}}.Encode())
 	}
-	return c.redirectDone(r, f.Page, "Thank you for the feedback. The administrators can see it.")
+	return c.redirectDone(r, nil, f.Page, "Thank you for the feedback. The administrators can see it.")
 }
 
 // feedbackSent confirms feedback of somebody who is not signed in.

@@ -3,8 +3,6 @@ package console
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -12,14 +10,18 @@ import (
 )
 
 func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
-	const text = `INSERT INTO feedback (id, time, account_id, page, request_id, message) VALUES ($1, $2, $3, $4, $5, $6)`
-	err := c.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, text,
-			"fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
+	return c.writeFeedback(ctx,
+		`INSERT INTO feedback (id, time, account_id, page, request_id, message) VALUES ($1, $2, $3, $4, $5, $6)`,
+		"fb_"+rand.Text(), f.Time.UnixMicro(), f.AccountID, f.Page, f.RequestID, f.Message)
+}
+
+func (c *Console) writeFeedback(ctx context.Context, text string, args ...any) error {
+	err := c.DB.WriteGrouped(ctx, func(tx database.Tx) error {
+		_, err := tx.ExecContext(ctx, text, args...)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("store feedback: %w", err)
+		return fmt.Errorf("write feedback: %w", err)
 	}
 	return nil
 }
@@ -51,7 +53,7 @@ func (c *Console) findFeedback(ctx context.Context, id string) (feedback, error)
 }
 
 func (c *Console) queryFeedback(ctx context.Context, text string, args ...any) ([]feedback, error) {
-	rows, err := c.db.Read().QueryContext(ctx, text, args...)
+	rows, err := c.DB.Read().QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read feedback: %w", err)
 	}
@@ -84,28 +86,16 @@ func (c *Console) updateFeedback(ctx context.Context, f feedback, newReply bool)
 	if !f.RepliedAt.IsZero() {
 		repliedAt = f.RepliedAt.UnixMicro()
 	}
-	err := c.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, text, f.Status, f.Reply, f.RepliedBy, repliedAt, newReply, f.ID)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("update feedback: %w", err)
-	}
-	return nil
+	return c.writeFeedback(ctx, text, f.Status, f.Reply, f.RepliedBy, repliedAt, newReply, f.ID)
 }
 
 // hasUnreadReply reports whether a reply to the account's feedback has not been read.
-func (c *Console) hasUnreadReply(ctx context.Context, account string) (bool, error) {
-	const text = `SELECT 1 FROM feedback WHERE account_id = $1 AND reply <> '' AND NOT reply_read LIMIT 1`
-	var one int
-	err := c.db.Read().QueryRowContext(ctx, text, account).Scan(&one)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
+func (c *Console) hasUnreadReply(ctx context.Context, account string) (unread bool, err error) {
+	const text = `SELECT EXISTS (SELECT 1 FROM feedback WHERE account_id = $1 AND reply <> '' AND NOT reply_read)`
+	if err := c.DB.Read().QueryRowContext(ctx, text, account).Scan(&unread); err != nil {
 		return false, fmt.Errorf("read feedback: %w", err)
 	}
-	return true, nil
+	return unread, nil
 }
 
 // markRepliesRead records that the account has seen the replies, if there is one that it has not.
@@ -113,12 +103,5 @@ func (c *Console) markRepliesRead(ctx context.Context, account string) error {
 	if unread, err := c.hasUnreadReply(ctx, account); err != nil || !unread {
 		return err
 	}
-	err := c.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE feedback SET reply_read = TRUE WHERE account_id = $1 AND NOT reply_read`, account)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("mark replies as read: %w", err)
-	}
-	return nil
+	return c.writeFeedback(ctx, `UPDATE feedback SET reply_read = TRUE WHERE account_id = $1 AND NOT reply_read`, account)
 }

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/batch"
+	"basegate/budget/quota"
 	apierr "basegate/errors"
 	"basegate/identity"
 	"basegate/internal/form"
@@ -30,13 +29,12 @@ const (
 
 // filesPage is the data of the page of files.
 type filesPage struct {
+	pager
 	Files    []fileRow
-	Used     int64 // bytes of all files
+	Storage  gauge // bytes of all files
 	Limits   batch.Settings
 	Choices  []string       // endpoints
 	Keys     []identity.Key // that can pay
-	Newer    bool           // this is not the first page
-	Older    string         // URL of the next page; empty if there is none
 	Problem  *problem       // why a file was not stored; nil if none was sent
 	Wrong    []wrongLine    // of the file that was sent
 	MaxWrong int
@@ -51,60 +49,47 @@ type fileRow struct {
 // maxProblems is the number of wrong lines after which a check ends.
 const maxProblems = 100
 
-// Percent returns how much of what the account may store its files take.
-func (p *filesPage) Percent() float64 {
-	return min(100, 100*float64(p.Used)/float64(max(p.Limits.MaxAccountBytes, 1)))
-}
-
-// Level returns the CSS class of Percent.
-func (p *filesPage) Level() string {
-	switch percent := p.Percent(); {
-	case percent >= 100:
-		return "full"
-	case percent >= nearPercent:
-		return "near"
-	}
-	return ""
-}
-
 func (c *Console) filesPage(r *request) error { return c.showFiles(r, http.StatusOK, filesPage{}) }
 
 // showFiles renders the page of files.
 func (c *Console) showFiles(r *request, status int, page filesPage) error {
-	page.Limits, page.Choices, page.MaxWrong = c.batches.Limits(), c.batches.Endpoints(), maxProblems
-	files, more, err := c.batches.FilesOf(r.ctx(), r.account.ID, r.query("after"), filesOfOnePage)
+	page.Limits, page.Choices, page.MaxWrong = c.Batches.Limits(), c.Batches.Endpoints(), maxProblems
+	files, more, err := c.Batches.FilesOf(r.ctx(), r.account.ID, r.query("after"), filesOfOnePage)
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	page.Newer = r.query("after") != ""
+	next := ""
 	if more {
-		page.Older = "/files?after=" + url.QueryEscape(files[len(files)-1].ID)
+		next = files[len(files)-1].ID
 	}
-	if page.Used, err = c.batches.StoredBytes(r.ctx(), r.account.ID); err != nil {
+	page.pager = r.pager(nil, next)
+	used, err := c.Batches.StoredBytes(r.ctx(), r.account.ID)
+	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	if page.Keys, err = c.keys.Usable(r.ctx(), r.account.ID); err != nil {
+	page.Storage = newGauge(used, quota.Limit(page.Limits.MaxAccountBytes))
+	if page.Keys, err = c.Keys.Usable(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
 	for _, f := range files {
 		page.Files = append(page.Files, fileRow{f, c.keyName(f.Key)})
 	}
-	return c.renderStatus(r, status, "files", "Files", &page)
+	return c.renderStatus(r, status, "files", "Files", page)
 }
 
 // keyName returns the name of a key, or its id if there is none with it.
 func (c *Console) keyName(id string) string {
-	p, _ := c.keys.Lookup(id)
+	p, _ := c.Keys.Lookup(id)
 	return cmp.Or(p.KeyName, id)
 }
 
 // payingKey returns the id of a key of the user that can pay.
 func (c *Console) payingKey(ctx context.Context, account, id string) (string, error) {
-	k, err := c.keys.Get(ctx, id)
+	k, err := c.keyOf(ctx, id, account)
 	if err != nil && !errors.Is(err, identity.ErrNoKey) {
 		return "", err
 	}
-	if err != nil || k.AccountID != account || k.State != identity.KeyActive || k.Expired() {
+	if err != nil || k.State != identity.KeyActive || k.Expired() {
 		return "", invalid("Choose one of your active keys.").on("key")
 	}
 	return id, nil
@@ -123,7 +108,7 @@ func (c *Console) uploadFile(r *request) error {
 	case len(wrong) > 0:
 		return c.showFiles(r, http.StatusUnprocessableEntity, filesPage{Wrong: wrong})
 	}
-	return c.redirectDone(r, "/files/"+f.ID, storedMessage(f))
+	return c.redirectDone(r, nil, "/files/"+f.ID, storedMessage(f))
 }
 
 func storedMessage(f batch.File) string {
@@ -155,7 +140,7 @@ func (c *Console) receiveFile(r *request) (f batch.File, wrong []wrongLine, err 
 	if err != nil {
 		return batch.File{}, nil, errUnreadable
 	}
-	fields := map[string]string{"endpoint": c.batches.Endpoints()[0]}
+	fields := map[string]string{"endpoint": c.Batches.Endpoints()[0]}
 	for range 10 {
 		part, err := fieldsOf.Next()
 		if errors.Is(err, io.EOF) {
@@ -188,11 +173,11 @@ func (c *Console) storeFile(r *request, name string, content io.Reader, fields m
 	if err != nil {
 		return batch.File{}, nil, err
 	}
-	if !slices.Contains(c.batches.Endpoints(), fields["endpoint"]) {
+	if !slices.Contains(c.Batches.Endpoints(), fields["endpoint"]) {
 		return batch.File{}, nil, invalid("Choose an endpoint.").on("endpoint")
 	}
 	upload := batch.Upload{Account: r.account.ID, Key: key, Name: name, Endpoint: fields["endpoint"]}
-	f, errs, err := c.batches.StoreChecked(r.ctx(), upload, content)
+	f, errs, err := c.Batches.StoreChecked(r.ctx(), upload, content)
 	if err != nil {
 		return batch.File{}, nil, c.batchProblem(r, err)
 	}
@@ -238,15 +223,15 @@ func (c *Console) filePage(r *request) error {
 
 // showFile renders the page of the file in the path.
 func (c *Console) showFile(r *request, status int, page filePage) error {
-	f, err := c.batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
+	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	if page.Keys, err = c.keys.Usable(r.ctx(), r.account.ID); err != nil {
+	if page.Keys, err = c.Keys.Usable(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
 	page.fileRow = fileRow{f, c.keyName(f.Key)}
-	page.Windows, page.Choices = batch.Windows(), c.batches.Endpoints()
+	page.Windows, page.Choices = batch.Windows(), c.Batches.Endpoints()
 	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
 	return c.renderStatus(r, status, "file", f.Name, &page)
 }
@@ -254,16 +239,16 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 // runFile creates a batch of the file in the path.
 func (c *Console) runFile(r *request) error {
 	page := filePage{Key: r.field("key"), Window: r.field("window"), Endpoint: r.field("endpoint"), Once: r.field("once")}
-	f, err := c.batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
+	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
 	key, err := c.payingKey(r.ctx(), r.account.ID, page.Key)
 	var id string
 	if err == nil {
-		id, err = c.batches.CreateOf(r.ctx(), batch.Order{
+		id, err = c.Batches.CreateOf(r.ctx(), batch.Order{
 			Account: r.account.ID, Key: key, InputFile: f.ID, Window: page.Window, Once: cmp.Or(page.Once, rand.Text()),
-			Endpoint: cmp.Or(page.Endpoint, c.batches.Endpoints()[0]),
+			Endpoint: cmp.Or(page.Endpoint, c.Batches.Endpoints()[0]),
 		})
 		err = c.batchProblem(r, err)
 	}
@@ -271,82 +256,41 @@ func (c *Console) runFile(r *request) error {
 		page.Problem = p
 		return c.showFile(r, p.status, page)
 	}
-	if err != nil {
-		return err
-	}
-	return c.redirectDone(r, "/batches/"+id, "Batch of "+f.Name+" created.")
+	return c.redirectDone(r, err, "/batches/"+id, "Batch of "+f.Name+" created.")
 }
 
 // downloadFile sends a file.
 func (c *Console) downloadFile(r *request) error {
-	f, err := c.batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
+	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	finish, ok := c.downloads.start(r.account.ID)
-	if !ok {
-		return errBusy
-	}
-	defer finish()
-	header := r.Response().Header()
-	header.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": f.Name}))
-	if r.Request().ProtoMajor == 1 {
-		header.Set("Connection", "close") // net/http does not take back the deadline of the last write
-	}
-	w := &patientResponse{r.Response(), patientWriter{to: r.Response(), control: http.NewResponseController(r.Response()), patience: c.patience}}
-	if err := c.batches.ServeContent(w, r.Request(), r.account.ID, f.ID); err != nil {
-		header.Del("Content-Disposition")
-		header.Del("Connection")
-		return c.batchProblem(r, err)
-	}
-	return nil
+	return c.sendFile(r, f.Name, "application/jsonl", func(w http.ResponseWriter) error {
+		return c.batchProblem(r, c.Batches.ServeContent(w, r.Request(), r.account.ID, f.ID))
+	})
 }
-
-// patientResponse is a response whose client may take long to read all of it, but not to read some of it.
-type patientResponse struct {
-	http.ResponseWriter
-	body patientWriter
-}
-
-// Write implements io.Writer.
-func (w *patientResponse) Write(p []byte) (int, error) { return w.body.Write(p) }
 
 func (c *Console) deleteFile(r *request) error {
-	f, err := c.batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
+	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	if err == nil {
-		err = c.batches.DeleteOf(r.ctx(), r.account.ID, f.ID)
+		err = c.Batches.DeleteOf(r.ctx(), r.account.ID, f.ID)
 	}
-	if err != nil {
-		return c.batchProblem(r, err)
-	}
-	return c.redirectDone(r, "/files", f.Name+" deleted.")
+	return c.redirectDone(r, c.batchProblem(r, err), "/files", f.Name+" deleted.")
 }
 
 var (
-	errUploadCut = &problem{
-		status: http.StatusBadRequest, title: "Incomplete upload", field: "file",
-		text: "The upload arrived incomplete. Nothing was stored. Upload the file again.",
-	}
-	errUploadSlow = &problem{
-		status: http.StatusBadRequest, title: "Slow upload", field: "file",
-		text: "The upload was too slow. Nothing was stored. Upload the file again, or a part of it.",
-	}
-	errManyUploads = &problem{
-		status: http.StatusServiceUnavailable, title: "Busy",
-		text: "Too many files are being uploaded. Nothing was stored. Try again in a moment.",
-	}
-	errFileInUse = &problem{
-		status: http.StatusConflict, title: "The file is in use",
-		text: "A batch that has not ended reads or writes this file. Cancel the batch or wait for its end, then delete the file.",
-	}
-	errBatchEnded = &problem{
-		status: http.StatusConflict, title: "The batch has ended",
-		text: "There is nothing left to cancel: its lines have ended, and their results are in its files.",
-	}
-	errNoStorage = &problem{
-		status: http.StatusServiceUnavailable, title: "Files cannot be read or written",
-		text: "The storage of files is not responding or is full. Nothing was changed. Try again in a moment.",
-	}
+	errUploadCut = newProblem(http.StatusBadRequest, "Incomplete upload",
+		"The upload arrived incomplete. Nothing was stored. Upload the file again.").on("file")
+	errUploadSlow = newProblem(http.StatusBadRequest, "Slow upload",
+		"The upload was too slow. Nothing was stored. Upload the file again, or a part of it.").on("file")
+	errManyUploads = newProblem(http.StatusServiceUnavailable, "Busy",
+		"Too many files are being uploaded. Nothing was stored. Try again in a moment.")
+	errFileInUse = newProblem(http.StatusConflict, "The file is in use",
+		"A batch that has not ended reads or writes this file. Cancel the batch or wait for its end, then delete the file.")
+	errBatchEnded = newProblem(http.StatusConflict, "The batch has ended",
+		"There is nothing left to cancel: its lines have ended, and their results are in its files.")
+	errNoStorage = newProblem(http.StatusServiceUnavailable, "Files cannot be read or written",
+		"The storage of files is not responding or is full. Nothing was changed. Try again in a moment.")
 )
 
 // batchProblem converts an error of the API about files and batches, or of an upload's form, to a problem. It returns any
@@ -370,7 +314,7 @@ func (c *Console) batchProblem(r *request, err error) error {
 
 // apiProblem converts an error of the API about files and batches to a problem. It returns any other one unchanged.
 func (c *Console) apiProblem(r *request, e *apierr.Error) error {
-	limits := c.batches.Limits()
+	limits := c.Batches.Limits()
 	switch e.Code { //nolint:exhaustive // the others are not the user's
 	case apierr.NotFound:
 		return errNotFound
@@ -381,15 +325,13 @@ func (c *Console) apiProblem(r *request, e *apierr.Error) error {
 	case apierr.Overloaded:
 		return errManyUploads
 	case apierr.StorageUnavailable:
-		c.log.Warn("page failed", zap.String("path", r.Path()), zap.Error(e))
+		c.Log.Warn("page failed", zap.String("path", r.Path()), zap.Error(e))
 		return errNoStorage
 	case apierr.RequestTooLarge:
 		return tooMuch("The file is larger than " + formatBytes(limits.MaxFileBytes) + ". Split it. Nothing was stored.")
 	case apierr.TooManyBatches:
-		return &problem{
-			status: e.Status(), title: "Too many batches",
-			text: "This account has as many batches that have not ended as it may. Wait for the end of one or cancel one.",
-		}
+		return newProblem(e.Status(), "Too many batches",
+			"This account has as many batches that have not ended as it may. Wait for the end of one or cancel one.")
 	case apierr.StorageQuotaExceeded:
 		return tooMuch("The file does not fit: the files of an account may take " + formatBytes(limits.MaxAccountBytes) +
 			", and their number is limited. Delete some. Nothing was stored.")
@@ -401,5 +343,5 @@ func (c *Console) apiProblem(r *request, e *apierr.Error) error {
 
 // tooMuch returns the problem of a file that is too large.
 func tooMuch(text string) *problem {
-	return (&problem{status: http.StatusRequestEntityTooLarge, title: "Too large", text: text}).on("file")
+	return newProblem(http.StatusRequestEntityTooLarge, "Too large", text).on("file")
 }

@@ -19,7 +19,7 @@ import (
 
 // What the storage or the database fails with is also what a slow or broken upload fails with.
 func TestFailureOfTheStorageIsNotTheUploads(t *testing.T) {
-	c := &Console{log: zap.NewNop(), batches: batch.New(nil, nil, nil, batch.Settings{}, zap.NewNop())}
+	c := &Console{Deps: Deps{Log: zap.NewNop(), Batches: batch.New(nil, nil, nil, batch.Settings{}, zap.NewNop())}}
 	r := &request{Context: echo.New().NewContext(httptest.NewRequest(http.MethodPost, "/files", nil), httptest.NewRecorder()), body: &requestBody{Reader: new(bodyrate.Reader)}}
 	for _, cause := range []error{os.ErrDeadlineExceeded, io.ErrUnexpectedEOF} {
 		if err := c.batchProblem(r, fmt.Errorf("store: %w", apierr.Storage(cause))); !errors.Is(err, errNoStorage) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"basegate/budget/quota"
 )
 
@@ -15,7 +17,7 @@ import (
 func templateFunctions(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset":    a.url,
-		"word":     word,
+		"label":    label,
 		"mark":     markField,
 		"number":   formatNumber,
 		"limit":    formatLimit,
@@ -23,6 +25,7 @@ func templateFunctions(a assets) template.FuncMap {
 		"bytes":    formatBytes,
 		"percent":  formatPercent,
 		"rate":     formatRate,
+		"latency":  formatLatency,
 		"date":     func(t time.Time) string { return t.UTC().Format("2 Jan 2006") },
 		"datetime": func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04:05") + " UTC" },
 		"unix":     func(seconds int64) time.Time { return time.Unix(seconds, 0) },
@@ -40,42 +43,34 @@ func markField(p *problem, field string) template.HTMLAttr {
 }
 
 // formatNumber formats a number with its digits in groups of three, separated by commas.
-func formatNumber(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	var out strings.Builder
-	for i, d := range digits {
-		if left := len(digits) - i; i > 0 && left%3 == 0 && digits[i-1] != '-' {
-			out.WriteByte(',')
-		}
-		out.WriteRune(d)
-	}
-	return out.String()
+func formatNumber(n int64) string { return humanize.Comma(n) }
+
+// unit is a unit of a number that is formatted with at most one decimal.
+type unit struct {
+	size int64
+	name string
 }
 
-// formatShort formats a number with a unit and at most one decimal: 950, 1.2k, 30M.
+// formatShort formats a number with a unit: 950, 1.2k, 30M.
 func formatShort(n int64) string {
-	for _, unit := range []struct {
-		size int64
-		name string
-	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
-		if n >= unit.size {
-			return strconv.FormatFloat(math.Round(float64(n)/float64(unit.size)*10)/10, 'f', -1, 64) + unit.name
-		}
-	}
-	return strconv.FormatInt(n, 10)
+	return formatUnits(n, strconv.FormatInt(n, 10), unit{1e12, "T"}, unit{1e9, "G"}, unit{1e6, "M"}, unit{1e3, "k"})
 }
 
-// formatBytes formats a size with a binary unit and at most one decimal: 950 bytes, 1.2 KiB, 100 MiB.
+// formatBytes formats a size with a binary unit: 950 bytes, 1.2 KiB, 100 MiB.
 func formatBytes(n int64) string {
-	for _, unit := range []struct {
-		size int64
-		name string
-	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if n >= unit.size {
-			return strconv.FormatFloat(math.Round(float64(n)/float64(unit.size)*10)/10, 'f', -1, 64) + "\u202f" + unit.name
+	const space = "\u202f"
+	return formatUnits(n, formatCount(int(n), "byte", "bytes"),
+		unit{1 << 30, space + "GiB"}, unit{1 << 20, space + "MiB"}, unit{1 << 10, space + "KiB"})
+}
+
+// formatUnits formats a number with the first of the units that it has, the largest first. small is the text without one.
+func formatUnits(n int64, small string, units ...unit) string {
+	for _, u := range units {
+		if n >= u.size {
+			return strconv.FormatFloat(math.Round(float64(n)/float64(u.size)*10)/10, 'f', -1, 64) + u.name
 		}
 	}
-	return formatCount(int(n), "byte", "bytes")
+	return small
 }
 
 // formatLimit formats the tokens of a bounded cap.

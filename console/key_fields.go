@@ -7,38 +7,11 @@ import (
 	"basegate/identity"
 )
 
-// expiryField is the form field of the day, UTC, at whose start a key expires.
-type expiryField struct {
-	Value    string    // a date, or empty for never
-	Earliest string    // that the field offers
-	Limit    time.Time // the latest that the operator allows; zero: any
-}
-
-// newExpiryField returns the field of a key that expires at a time.
-func newExpiryField(at, limit time.Time) expiryField {
-	f := expiryField{Earliest: time.Now().UTC().AddDate(0, 0, 1).Format(time.DateOnly), Limit: limit}
-	if !at.IsZero() {
-		f.Value = at.UTC().Format(time.DateOnly)
-	}
-	return f
-}
-
-// parseExpiry parses the field. A date that is that of the present expiry keeps its time of day.
-func parseExpiry(text string, present time.Time) (time.Time, error) {
-	if text == newExpiryField(present, time.Time{}).Value {
-		return present, nil
-	}
-	if text == "" {
-		return time.Time{}, nil
-	}
-	day, err := time.Parse(time.DateOnly, text)
-	if err != nil {
-		return time.Time{}, invalid("Expiry: enter a date such as 2027-01-31, or leave the field blank for no expiry.").on("expires")
-	}
-	if day.Before(time.Now()) {
-		return time.Time{}, invalid("Expiry: enter a date in the future. To stop a key now, pause or revoke it.").on("expires")
-	}
-	return day, nil
+// keyTerms are the form fields of a key's expiry and models.
+type keyTerms struct {
+	Expires string // the day, UTC, at whose start the key expires; empty for never
+	Models  []modelChoice
+	Limits  identity.Limits // that the operator has set for the user of the request
 }
 
 // modelChoice is one model that the form of a key offers.
@@ -48,78 +21,72 @@ type modelChoice struct {
 	Denied  bool // the operator does not allow the model
 }
 
-// modelChoices returns the configured models and those of the key's list that are not configured any more.
-func (c *Console) modelChoices(chosen, limit identity.ModelList) []modelChoice {
+// keyTerms returns the fields of a key: the models are the configured ones, and those of the key's list that are not configured
+// any more.
+func (c *Console) keyTerms(r *request, k identity.Key) keyTerms {
+	terms := keyTerms{Expires: formatExpiry(k.ExpiresAt)}
+	if !r.account.Admin {
+		terms.Limits = k.Operator
+	}
 	var ids []string
-	for _, m := range c.fleet.Models() {
+	for _, m := range c.Fleet.Models() {
 		ids = append(ids, m.ID())
 	}
-	for _, id := range chosen.IDs() {
+	for _, id := range k.Models.IDs() {
 		if !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
-	choices := make([]modelChoice, len(ids))
-	for i, id := range ids {
-		choices[i] = modelChoice{ID: id, Checked: !chosen.Any() && chosen.Allows(id), Denied: !limit.Allows(id)}
+	for _, id := range ids {
+		terms.Models = append(terms.Models, modelChoice{id, !k.Models.Any() && k.Models.Allows(id), !terms.Limits.Models.Allows(id)})
 	}
-	return choices
+	return terms
 }
 
-// parseModels returns the models that are checked in a form; none means all that the operator allows.
-func parseModels(r *request, choices []modelChoice, limit identity.ModelList) (identity.ModelList, error) {
-	checked := r.Request().PostForm["models"]
-	if len(checked) == 0 {
-		return limit, nil
+func formatExpiry(at time.Time) string {
+	if at.IsZero() {
+		return ""
 	}
-	for _, id := range checked {
-		if !slices.ContainsFunc(choices, func(c modelChoice) bool { return c.ID == id }) {
-			return identity.ModelList{}, invalid("There is no model " + id + ".").on("models")
-		}
-	}
-	return identity.NewModelList(checked)
+	return at.UTC().Format(time.DateOnly)
 }
 
-// keyTerms are the form fields of a key's expiry and models.
-type keyTerms struct {
-	Expires expiryField
-	Models  []modelChoice
-}
-
-// keyTerms returns the fields of a key, with the limits that the operator has set for the user of the request.
-func (c *Console) keyTerms(r *request, k identity.Key) keyTerms {
-	limits := k.Operator
-	if r.account.Admin {
-		limits = identity.Limits{}
-	}
-	return keyTerms{
-		Expires: newExpiryField(k.ExpiresAt, limits.ExpiresAt), Models: c.modelChoices(k.Models, limits.Models),
-	}
-}
-
-// readKeyTerms parses the fields into a key, and into terms to show the form again. A field that the form does not have
-// leaves the key as it is. A form with models has the field models_shown, because browsers do not send empty checkboxes.
-func readKeyTerms(r *request, terms *keyTerms, k *identity.Key) (err error) {
-	limits := k.Operator.Models
-	if r.account.Admin {
-		limits = identity.ModelList{}
-	}
+// readKeyTerms reads the fields into a key, and into terms to show the form again. A field that the form does not have
+// leaves the key as it is. A form with models has the field models_shown, because browsers do not send empty checkboxes; none
+// that is checked means all that the operator allows.
+func (r *request) readKeyTerms(terms *keyTerms, k *identity.Key) (err error) {
 	form := r.Request().PostForm
 	if form.Has("expires") {
-		terms.Expires.Value = r.field("expires")
+		terms.Expires = r.field("expires")
 	}
-	if form.Has("models_shown") {
+	if checked := form["models"]; form.Has("models_shown") {
+		k.Models = terms.Limits.Models
 		for i := range terms.Models {
-			terms.Models[i].Checked = slices.Contains(form["models"], terms.Models[i].ID)
+			terms.Models[i].Checked = slices.Contains(checked, terms.Models[i].ID)
 		}
-		if k.Models, err = parseModels(r, terms.Models, limits); err != nil {
-			return asInvalid(err)
+		for _, id := range checked {
+			if !slices.ContainsFunc(terms.Models, func(m modelChoice) bool { return m.ID == id }) {
+				return invalid("There is no model " + id + ".").on("models")
+			}
+		}
+		if len(checked) > 0 {
+			if k.Models, err = identity.NewModelList(checked); err != nil {
+				return err
+			}
 		}
 	}
-	if form.Has("expires") {
-		if k.ExpiresAt, err = parseExpiry(terms.Expires.Value, k.ExpiresAt); err != nil {
-			return err
-		}
+	if terms.Expires == formatExpiry(k.ExpiresAt) { // it keeps its time of day
+		return nil
+	}
+	if terms.Expires == "" {
+		k.ExpiresAt = time.Time{}
+		return nil
+	}
+	k.ExpiresAt, err = time.Parse(time.DateOnly, terms.Expires)
+	switch {
+	case err != nil:
+		return invalid("Expiry: enter a date such as 2027-01-31, or leave the field blank for no expiry.").on("expires")
+	case k.ExpiresAt.Before(time.Now()):
+		return invalid("Expiry: enter a date in the future. To stop a key now, pause or revoke it.").on("expires")
 	}
 	return nil
 }

@@ -10,28 +10,30 @@ import (
 	"strings"
 	"time"
 
-	"basegate/budget/quota"
 	"basegate/identity"
 )
 
-// newKeyForm is the form that creates a key.
-type newKeyForm struct {
+// keyForm is the form of a new key, or of the settings of one.
+type keyForm struct {
+	Account     identity.Account // of the key; its caps are the upper limits of the key's
 	Name        string
 	Caps        capFields
 	Concurrency concurrencyField
 	Terms       keyTerms
-	Account     quota.Caps // upper limits of the key's caps
-	Problem     *problem   // why the key was not created; nil if it was not tried
+	Problem     *problem // why the key was not created or changed; nil if it was not tried
 }
 
-// markedCaps are the form fields of caps with the problem that one of them may have caused.
-type markedCaps struct {
-	Caps    capFields
-	Problem *problem
+// keyForm returns the form of a key of an account, as the user of the request can fill it in.
+func (c *Console) keyForm(r *request, a identity.Account, k identity.Key) keyForm {
+	f := keyForm{
+		Account: a, Name: k.Name, Caps: newCapFields(k.Caps, k.Operator.Caps), Terms: c.keyTerms(r, k),
+		Concurrency: concurrencyField{Value: formatConcurrency(k.Concurrency), ByOperator: k.Operator.Concurrency > 0},
+	}
+	if !r.account.Admin {
+		f.Concurrency.Fixed, f.Concurrency.Max = f.Concurrency.ByOperator, c.Keys.MaxConcurrency(a)
+	}
+	return f
 }
-
-// CapFields returns the form fields of the caps.
-func (f newKeyForm) CapFields() markedCaps { return markedCaps{f.Caps, f.Problem} }
 
 // concurrencyField is the form field of a key's concurrency.
 type concurrencyField struct {
@@ -41,13 +43,22 @@ type concurrencyField struct {
 	Fixed      bool   // the user cannot change it
 }
 
-// concurrencyField returns the field of a key of an account, as the user of the request can fill it in.
-func (c *Console) concurrencyField(r *request, a identity.Account, value string, k identity.Key) concurrencyField {
-	f := concurrencyField{Value: value, ByOperator: k.Operator.Concurrency > 0}
-	if !r.account.Admin {
-		f.Fixed, f.Max = f.ByOperator, c.keys.MaxConcurrency(a)
+// readKey reads a form into a key, and into the form to show it again. A form without a concurrency, which is not sent if the
+// field is disabled, does not change it.
+func (r *request) readKey(f *keyForm, k *identity.Key) (err error) {
+	f.Name, f.Caps = r.field("name"), r.capFields(k.Operator.Caps)
+	if r.Request().PostForm.Has("concurrency") {
+		f.Concurrency.Value = r.field("concurrency")
 	}
-	return f
+	termsErr := r.readKeyTerms(&f.Terms, k)
+	k.Name = f.Name
+	if k.Caps, err = r.caps(); err != nil {
+		return err
+	}
+	if k.Concurrency, err = parseConcurrency(f.Concurrency.Value); err != nil {
+		return err
+	}
+	return termsErr
 }
 
 // createdKey is a new key with its secret, which is shown only once.
@@ -59,11 +70,30 @@ type createdKey struct {
 	Model   string // for the example
 }
 
+// Curl returns a shell command that requests a completion with the key.
+func (k createdKey) Curl() string {
+	return fmt.Sprintf("curl -s %s/completions \\\n  -H \"Authorization: Bearer %s\" -H \"Content-Type: application/json\" \\\n"+
+		"  -d '{\"model\": %q, \"prompt\": \"The capital of France is\", \"max_tokens\": 16}'",
+		strings.TrimSuffix(k.BaseURL, "/"), k.Secret, k.Model)
+}
+
+// showSecret shows the new secret of a key, this once.
+func (c *Console) showSecret(r *request, created createdKey) error {
+	created.BaseURL = c.settings.Load().PublicURL.JoinPath("v1").String()
+	for _, m := range c.Fleet.Models() {
+		if created.Model == "" && created.Models.Allows(m.ID()) {
+			created.Model = m.ID()
+		}
+	}
+	title := "New key"
+	if created.Rotated {
+		title = "New secret"
+	}
+	return c.render(r, "key-created", title, created)
+}
+
 func (c *Console) newKeyPage(r *request) error {
-	return c.render(r, "new-key", "New key", newKeyForm{
-		Account: r.account.Caps, Concurrency: c.concurrencyField(r, r.account, "", identity.Key{}),
-		Terms: c.keyTerms(r, c.defaultKey()),
-	})
+	return c.render(r, "new-key", "New key", c.keyForm(r, r.account, c.defaultKey()))
 }
 
 // defaultKey returns a key that expires as configured.
@@ -75,36 +105,23 @@ func (c *Console) defaultKey() (k identity.Key) {
 }
 
 func (c *Console) createKey(r *request) error {
-	form := newKeyForm{
-		Name: r.field("name"), Account: r.account.Caps, Caps: r.capFields(identity.Key{}),
-		Concurrency: c.concurrencyField(r, r.account, r.field("concurrency"), identity.Key{}),
-	}
-	wanted := c.defaultKey()
-	form.Terms = c.keyTerms(r, wanted)
-	caps, err := r.caps()
-	var concurrency int
-	if err == nil {
-		concurrency, err = parseConcurrency(form.Concurrency.Value)
-	}
-	if termsErr := readKeyTerms(r, &form.Terms, &wanted); err == nil { // also fills in the form to show again
-		err = termsErr
-	}
-	var key identity.Key
+	k := c.defaultKey()
+	form := c.keyForm(r, r.account, k)
+	err := r.readKey(&form, &k)
 	var secret string
 	if err == nil {
-		key, secret, err = c.keys.Create(r.ctx(), identity.Key{
-			Email: r.account.Email, Name: form.Name, Concurrency: concurrency, Caps: caps,
-			ExpiresAt: wanted.ExpiresAt, Models: wanted.Models,
+		k, secret, err = c.Keys.Create(r.ctx(), identity.Key{
+			Email: r.account.Email, Name: k.Name, Concurrency: k.Concurrency, Caps: k.Caps, ExpiresAt: k.ExpiresAt, Models: k.Models,
 		})
 	}
 	if p, ok := formProblem(err); ok {
 		form.Problem = p
-		return c.renderStatus(r, http.StatusUnprocessableEntity, "new-key", "New key", form)
+		return c.renderStatus(r, p.status, "new-key", "New key", form)
 	}
 	if err != nil {
 		return err
 	}
-	return c.redirectToSecret(r, newSecret{Key: key.ID, Secret: secret})
+	return c.redirectToSecret(r, newSecret{Key: k.ID, Secret: secret})
 }
 
 // parseConcurrency parses the form field of the concurrency; empty is 0, for the configured one.
@@ -119,109 +136,6 @@ func parseConcurrency(text string) (int, error) {
 	return int(n), nil
 }
 
-// ownKey returns the key in the path if it is the user's own. It does not reveal whether another user has this key.
-func (c *Console) ownKey(r *request) (identity.Key, error) {
-	k, err := c.keys.Get(r.ctx(), r.param("key"))
-	if errors.Is(err, identity.ErrNoKey) || err == nil && k.AccountID != r.account.ID {
-		return identity.Key{}, errNotFound
-	}
-	return k, err
-}
-
-// keyOptions returns the keys that a form offers: those of an account, or of all if it is empty, at most as many as are listed
-// at a time, and the one that is chosen.
-func (c *Console) keyOptions(ctx context.Context, account, chosen string) ([]identity.Key, error) {
-	keys, err := c.keys.ListOf(ctx, account, 0)
-	if err != nil || chosen == "" || slices.ContainsFunc(keys, func(k identity.Key) bool { return k.ID == chosen }) {
-		return keys, err
-	}
-	k, err := c.keys.Get(ctx, chosen)
-	switch {
-	case errors.Is(err, identity.ErrNoKey) || err == nil && account != "" && k.AccountID != account:
-		return keys, nil
-	case err != nil:
-		return nil, err
-	default:
-		return append(keys, k), nil
-	}
-}
-
-// keyActions are the changes of a key's state, by their names in paths.
-var keyActions = map[string]func(*identity.Keys, context.Context, string) (identity.Key, error){
-	"pause":  (*identity.Keys).Pause,
-	"resume": (*identity.Keys).Resume,
-	"revoke": (*identity.Keys).Revoke,
-}
-
-func (c *Console) changeOwnKey(r *request) error {
-	k, err := c.ownKey(r)
-	if err != nil {
-		return err
-	}
-	if r.param("action") == "rotate" {
-		return c.rotateKey(r, k)
-	}
-	return c.changeKey(r, k, "/dashboard")
-}
-
-// changeKey pauses, resumes or revokes a key, and redirects to a page.
-func (c *Console) changeKey(r *request, k identity.Key, next string) error {
-	change, ok := keyActions[r.param("action")]
-	if !ok {
-		return errNotFound
-	}
-	if _, err := change(c.keys, r.ctx(), k.ID); err != nil {
-		return asInvalid(err)
-	}
-	return c.redirectDone(r, next, fmt.Sprintf("Key %s %s.", k.Name, keyActionsDone[r.param("action")]))
-}
-
-// keyActionsDone are the participles of keyActions.
-var keyActionsDone = map[string]string{"pause": "paused", "resume": "resumed", "revoke": "revoked"}
-
-// keyPage is the data of a key's page, for its owner or for an administrator.
-type keyPage struct {
-	keyRow
-	Account     identity.Account // of the key
-	Activity    keyActivity
-	Concurrency concurrencyField
-	Terms       keyTerms
-	Own         bool     // the user can rotate the key: administrators do not see the secrets of others
-	Problem     *problem // why the key was not changed; nil if it was not tried
-	Name        string   // in the form
-	Back        string   // path of the page that links here
-	Action      string   // path that the forms are sent to
-}
-
-// CapFields returns the form fields of the caps.
-func (p keyPage) CapFields() markedCaps { return markedCaps{p.Form, p.Problem} }
-
-func (c *Console) ownKeyPage(r *request) error {
-	k, err := c.ownKey(r)
-	if err != nil {
-		return err
-	}
-	return c.showKey(r, http.StatusOK, keyPage{
-		keyRow: keyRow{Key: k, Form: newKeyCapFields(k)}, Account: r.account,
-		Concurrency: c.concurrencyField(r, r.account, formatConcurrency(k.Concurrency), k),
-		Terms:       c.keyTerms(r, k), Own: true,
-		Name: k.Name, Back: "/dashboard", Action: "/keys/" + k.ID,
-	})
-}
-
-// showKey renders a key's page with its usage.
-func (c *Console) showKey(r *request, status int, p keyPage) error {
-	var err error
-	if p.LastUse, err = c.ledger.LastUse(r.ctx(), p.ID); err != nil {
-		return err
-	}
-	if p.Activity, err = c.keyActivity(r.ctx(), p.Key, r.account.ID); err != nil {
-		return err
-	}
-	p.gauges = newGauges(c.ledger.KeyTotals(p.ID), p.Caps)
-	return c.renderStatus(r, status, "key", "Key "+p.Key.Name, p)
-}
-
 // formatConcurrency formats a concurrency as forms have it.
 func formatConcurrency(n int) string {
 	if n == 0 {
@@ -230,53 +144,142 @@ func formatConcurrency(n int) string {
 	return strconv.Itoa(n)
 }
 
-func (c *Console) setOwnKey(r *request) error {
-	k, err := c.ownKey(r)
+// keyOf returns a key of an account, or of any if it is empty. The error is identity.ErrNoKey if the key is another's.
+func (c *Console) keyOf(ctx context.Context, id, account string) (identity.Key, error) {
+	k, err := c.Keys.Get(ctx, id)
+	if err == nil && account != "" && k.AccountID != account {
+		return identity.Key{}, identity.ErrNoKey
+	}
+	return k, err
+}
+
+// keyOptions returns the keys that a form offers: those of an account, or of all if it is empty, at most as many as are listed
+// at a time, and the one that is chosen.
+func (c *Console) keyOptions(ctx context.Context, account, chosen string) ([]identity.Key, error) {
+	keys, err := c.Keys.ListOf(ctx, account, 0)
+	if err != nil || chosen == "" || slices.ContainsFunc(keys, func(k identity.Key) bool { return k.ID == chosen }) {
+		return keys, err
+	}
+	k, err := c.keyOf(ctx, chosen, account)
+	if errors.Is(err, identity.ErrNoKey) {
+		return keys, nil
+	}
+	return append(keys, k), err
+}
+
+// keyPage is the data of a key's page, for its owner or for an administrator.
+type keyPage struct {
+	keyRow
+	keyForm
+	Activity keyActivity
+	Own      bool   // the user can rotate the key: administrators do not see the secrets of others
+	Back     string // path of the page that links here
+	Action   string // path that the forms are sent to
+}
+
+// pathKey returns the page of the key in the path: of the user's own, or of any below /admin. It does not reveal whether
+// another user has this key.
+func (c *Console) pathKey(r *request) (keyPage, error) {
+	page := keyPage{Own: !strings.HasPrefix(r.Path(), "/admin/"), Back: "/dashboard", Action: "/keys/"}
+	owner, account := r.account.ID, r.account
+	if !page.Own {
+		owner = ""
+	}
+	k, err := c.keyOf(r.ctx(), r.param("key"), owner)
+	switch {
+	case errors.Is(err, identity.ErrNoKey):
+		return page, errNotFound
+	case err == nil && !page.Own:
+		page.Back, page.Action = "/admin/accounts/"+k.AccountID, "/admin/keys/"
+		account, err = c.Accounts.Find(r.ctx(), k.Email)
+	}
+	page.Key, page.keyForm = k, c.keyForm(r, account, k)
+	page.Action += k.ID
+	return page, err
+}
+
+// keyPage shows a key and its usage.
+func (c *Console) keyPage(r *request) error {
+	page, err := c.pathKey(r)
 	if err != nil {
 		return err
 	}
-	page := keyPage{keyRow: keyRow{Key: k}, Account: r.account, Own: true, Back: "/dashboard", Action: "/keys/" + k.ID}
-	return c.setKey(r, page)
+	return c.showKey(r, http.StatusOK, page)
 }
 
-// setKey saves the fields of a key's form. If one is invalid, it shows the form again. A form without a concurrency, which
-// is not sent if the field is disabled, does not change it.
-func (c *Console) setKey(r *request, page keyPage) error {
-	page.Form = r.capFields(page.Key)
-	page.Name = r.field("name")
-	caps, err := r.caps()
-	concurrency := page.Key.Concurrency
-	page.Concurrency = c.concurrencyField(r, page.Account, formatConcurrency(concurrency), page.Key)
-	if r.Request().PostForm.Has("concurrency") {
-		page.Concurrency.Value = r.field("concurrency")
+func (c *Console) showKey(r *request, status int, p keyPage) (err error) {
+	if p.LastUse, err = c.Ledger.LastUse(r.ctx(), p.ID); err != nil {
+		return err
 	}
-	if err == nil {
-		concurrency, err = parseConcurrency(page.Concurrency.Value)
+	if p.Activity, err = c.keyActivity(r.ctx(), p.Key, r.account.ID); err != nil {
+		return err
+	}
+	p.gauges = newGauges(c.Ledger.KeyTotals(p.ID), p.Key.Caps)
+	return c.renderStatus(r, status, "key", "Key "+p.Key.Name, p)
+}
+
+// setKey saves the form of a key. If a field is invalid, it shows the form again.
+func (c *Console) setKey(r *request) error {
+	page, err := c.pathKey(r)
+	if err != nil {
+		return err
 	}
 	wanted := page.Key
-	page.Terms = c.keyTerms(r, page.Key)
-	if termsErr := readKeyTerms(r, &page.Terms, &wanted); err == nil { // also fills in the form to show again
-		err = termsErr
-	}
+	err = r.readKey(&page.keyForm, &wanted)
 	if err == nil {
-		_, err = c.keys.Set(r.ctx(), page.ID, func(f *identity.Key) {
-			f.Name, f.Caps, f.Concurrency = page.Name, caps, concurrency
+		_, err = c.Keys.Set(r.ctx(), page.ID, func(f *identity.Key) {
+			f.Name, f.Caps, f.Concurrency = wanted.Name, wanted.Caps, wanted.Concurrency
 			f.ExpiresAt, f.Models = wanted.ExpiresAt, wanted.Models
 		})
 	}
 	if p, ok := formProblem(err); ok {
 		page.Problem = p
-		return c.showKey(r, http.StatusUnprocessableEntity, page)
+		return c.showKey(r, p.status, page)
 	}
+	return c.redirectDone(r, err, page.Back, "Key "+wanted.Name+" saved.")
+}
+
+// keyActions are the changes of a key's state, by their names in paths.
+var keyActions = map[string]struct {
+	change func(*identity.Keys, context.Context, string) (identity.Key, error)
+	done   string
+}{
+	"pause":  {(*identity.Keys).Pause, "paused"},
+	"resume": {(*identity.Keys).Resume, "resumed"},
+	"revoke": {(*identity.Keys).Revoke, "revoked"},
+}
+
+// changeKey pauses, resumes or revokes a key, or gives it a new secret.
+func (c *Console) changeKey(r *request) error {
+	page, err := c.pathKey(r)
 	if err != nil {
 		return err
 	}
-	return c.redirectDone(r, page.Back, "Key "+page.Name+" saved.")
+	action, ok := keyActions[r.param("action")]
+	switch {
+	case ok:
+		_, err = action.change(c.Keys, r.ctx(), page.ID)
+		return c.redirectDone(r, err, page.Back, fmt.Sprintf("Key %s %s.", page.Key.Name, action.done))
+	case page.Own && r.param("action") == "rotate":
+		return c.rotateKey(r, page.ID)
+	}
+	return errNotFound
 }
 
-// Curl returns a shell command that requests a completion with the key.
-func (k createdKey) Curl() string {
-	return fmt.Sprintf("curl -s %s/completions \\\n  -H \"Authorization: Bearer %s\" -H \"Content-Type: application/json\" \\\n"+
-		"  -d '{\"model\": %q, \"prompt\": \"The capital of France is\", \"max_tokens\": 16}'",
-		strings.TrimSuffix(k.BaseURL, "/"), k.Secret, k.Model)
+// graceTimes are the grace times that the form of a rotation offers, by their values in the form.
+var graceTimes = map[string]time.Duration{
+	"0": 0, "1h": time.Hour, "24h": identity.DefaultGrace, "168h": 7 * 24 * time.Hour, "720h": 30 * 24 * time.Hour,
+}
+
+// rotateKey gives a key a new secret.
+func (c *Console) rotateKey(r *request, id string) error {
+	grace, ok := graceTimes[r.field("grace")]
+	if !ok {
+		return invalid("Choose how long the current secret keeps working.")
+	}
+	_, secret, err := c.Keys.Rotate(r.ctx(), id, grace)
+	if err != nil {
+		return err
+	}
+	return c.redirectToSecret(r, newSecret{Key: id, Secret: secret, Rotated: true})
 }

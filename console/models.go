@@ -3,7 +3,10 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"strconv"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -17,45 +20,31 @@ type Warmer func(ctx context.Context, model string) error
 // statusStarting is the status in GET /v1/models of a model that is booting.
 const statusStarting = "starting"
 
-// modelRow is a model as the dashboard shows it.
+// modelRow is a model as pages show it.
 type modelRow struct {
-	ID         string
-	Checkpoint string
-	Precision  string
-	Context    int64  // tokens; 0 while unknown
-	Status     string // as in GET /v1/models
-	Meaning    string // of the status, as a predicate
-	Level      string // CSS class: good, warn or bad
-	Down       bool   // no backend answers, and the gateway cannot start one
-	Starting   bool
-	Warmable   bool
-	Activity   modelActivity
-}
-
-func (c *Console) modelRows() []modelRow {
-	var rows []modelRow
-	for _, m := range c.fleet.Models() {
-		rows = append(rows, c.modelRow(m))
-	}
-	return rows
+	*fleet.Model
+	Meaning  string // of the status, as a predicate
+	Level    string // CSS class: good, warn or bad
+	Down     bool   // no backend answers, and the gateway cannot start one
+	Starting bool
+	Warmable bool
+	Activity modelActivity
 }
 
 func (c *Console) modelRow(m *fleet.Model) modelRow {
-	row := modelRow{
-		ID: m.ID(), Checkpoint: m.Checkpoint(), Precision: m.Precision(), Context: m.MaxModelLen(), Status: m.Status(),
-	}
+	row, status := modelRow{Model: m}, m.Status()
 	boot := m.BootEstimate()
 	failed, hasFailed := errors.AsType[*fleet.BootFailedError](m.CheckServable(fleet.Caller{}))
 	switch {
-	case row.Status == fleet.StatusWarm:
+	case status == fleet.StatusWarm:
 		row.Meaning, row.Level = "responds at once", "good"
-	case row.Status == statusStarting:
+	case status == statusStarting:
 		row.Meaning, row.Level, row.Starting = "is starting, about "+formatDuration(boot), "warn", true
 	case hasFailed:
 		row.Meaning, row.Level = "could not be started. Next boot attempt in "+formatDuration(failed.RetryIn), "bad"
 	case boot > 0:
 		row.Meaning, row.Level = "is not running; starts on request in about "+formatDuration(boot), "warn"
-		row.Warmable = c.warm != nil
+		row.Warmable = c.Warm != nil
 	default:
 		row.Meaning, row.Level, row.Down = "is down", "bad", true
 	}
@@ -63,25 +52,132 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 }
 
 func (c *Console) warmModel(r *request) error {
-	if c.warm == nil {
+	if c.Warm == nil {
 		return errNotFound
 	}
-	m, ok := c.fleet.Model(r.param("model"))
+	m, err := c.pathModel(r)
+	if err != nil {
+		return err
+	}
+	if err := c.Warm(r.ctx(), m.ID()); err != nil {
+		if public, ok := errors.AsType[*apierr.Error](err); ok {
+			return newProblem(public.Code.Status(), "The model cannot be started",
+				public.Message)
+		}
+		c.Log.Warn("warm model", zap.String("model", m.ID()), zap.Error(err))
+		return newProblem(http.StatusBadGateway, "The model cannot be started",
+			"Starting "+m.ID()+" failed, and the reason has been logged. Tell an administrator if it persists.")
+	}
+	err = c.AuditLog.Record(r.ctx(), "warm model", m.ID(), "")
+	return c.redirectDone(r, err, "/dashboard#models", m.ID()+" is starting.")
+}
+
+// formTime is how a browser sends a field of type datetime-local.
+const formTime = "2006-01-02T15:04"
+
+// modelAction is what an administrator can do with a model in place.
+type modelAction struct {
+	run   func(m *fleet.Model, reason string) error
+	audit string // the action in the audit log
+	done  string // what the page says; has the model's id
+}
+
+var modelActions = map[string]modelAction{
+	"warm":  {(*fleet.Model).Warm, "warm model", "%s: start requested."},
+	"stop":  {(*fleet.Model).Stop, "stop model", "%s: stop requested. Running requests are completed first."},
+	"sleep": {(*fleet.Model).Sleep, "sleep model", "%s: sleep requested. Running requests are completed first."},
+}
+
+// modelPath returns the place of a model on the administrators' page.
+func modelPath(id string) string { return "/admin/models#model-" + id }
+
+// pathModel returns the model in the path.
+func (c *Console) pathModel(r *request) (*fleet.Model, error) {
+	m, ok := c.Fleet.Model(r.param("model"))
+	if !ok {
+		return nil, errNotFound
+	}
+	return m, nil
+}
+
+// controlModel warms a model, stops it or puts it to sleep.
+func (c *Console) controlModel(r *request) error {
+	m, err := c.pathModel(r)
+	if err != nil {
+		return err
+	}
+	action, ok := modelActions[r.param("action")]
 	if !ok {
 		return errNotFound
 	}
-	if err := c.warm(r.ctx(), m.ID()); err != nil {
-		if public, ok := errors.AsType[*apierr.Error](err); ok {
-			return &problem{status: public.Code.Status(), title: "The model cannot be started", text: public.Message}
-		}
-		c.log.Warn("warm model", zap.String("model", m.ID()), zap.Error(err))
-		return &problem{
-			status: http.StatusBadGateway, title: "The model cannot be started",
-			text: "Starting " + m.ID() + " failed, and the reason has been logged. Tell an administrator if it persists.",
-		}
+	if err := action.run(m, "requested by an administrator"); err != nil {
+		return newProblem(http.StatusConflict, "Nothing was changed",
+			m.ID()+": "+err.Error()+".")
 	}
-	if err := c.auditLog.Record(r.ctx(), "warm model", m.ID(), ""); err != nil {
+	err = c.AuditLog.Record(r.ctx(), action.audit, m.ID(), "")
+	return c.redirectDone(r, err, modelPath(m.ID()), fmt.Sprintf(action.done, m.ID()))
+}
+
+// bookWindow books a window in which a model is kept warm.
+func (c *Console) bookWindow(r *request) error {
+	m, err := c.pathModel(r)
+	if err != nil {
 		return err
 	}
-	return c.redirectDone(r, "/dashboard#models", m.ID()+" is starting.")
+	view := adminModelsView{From: r.field("from"), To: r.field("to"), Booking: m.ID()}
+	from, fromErr := time.Parse(formTime, view.From)
+	to, toErr := time.Parse(formTime, view.To)
+	badTime := invalid("Enter a date and a time in UTC, such as 2026-12-24 18:00.")
+	switch {
+	case !m.Controls().Warm:
+		view.Problem = invalid("The gateway cannot start this model: no backend of it has a launch or sleep section.")
+	case fromErr != nil:
+		view.Problem = badTime.on("from")
+	case toErr != nil:
+		view.Problem = badTime.on("to")
+	default:
+		_, err = fleet.AddWindow(r.ctx(), c.DB, fleet.BookedWindow{Model: m.ID(), From: from, To: to})
+	}
+	if errors.Is(err, fleet.ErrEmptyWindow) {
+		view.Problem = invalid("A window must end after it begins, and in the future.").on("to")
+	}
+	if view.Problem != nil {
+		return c.showModels(r, view.Problem.status, view)
+	}
+	if err != nil {
+		return err
+	}
+	detail := formatWindow(from, to)
+	err = c.AuditLog.Record(r.ctx(), "book window", m.ID(), detail)
+	return c.redirectDone(r, err, modelPath(m.ID()), fmt.Sprintf("%s is kept warm: %s.", m.ID(), detail))
+}
+
+// removeWindow removes a booked window.
+func (c *Console) removeWindow(r *request) error {
+	m, err := c.pathModel(r)
+	if err != nil {
+		return err
+	}
+	id, err := strconv.ParseInt(r.param("window"), 10, 64)
+	if err != nil {
+		return errNotFound
+	}
+	for _, b := range c.Fleet.BookedWindows(m.ID()) {
+		if b.ID != id {
+			continue
+		}
+		if err := fleet.RemoveWindow(r.ctx(), c.DB, id); err != nil && !errors.Is(err, fleet.ErrNoWindow) {
+			return err
+		}
+		detail := formatWindow(b.From, b.To)
+		err := c.AuditLog.Record(r.ctx(), "remove window", m.ID(), detail)
+		return c.redirectDone(r, err, modelPath(m.ID()), fmt.Sprintf("%s: window removed (%s).", m.ID(), detail))
+	}
+	return errNotFound
+}
+
+// formatWindow formats a booked window in UTC.
+func formatWindow(from, to time.Time) string {
+	const layout = "2 Jan 2006, 15:04"
+	return from.UTC().Format(layout) + " to " + to.UTC().Format(layout) + " UTC"
 }

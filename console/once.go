@@ -40,11 +40,9 @@ type newSecret struct {
 	Expires int64  // Unix seconds, when it can no longer be shown
 }
 
-var errShownBefore = &problem{
-	status: http.StatusGone, title: "This was shown before",
-	text: "A new key or invitation is shown once. If you have not copied it, rotate the key on its page, or create " +
-		"another invitation.",
-}
+var errShownBefore = newProblem(http.StatusGone, "This was shown before",
+	"A new key or invitation is shown once. If you have not copied it, rotate the key on its page, or create "+
+		"another invitation.")
 
 // redirectToSecret sends the browser to a page that shows a secret once.
 func (c *Console) redirectToSecret(r *request, s newSecret) error {
@@ -68,11 +66,12 @@ func (c *Console) showOnce(r *request) error {
 	}
 	c.deleteSealedCookie(r, "secret", path)
 	if s.Key == "" {
-		link := c.settings.Load().PublicURL.JoinPath("invitation", s.Secret).String()
-		return c.render(r, "admin-invited", "Invitation", createdInvitation{s.Email, link, s.Mail})
+		return c.render(r, "admin-invited", "Invitation", map[string]string{
+			"Email": s.Email, "URL": c.invitationURL(s.Secret), "Mail": s.Mail,
+		})
 	}
-	k, err := c.keys.Find(r.ctx(), s.Key)
-	if errors.Is(err, identity.ErrNoKey) || err == nil && k.AccountID != r.account.ID {
+	k, err := c.keyOf(r.ctx(), s.Key, r.account.ID)
+	if errors.Is(err, identity.ErrNoKey) {
 		return errNotFound
 	}
 	if err != nil {
@@ -81,8 +80,12 @@ func (c *Console) showOnce(r *request) error {
 	return c.showSecret(r, createdKey{Key: k, Secret: s.Secret, Rotated: s.Rotated})
 }
 
-// redirectDone sends the browser to a page that confirms what was done. The path may have a fragment.
-func (c *Console) redirectDone(r *request, path, message string) error {
+// redirectDone sends the browser to a page that confirms what was done, unless err is an error, which it returns. The path may
+// have a fragment.
+func (c *Console) redirectDone(r *request, err error, path, message string) error {
+	if err != nil {
+		return err
+	}
 	page, _, _ := strings.Cut(path, "#")
 	page, _, _ = strings.Cut(page, "?")
 	if r.signedIn() {
@@ -114,7 +117,7 @@ func (c *Console) setSealedCookie(r *request, name, path string, value any, life
 		return err
 	}
 	sealed := sealer.Seal(nil, nil, plain, []byte(name+" "+path)) //nolint:gosec // the cipher makes the nonce
-	c.setPathCookie(r, name, path, base64.RawURLEncoding.EncodeToString(sealed), int(life/time.Second))
+	c.setCookie(r, c.pathCookieName(name), base64.RawURLEncoding.EncodeToString(sealed), path, life)
 	return nil
 }
 
@@ -163,12 +166,5 @@ func (c *Console) pathCookieName(name string) string {
 }
 
 func (c *Console) deleteSealedCookie(r *request, name, path string) {
-	c.setPathCookie(r, name, path, "", -1)
-}
-
-func (c *Console) setPathCookie(r *request, name, path, value string, maxAge int) {
-	r.SetCookie(&http.Cookie{ //nolint:gosec // Secure is set if browsers reach the gateway by HTTPS
-		Name: c.pathCookieName(name), Value: value, Path: path, MaxAge: maxAge,
-		HttpOnly: true, Secure: c.usesHTTPS(), SameSite: http.SameSiteStrictMode,
-	})
+	c.setCookie(r, c.pathCookieName(name), "", path, -time.Second)
 }

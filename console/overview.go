@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"time"
@@ -52,11 +51,11 @@ const maxTurnsShown = 20
 // turnsRows returns who waits for what.
 func (c *Console) turnsRows(r *request) ([]turnsRow, error) {
 	var rows []turnsRow
-	for _, work := range slices.Sorted(maps.Keys(c.turns)) {
-		accounts := c.turns[work].Accounts()
+	for _, work := range slices.Sorted(maps.Keys(c.Turns)) {
+		accounts := c.Turns[work].Accounts()
 		slices.SortStableFunc(accounts, func(a, b admission.AccountTurns) int { return cmp.Compare(b.Longest, a.Longest) })
 		for _, a := range accounts[:min(len(accounts), maxTurnsShown)] {
-			row := turnsRow{AccountTurns: a, Work: cmp.Or(workNames[work], work), Places: c.turns[work].Stats().Places}
+			row := turnsRow{AccountTurns: a, Work: cmp.Or(workNames[work], work), Places: c.Turns[work].Stats().Places}
 			if a.Waiting > 0 {
 				row.Wait = formatSeconds(a.Longest.Seconds())
 			}
@@ -84,20 +83,11 @@ type gatewayRow struct {
 }
 
 // overviewPeriod is a period that the overview can show.
-type overviewPeriod struct {
-	ID       string // in the query
-	Name     string
-	length   time.Duration
-	interval time.Duration // between two points of a chart
-	row      time.Duration // between two rows of the table
-}
+type overviewPeriod struct{ ID, Name string } // ID: in the query
 
-var overviewPeriods = []overviewPeriod{
-	{"hour", "Last hour", time.Hour, history.Step, 5 * time.Minute},
-	{ID: lastDay, Name: "Last day"},
-}
+var overviewPeriods = []overviewPeriod{{"hour", "Last hour"}, {lastDay, "Last day"}}
 
-// lastDay is the period of the ledger's sums. The others are those of this gateway.
+// lastDay is the period of the ledger's sums. The other one is that of this gateway.
 const lastDay = "day"
 
 // maxEventsShown limits the timeline.
@@ -154,24 +144,27 @@ type chartLine struct {
 	Values []*float64 `json:"values"`
 }
 
-func (c *Console) overviewPage(r *request) error {
+func (c *Console) overviewPage(r *request) (err error) {
 	page := overviewPage{Period: overviewPeriods[0], Periods: overviewPeriods, Now: c.clock(), Selected: r.query("series")}
 	for _, p := range overviewPeriods {
 		if p.ID == r.query("period") {
 			page.Period = p
 		}
 	}
-	report, rows, err := c.overviewReport(r, page.Period)
-	if err != nil {
-		return err
+	report, rows := c.History.Read(time.Hour, history.Step), c.History.Read(time.Hour, 5*time.Minute) // of the table
+	if page.Period.ID == lastDay {
+		if report, err = c.History.Day(r.ctx(), r.account.ID); err != nil {
+			return err
+		}
+		rows = report
 	}
 	selected := page.selectSeries(report)
-	page.Latest = newLatestFigures(c.history.Read(2*time.Minute, time.Minute), c.history.Totals(2*time.Minute), page.Selected)
+	page.Latest = newLatestFigures(c.History.Read(2*time.Minute, time.Minute), c.History.Totals(2*time.Minute), page.Selected)
 	page.Charts = newChartData(report, selected)
 	page.Rows = overviewRows(report)
 	page.Codes = report.Codes[:min(len(report.Codes), maxShares)]
 	page.Times = overviewTimes(rows, page.Selected)
-	if page.Events, err = c.timeline(r.ctx(), r, report.Begin); err != nil {
+	if page.Events, err = c.timeline(r, report.Begin); err != nil {
 		return err
 	}
 	if page.Gateways, err = c.gatewayRows(r.ctx()); err != nil {
@@ -180,24 +173,15 @@ func (c *Console) overviewPage(r *request) error {
 	if page.Turns, err = c.turnsRows(r); err != nil {
 		return err
 	}
-	return c.renderStatus(r, http.StatusOK, "admin-overview", "Overview", page)
-}
-
-// overviewReport returns the figures of a period for the charts, and in the intervals of the table's rows.
-func (c *Console) overviewReport(r *request, p overviewPeriod) (charts, rows history.Report, err error) {
-	if p.ID == lastDay {
-		charts, err = c.history.Day(r.ctx(), r.account.ID)
-		return charts, charts, err
-	}
-	return c.history.Read(p.length, p.interval), c.history.Read(p.length, p.row), nil
+	return c.render(r, "admin-overview", "Overview", page)
 }
 
 // gatewayRows returns the gateways on the database; none if there is only this one.
 func (c *Console) gatewayRows(ctx context.Context) (rows []gatewayRow, err error) {
-	if c.gateways == nil {
+	if c.Gateways == nil {
 		return nil, nil
 	}
-	all, err := c.gateways(ctx)
+	all, err := c.Gateways(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +290,7 @@ func addValues(to, values []*float64) {
 	}
 }
 
-func newLatestFigures(report history.Report, totals []history.Series, name string) latestFigures {
+func newLatestFigures(report history.Report, totals map[history.Key]*history.Totals, name string) latestFigures {
 	const lastWhole = 0 // of the last two minutes
 	s := findSeries(report.Series, name)
 	f := latestFigures{
@@ -314,7 +298,7 @@ func newLatestFigures(report history.Report, totals []history.Series, name strin
 		P50: formatKnown(s.FirstToken[lastWhole], formatSeconds), P95: formatKnown(s.FirstToken5[lastWhole], formatSeconds),
 		Waiting: formatKnown(lastKnown(report.Waiting), formatRate), Running: formatKnown(lastKnown(report.Running), formatRate),
 	}
-	if t := findSeries(totals, name).Total; t.Requests > 0 {
+	if t := totals[s.Key]; t != nil && t.Requests > 0 {
 		f.Failed, f.Refused = formatShare(t.Failed, t.Requests), formatShare(t.Refused, t.Requests)
 	}
 	return f
@@ -336,7 +320,7 @@ func overviewRows(report history.Report) []overviewRow {
 		row := overviewRow{
 			Name: s.Model, Requests: s.Total.Requests, Tokens: s.Total.Prompt + s.Total.Completion,
 			Failed: formatShare(s.Total.Failed, s.Total.Requests), Refused: formatShare(s.Total.Refused, s.Total.Requests),
-			P50: formatKnown(s.Total.FirstTokenP50, formatSeconds), P95: formatKnown(s.Total.FirstTokenP95, formatSeconds),
+			P50: formatKnown(s.Total.FirstToken(.5), formatSeconds), P95: formatKnown(s.Total.FirstToken(.95), formatSeconds),
 		}
 		switch {
 		case s.Backend != "":
@@ -390,12 +374,12 @@ var eventTexts = map[history.EventKind]struct{ text, level string }{
 }
 
 // timeline returns the latest events with the names of accounts and keys.
-func (c *Console) timeline(ctx context.Context, r *request, since time.Time) ([]timelineEvent, error) {
-	events, err := c.history.Events(ctx, since, maxEventsShown)
+func (c *Console) timeline(r *request, since time.Time) ([]timelineEvent, error) {
+	events, err := c.History.Events(r.ctx(), since, maxEventsShown)
 	if err != nil || len(events) == 0 {
 		return nil, err
 	}
-	known, err := c.readNames(ctx, r.account)
+	known, err := c.readNames(r.ctx(), r.account)
 	if err != nil {
 		return nil, err
 	}
@@ -409,7 +393,7 @@ func (c *Console) timeline(ctx context.Context, r *request, since time.Time) ([]
 		case e.AccountID != "":
 			t.Subject, t.Link = known.account(e.AccountID), "/admin/accounts/"+url.PathEscape(e.AccountID)
 		case e.Model != "":
-			t.Link = "/admin/models#model-" + url.PathEscape(e.Model)
+			t.Link = modelPath(url.PathEscape(e.Model))
 		}
 		all[i] = t
 	}

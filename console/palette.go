@@ -46,21 +46,21 @@ func (c *Console) palette(r *request) error {
 	for _, p := range c.tutorial {
 		items = append(items, paletteItem{"Tutorial", p.Title, "", "/tutorial/" + p.Slug})
 	}
-	keys, err := c.keys.ListOf(r.ctx(), r.account.ID, 0)
+	keys, err := c.Keys.ListOf(r.ctx(), r.account.ID, 0)
 	if err != nil {
 		return err
 	}
 	for _, k := range keys {
 		items = append(items, paletteItem{"Key", k.Name, strings.TrimSpace(k.Prefix + "… " + string(k.State)), "/keys/" + url.PathEscape(k.ID)})
 	}
-	for _, m := range c.fleet.Models() {
+	for _, m := range c.Fleet.Models() {
 		path := "/dashboard#models"
 		if r.account.Admin {
 			path = modelPath(url.PathEscape(m.ID()))
 		}
 		items = append(items, paletteItem{"Model", m.ID(), m.Status(), path})
 	}
-	saved, _, err := c.prompts.Search(r.ctx(), r.account.ID, nil, maxPromptsReturned)
+	saved, _, err := c.Prompts.Search(r.ctx(), r.account.ID, nil, maxPromptsReturned)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (c *Console) palette(r *request) error {
 		items = append(items, paletteItem{"Saved prompt", p.Name, p.Model, "/workbench?" + url.Values{"prompt": {p.ID}}.Encode()})
 	}
 	if r.account.Admin {
-		accounts, err := c.accounts.List(r.ctx())
+		accounts, err := c.Accounts.List(r.ctx())
 		if err != nil {
 			return err
 		}

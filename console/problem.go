@@ -25,6 +25,10 @@ type problem struct {
 	field  string // of the form that caused it; empty if it is about the whole form
 }
 
+func newProblem(status int, title, text string) *problem {
+	return &problem{status: status, title: title, text: text}
+}
+
 // on returns the problem as that of a field of the form.
 func (p *problem) on(field string) *problem {
 	marked := *p
@@ -39,46 +43,26 @@ func (p *problem) Text() string { return p.text }
 func (p *problem) Error() string { return p.text }
 
 var (
-	errNotFound = &problem{
-		status: http.StatusNotFound, title: "Page not found",
-		text: "Check the address, or go to one of the pages above.",
-	}
-	errSignedOut = &problem{
-		status: http.StatusUnauthorized, title: "You are signed out",
-		text: "Your session has ended. Sign in again to continue.",
-	}
-	errCrossOrigin = &problem{
-		status: http.StatusForbidden, title: "Request from another site",
-		text: "This form was sent by another site, so nothing was changed. Open the console and try again there.",
-	}
-	errTooLarge = &problem{
-		status: http.StatusRequestEntityTooLarge, title: "Too long",
-		text: "The form is larger than the limit. Nothing was changed.",
-	}
-	errUnreadable = &problem{
-		status: http.StatusBadRequest, title: "Unreadable request",
-		text: "The request arrived incomplete or malformed. Nothing was changed.",
-	}
-	errSlow = &problem{
-		status: http.StatusBadRequest, title: "Slow request",
-		text: "The request arrived too slowly. Nothing was changed. Try again.",
-	}
-	errNoDatabase = &problem{
-		status: http.StatusServiceUnavailable, title: "The database is not responding",
-		text: "Nothing was changed. Try again in a moment.",
-	}
-	errBusy = &problem{
-		status: http.StatusServiceUnavailable, title: "Busy",
-		text: "Too many reports or downloads are running. Try again in a few seconds.",
-	}
-	errTooSlow = &problem{
-		status: http.StatusServiceUnavailable, title: "The report took too long",
-		text: "Choose a shorter period or another filter, or try again later.",
-	}
-	errInternal = &problem{
-		status: http.StatusInternalServerError, title: "Something went wrong",
-		text: "This is an error of the gateway and has been logged. Try again, and send feedback if it persists.",
-	}
+	errNotFound = newProblem(http.StatusNotFound, "Page not found",
+		"Check the address, or go to one of the pages above.")
+	errSignedOut = newProblem(http.StatusUnauthorized, "You are signed out",
+		"Your session has ended. Sign in again to continue.")
+	errCrossOrigin = newProblem(http.StatusForbidden, "Request from another site",
+		"This form was sent by another site, so nothing was changed. Open the console and try again there.")
+	errTooLarge = newProblem(http.StatusRequestEntityTooLarge, "Too long",
+		"The form is larger than the limit. Nothing was changed.")
+	errUnreadable = newProblem(http.StatusBadRequest, "Unreadable request",
+		"The request arrived incomplete or malformed. Nothing was changed.")
+	errSlow = newProblem(http.StatusBadRequest, "Slow request",
+		"The request arrived too slowly. Nothing was changed. Try again.")
+	errNoDatabase = newProblem(http.StatusServiceUnavailable, "The database is not responding",
+		"Nothing was changed. Try again in a moment.")
+	errBusy = newProblem(http.StatusServiceUnavailable, "Busy",
+		"Too many reports or downloads are running. Try again in a few seconds.")
+	errTooSlow = newProblem(http.StatusServiceUnavailable, "The report took too long",
+		"Choose a shorter period or another filter, or try again later.")
+	errInternal = newProblem(http.StatusInternalServerError, "Something went wrong",
+		"This is an error of the gateway and has been logged. Try again, and send feedback if it persists.")
 )
 
 func (*Console) notFound(*request) error { return errNotFound }
@@ -103,7 +87,7 @@ func (c *Console) ServeError(ec echo.Context, status int) bool {
 
 // invalid returns the problem of a form field or a value that is not accepted.
 func invalid(text string) *problem {
-	return &problem{status: http.StatusUnprocessableEntity, title: "This was not accepted", text: text}
+	return newProblem(http.StatusUnprocessableEntity, "This was not accepted", text)
 }
 
 // unreadable returns the error for a body that cannot be read. An error of the body's limit stays as it is.
@@ -131,7 +115,7 @@ func (c *Console) renderError(next echo.HandlerFunc) echo.HandlerFunc {
 		case err == nil:
 		case r.disconnected():
 			endpoint := zap.String("endpoint", r.Request().Method+" "+r.Path())
-			c.log.Info("request", endpoint, zap.Int("status", 499), zap.String("code", "client_gone")) // as the API has them
+			c.Log.Info("request", endpoint, zap.Int("status", 499), zap.String("code", "client_gone")) // as the API has them
 			panic(http.ErrAbortHandler)                                                                // nobody receives a response
 		case r.isAPI():
 			c.sendAPIError(r, err)
@@ -155,7 +139,7 @@ func (c *Console) recoverPanic(next echo.HandlerFunc) echo.HandlerFunc {
 			}
 			if value != nil {
 				stack := zap.ByteString("stack", debug.Stack()) //nolint:forbidigo // frames, not a body
-				c.log.Error("panic", zap.String("path", ec.Path()), stack)
+				c.Log.Error("panic", zap.String("path", ec.Path()), stack)
 				err = errPanic
 			}
 		}()
@@ -165,25 +149,24 @@ func (c *Console) recoverPanic(next echo.HandlerFunc) echo.HandlerFunc {
 
 // problemOf returns the problem that a user sees for an error, and logs the error if the user did not cause it.
 func (c *Console) problemOf(r *request, err error) *problem {
-	var tooLarge *http.MaxBytesError
-	if p, ok := errors.AsType[*problem](err); ok {
+	if p, ok := formProblem(err); ok {
 		return p
 	}
 	switch {
-	case errors.As(err, &tooLarge):
+	case errors.As(err, new(*http.MaxBytesError)):
 		return errTooLarge
 	case errors.Is(err, database.ErrUnavailable):
-		c.log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
+		c.Log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
 		return errNoDatabase
 	case errors.Is(err, database.ErrReportsBusy):
 		return errBusy
 	case errors.Is(err, database.ErrReportTooLong):
-		c.log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
+		c.Log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
 		return errTooSlow
 	case errors.Is(err, context.Canceled): // the gateway is stopping
 		return errInternal
 	}
-	c.log.Error("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
+	c.Log.Error("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
 	return errInternal
 }
 
@@ -203,7 +186,7 @@ func (c *Console) sendErrorPage(r *request, err error) {
 	p.setHeaders(r.Response().Header())
 	data := map[string]string{"Title": p.title, "Text": p.text}
 	if err := c.renderStatus(r, p.status, "problem", p.title, data); err != nil {
-		c.log.Debug("send page", zap.Error(err))
+		c.Log.Debug("send page", zap.Error(err))
 	}
 }
 
@@ -214,7 +197,7 @@ func (c *Console) sendAPIError(r *request, err error) {
 	header := r.Response().Header()
 	if public, ok := errors.AsType[*apierr.Error](err); ok {
 		if public.Code == apierr.StorageUnavailable {
-			c.log.Warn("page failed", zap.String("path", r.Path()), zap.Error(err))
+			c.Log.Warn("page failed", zap.String("path", r.Path()), zap.Error(err))
 		}
 		public.SetHeaders(header)
 		_ = r.send(public.Status(), echo.MIMEApplicationJSON, public.AppendJSON(nil, header.Get("X-Request-Id")))
@@ -226,7 +209,7 @@ func (c *Console) sendAPIError(r *request, err error) {
 	object := map[string]any{"code": code, "message": p.text, "type": "console_error", "param": nil}
 	err = r.sendJSON(p.status, map[string]any{"error": object})
 	if err != nil {
-		c.log.Debug("send error", zap.Error(err))
+		c.Log.Debug("send error", zap.Error(err))
 	}
 }
 

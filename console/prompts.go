@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"basegate/console/prompts"
@@ -22,28 +20,10 @@ const (
 	maxSearchWords     = 20
 )
 
-// promptJSON is a saved prompt as scripts receive it.
-type promptJSON struct {
-	ID       string          `json:"id"`
-	Name     string          `json:"name"`
-	Model    string          `json:"model"`
-	Updated  time.Time       `json:"updated"`
-	Version  int64           `json:"version"`
-	Bytes    int64           `json:"bytes"` // of the quota
-	Share    string          `json:"share"` // id of the link by which other users open it; empty if there is none
-	Document json.RawMessage `json:"document,omitempty"`
-}
-
-func newPromptJSON(p prompts.Prompt) promptJSON {
-	return promptJSON{ID: p.ID, Name: p.Name, Model: p.Model, Updated: p.Updated, Version: p.Version, Bytes: p.Bytes, Share: p.Share}
-}
-
 // promptInput is a prompt as the workbench sends it.
 type promptInput struct {
-	Name     string          `json:"name"`
-	Model    string          `json:"model"`
-	Version  int64           `json:"version"` // that the change is based on; 0 for a new prompt
-	Document json.RawMessage `json:"document"`
+	prompts.Draft
+	Version int64 `json:"version"` // that the change is based on; 0 for a new prompt
 }
 
 // allowSave returns a problem if the account has saved too much lately. A body of unknown length counts as the largest.
@@ -52,20 +32,20 @@ func (c *Console) allowSave(r *request) error {
 	if size < 0 {
 		size = maxPrompt
 	}
-	return r.promptProblem(c.prompts.AllowSave(r.account.ID, size))
+	retryIn := c.Prompts.AllowSave(r.account.ID, size)
+	if retryIn == 0 {
+		return nil
+	}
+	return r.tooOften(retryIn, "This is too often", "Too much has been saved in a short time. Nothing was saved.")
 }
 
-// readDraft reads the prompt that the workbench has sent, and the version that it is based on.
-func (r *request) readDraft() (draft prompts.Draft, version int64, err error) {
-	var p promptInput
+// readPrompt reads the prompt that the workbench has sent.
+func (r *request) readPrompt() (p promptInput, err error) {
 	r.body.Unlimited = true // a large document takes minutes on a slow line
-	if err := r.readJSON(&p); err != nil {
-		return prompts.Draft{}, 0, err
+	if err = r.readJSON(&p); err == nil {
+		err = p.validate()
 	}
-	if err := p.validate(); err != nil {
-		return prompts.Draft{}, 0, err
-	}
-	return prompts.Draft{Name: p.Name, Model: p.Model, Document: p.Document}, p.Version, nil
+	return p, err
 }
 
 // validate trims the name and returns a problem if the prompt cannot be saved.
@@ -85,20 +65,18 @@ func (p *promptInput) validate() error {
 }
 
 var (
-	errPromptNotFound = &problem{status: http.StatusNotFound, title: "There is no such prompt", text: "It is not there, or not any more."}
-	errPromptConflict = &problem{
-		status: http.StatusConflict, title: "It was changed elsewhere",
-		text: "It was changed elsewhere since it was opened here. Nothing was saved.",
-	}
+	errPromptNotFound = newProblem(http.StatusNotFound, "There is no such prompt",
+		"It is not there, or not any more.")
+	errPromptConflict = newProblem(http.StatusConflict, "It was changed elsewhere",
+		"It was changed elsewhere since it was opened here. Nothing was saved.")
 	errTooManySearchWords = invalid("A search takes up to " + formatNumber(maxSearchWords) + " words.")
 	errTooManyPrompts     = invalid("There are " + formatNumber(prompts.MaxPrompts) +
 		" saved prompts already, which is as many as an account may have. Delete some.")
 )
 
 // promptProblem converts an error of package prompts to a problem, and returns any other error unchanged.
-func (r *request) promptProblem(err error) error {
+func promptProblem(err error) error {
 	var quota *prompts.QuotaError
-	var rate *prompts.RateError
 	switch {
 	case errors.Is(err, prompts.ErrNotFound):
 		return errPromptNotFound
@@ -107,16 +85,11 @@ func (r *request) promptProblem(err error) error {
 	case errors.Is(err, prompts.ErrTooMany):
 		return errTooManyPrompts
 	case errors.As(err, &quota):
-		return &problem{status: http.StatusRequestEntityTooLarge, title: "The saved prompts take too much space", text: fmt.Sprintf(
-			"This prompt takes %s, and your other saved prompts take %s of the %s that your account may store. "+
-				"Nothing was saved. Delete some prompts.",
-			formatBytes(quota.Size), formatBytes(quota.Used), formatBytes(quota.Max))}
-	case errors.As(err, &rate):
-		r.setRetryAfter(rate.RetryIn)
-		return &problem{
-			status: http.StatusTooManyRequests, title: "This is too often",
-			text: "Too much has been saved in a short time. Nothing was saved. Try again in " + formatDuration(rate.RetryIn) + ".",
-		}
+		return newProblem(http.StatusRequestEntityTooLarge, "The saved prompts take too much space",
+			fmt.Sprintf(
+				"This prompt takes %s, and your other saved prompts take %s of the %s that your account may store. "+
+					"Nothing was saved. Delete some prompts.",
+				formatBytes(quota.Size), formatBytes(quota.Used), formatBytes(quota.Max)))
 	}
 	return err
 }
@@ -127,112 +100,106 @@ func (c *Console) listPrompts(r *request) error {
 	if len(words) > maxSearchWords {
 		return errTooManySearchWords
 	}
-	found, more, err := c.prompts.Search(r.ctx(), r.account.ID, words, maxPromptsReturned)
+	found, more, err := c.Prompts.Search(r.ctx(), r.account.ID, words, maxPromptsReturned)
 	if err != nil {
 		return err
 	}
-	used, err := c.prompts.Usage(r.ctx(), r.account.ID)
+	used, err := c.Prompts.Usage(r.ctx(), r.account.ID)
 	if err != nil {
 		return err
-	}
-	list := []promptJSON{}
-	for _, p := range found {
-		list = append(list, newPromptJSON(p))
 	}
 	return r.sendJSON(http.StatusOK, map[string]any{
-		"prompts": list, "more": more, "bytes": used, "max_bytes": c.prompts.MaxBytesPerAccount(),
+		"prompts": append([]prompts.Prompt{}, found...), "more": more, "bytes": used, "max_bytes": c.Prompts.MaxBytesPerAccount(),
 	})
 }
 
 // getPrompt responds with one of the user's prompts and its document.
 func (c *Console) getPrompt(r *request) error {
-	p, document, err := c.prompts.Get(r.ctx(), r.account.ID, r.param("id"))
+	p, document, err := c.Prompts.Get(r.ctx(), r.account.ID, r.param("id"))
 	if err != nil {
-		return r.promptProblem(err)
+		return promptProblem(err)
 	}
-	response := newPromptJSON(p)
-	response.Document = document
-	return r.sendJSON(http.StatusOK, response)
+	return r.sendJSON(http.StatusOK, struct {
+		prompts.Prompt
+		Document json.RawMessage `json:"document"`
+	}{p, document})
 }
 
 // createPrompt stores a new prompt.
 func (c *Console) createPrompt(r *request) error {
-	draft, _, err := r.readDraft()
+	input, err := r.readPrompt()
 	if err != nil {
 		return err
 	}
-	p, err := c.prompts.Create(r.ctx(), r.account.ID, draft)
+	p, err := c.Prompts.Create(r.ctx(), r.account.ID, input.Draft)
 	if err != nil {
-		return r.promptProblem(err)
+		return promptProblem(err)
 	}
 	return r.sendJSON(http.StatusCreated, map[string]any{"id": p.ID, "version": p.Version})
 }
 
 // updatePrompt replaces a prompt, unless it has been changed since the version that the change is based on.
 func (c *Console) updatePrompt(r *request) error {
-	draft, version, err := r.readDraft()
+	input, err := r.readPrompt()
 	if err != nil {
 		return err
 	}
-	version, err = c.prompts.Update(r.ctx(), r.account.ID, r.param("id"), version, draft)
+	version, err := c.Prompts.Update(r.ctx(), r.account.ID, r.param("id"), input.Version, input.Draft)
 	if err != nil {
-		return r.promptProblem(err)
+		return promptProblem(err)
 	}
 	return r.sendJSON(http.StatusOK, map[string]any{"version": version})
 }
 
 // sharePrompt makes the link by which other users open a prompt, and responds with its id. A prompt has one link.
 func (c *Console) sharePrompt(r *request) error {
-	share, err := c.prompts.Share(r.ctx(), r.account.ID, r.param("id"))
+	share, err := c.Prompts.Share(r.ctx(), r.account.ID, r.param("id"))
 	if err != nil {
-		return r.promptProblem(err)
+		return promptProblem(err)
 	}
 	return r.sendJSON(http.StatusOK, map[string]any{"share": share})
 }
 
 // unsharePrompt revokes the link of a prompt.
 func (c *Console) unsharePrompt(r *request) error {
-	if err := c.prompts.Unshare(r.ctx(), r.account.ID, r.param("id")); err != nil {
-		return r.promptProblem(err)
-	}
-	r.Response().WriteHeader(http.StatusNoContent)
-	return nil
+	return r.noContent(promptProblem(c.Prompts.Unshare(r.ctx(), r.account.ID, r.param("id"))))
 }
 
 // errNotShared is the response to a link that was revoked, or whose prompt was deleted.
-var errNotShared = &problem{
-	status: http.StatusNotFound, title: "This link does not work",
-	text: "This link does not work: its prompt was deleted, or its owner has stopped sharing it.",
-}
+var errNotShared = newProblem(http.StatusNotFound, "This link does not work",
+	"This link does not work: its prompt was deleted, or its owner has stopped sharing it.")
 
 // getSharedPrompt responds with the prompt of a link, its document, and who shares it. The user can read it, and not
 // change it.
 func (c *Console) getSharedPrompt(r *request) error {
-	p, document, err := c.prompts.GetShared(r.ctx(), r.param("share"))
+	p, document, err := c.Prompts.GetShared(r.ctx(), r.param("share"))
 	if errors.Is(err, prompts.ErrNotFound) {
 		return errNotShared
 	}
 	if err != nil {
 		return err
 	}
-	accounts, err := c.accounts.List(r.ctx())
+	owner, found, err := c.accountOf(r.ctx(), p.Account)
 	if err != nil {
 		return err
 	}
-	owner := slices.IndexFunc(accounts, func(a identity.Account) bool { return a.ID == p.Account })
-	if owner < 0 || accounts[owner].State != identity.AccountActive {
+	if !found || owner.State != identity.AccountActive {
 		return errNotShared
 	}
 	return r.sendJSON(http.StatusOK, map[string]any{
-		"name": p.Name, "model": p.Model, "updated": p.Updated, "owner": accounts[owner].Email,
+		"name": p.Name, "model": p.Model, "updated": p.Updated, "owner": owner.Email,
 		"document": json.RawMessage(document),
 	})
 }
 
-func (c *Console) deletePrompt(r *request) error {
-	if err := c.prompts.Delete(r.ctx(), r.account.ID, r.param("id")); err != nil {
-		return r.promptProblem(err)
+// noContent tells a script that a request has succeeded, unless there is an error.
+func (r *request) noContent(err error) error {
+	if err != nil {
+		return err
 	}
-	r.Response().WriteHeader(http.StatusNoContent)
-	return nil
+	return r.NoContent(http.StatusNoContent)
+}
+
+func (c *Console) deletePrompt(r *request) error {
+	return r.noContent(promptProblem(c.Prompts.Delete(r.ctx(), r.account.ID, r.param("id"))))
 }

@@ -41,7 +41,7 @@ func (c *Console) identify(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			return next(r) // there is no cookie
 		}
-		r.account, err = c.sessions.Account(r.ctx(), cookie.Value)
+		r.account, err = c.Sessions.Account(r.ctx(), cookie.Value)
 		if err != nil && !errors.Is(err, identity.ErrNoSession) {
 			return err
 		}
@@ -91,8 +91,8 @@ func (c *Console) usesHTTPS() bool { return c.settings.Load().PublicURL.Scheme =
 
 // setSignInCookies gives the browser a session and the token by which the account knows it.
 func (c *Console) setSignInCookies(r *request, tokens identity.SignedIn) {
-	c.setCookie(r, c.cookieName(), tokens.Session, identity.SessionLife)
-	c.setCookie(r, c.browserCookieName(), tokens.Browser, identity.KnownBrowserLife)
+	c.setCookie(r, c.cookieName(), tokens.Session, "/", identity.SessionLife)
+	c.setCookie(r, c.browserCookieName(), tokens.Browser, "/", identity.KnownBrowserLife)
 }
 
 // useSession makes a new session that of the request, so that what the response seals can be read with it.
@@ -109,12 +109,19 @@ func (c *Console) useSession(r *request, token string) {
 }
 
 // deleteSessionCookie ends the session in the browser. The account still knows the browser.
-func (c *Console) deleteSessionCookie(r *request) { c.setCookie(r, c.cookieName(), "", -time.Second) }
+func (c *Console) deleteSessionCookie(r *request) {
+	c.setCookie(r, c.cookieName(), "", "/", -time.Second)
+}
 
-func (c *Console) setCookie(r *request, name, token string, life time.Duration) {
+// setCookie sets a cookie of a path. Those of all paths are also sent when a page of another site links here.
+func (c *Console) setCookie(r *request, name, value, path string, life time.Duration) {
+	mode := http.SameSiteStrictMode
+	if path == "/" {
+		mode = http.SameSiteLaxMode
+	}
 	r.SetCookie(&http.Cookie{ //nolint:gosec // Secure is set if browsers reach the gateway by HTTPS
-		Name: name, Value: token, Path: "/", MaxAge: int(life / time.Second),
-		HttpOnly: true, Secure: c.usesHTTPS(), SameSite: http.SameSiteLaxMode,
+		Name: name, Value: value, Path: path, MaxAge: int(life / time.Second),
+		HttpOnly: true, Secure: c.usesHTTPS(), SameSite: mode,
 	})
 }
 

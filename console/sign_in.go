@@ -3,9 +3,12 @@ package console
 import (
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"basegate/identity"
+	"basegate/internal/ratelimit"
 )
 
 // signInForm is the data of the sign-in page.
@@ -49,20 +52,25 @@ func (c *Console) signIn(r *request) error {
 
 // startSession signs an account in. It returns a problem if the account cannot sign in with this password.
 func (c *Console) startSession(r *request, email, password string) error {
-	tokens, err := c.sessions.SignIn(r.ctx(), c.credentials(r, email, password))
-	var tooMany *identity.TooManyAttemptsError
+	tokens, err := c.Sessions.SignIn(r.ctx(), c.credentials(r, email, password))
 	switch {
 	case err == nil:
 		c.setSignInCookies(r, tokens)
-		return nil
-	case errors.As(err, &tooMany):
-		return tooManyAttempts(r, tooMany)
-	case errors.Is(err, identity.ErrBadCredentials):
-		return invalid("Wrong e-mail address or password.").on("password")
 	case errors.Is(err, identity.ErrAccountPending):
 		return invalid("Your account is waiting for approval. An administrator will contact you.")
 	case errors.Is(err, identity.ErrAccountDisabled):
 		return invalid("Your account is disabled. Contact an administrator.")
+	}
+	return r.signInProblem(err, invalid("Wrong e-mail address or password.").on("password"))
+}
+
+// signInProblem converts the errors of credentials to a problem, and returns any other error unchanged.
+func (r *request) signInProblem(err error, wrong *problem) error {
+	if tooMany, ok := errors.AsType[*identity.TooManyAttemptsError](err); ok {
+		return r.tooOften(tooMany.RetryIn, "Too many attempts", "Too many attempts have failed.")
+	}
+	if errors.Is(err, identity.ErrBadCredentials) {
+		return wrong
 	}
 	return err
 }
@@ -89,21 +97,12 @@ func (c *Console) renewSession(r *request) error {
 
 func (c *Console) signOut(r *request) error {
 	if cookie, err := r.Request().Cookie(c.cookieName()); err == nil {
-		if err := c.sessions.SignOut(r.ctx(), cookie.Value); err != nil {
+		if err := c.Sessions.SignOut(r.ctx(), cookie.Value); err != nil {
 			return err
 		}
 	}
 	c.deleteSessionCookie(r)
 	return r.redirect("/sign-in")
-}
-
-// tooManyAttempts says when the next attempt is allowed.
-func tooManyAttempts(r *request, e *identity.TooManyAttemptsError) *problem {
-	r.setRetryAfter(e.RetryIn)
-	return &problem{
-		status: http.StatusTooManyRequests, title: "Too many attempts",
-		text: "Too many attempts have failed. Try again in " + formatDuration(e.RetryIn) + ".",
-	}
 }
 
 // localPath returns the path if it stays on this site, and the dashboard's otherwise.
@@ -112,4 +111,27 @@ func localPath(next string) string {
 		return "/dashboard"
 	}
 	return next
+}
+
+// anonymousForms limits the forms that the clients of one network send without signing in.
+var anonymousForms = ratelimit.Settings{Interval: 6 * time.Minute, Burst: 10, MaxKeys: 1 << 12}
+
+// allowAnonymousForm returns a problem if the client's network has sent too many forms without signing in.
+func (c *Console) allowAnonymousForm(r *request) error {
+	retryIn := c.formLimiter.Take(ratelimit.Network(c.clientAddress(r)), 1)
+	if retryIn == 0 {
+		return nil
+	}
+	return r.tooOften(retryIn, "Too many requests", "Too many forms have been sent from your network.")
+}
+
+func (c *Console) clientAddress(r *request) string {
+	return c.settings.Load().ClientAddress(r.Request())
+}
+
+// tooOften returns the problem of what may be done again after a while.
+func (r *request) tooOften(retryIn time.Duration, title, text string) *problem {
+	seconds := max(int64((retryIn+time.Second-1)/time.Second), 1)
+	r.Response().Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+	return newProblem(http.StatusTooManyRequests, title, text+" Try again in "+formatDuration(retryIn)+".")
 }

@@ -52,7 +52,7 @@ func (c *Console) signInAtProvider(r *request) error {
 		return err
 	}
 	c.forgetOldFlows(r)
-	c.setCookie(r, c.flowCookieName(flow.State), base64.RawURLEncoding.EncodeToString(cookie), flowLife)
+	c.setCookie(r, c.flowCookieName(flow.State), base64.RawURLEncoding.EncodeToString(cookie), "/", flowLife)
 	return r.redirect(address)
 }
 
@@ -66,7 +66,7 @@ func (c *Console) forgetOldFlows(r *request) {
 	}
 	names := slices.SortedFunc(maps.Keys(begun), func(a, b string) int { return cmp.Compare(begun[b], begun[a]) })
 	for _, name := range names[min(len(names), maxFlows-1):] {
-		c.setCookie(r, name, "", -time.Second)
+		c.setCookie(r, name, "", "/", -time.Second)
 	}
 }
 
@@ -76,7 +76,7 @@ func (c *Console) flowOf(r *request) storedFlow {
 	if err != nil {
 		return storedFlow{}
 	}
-	c.setCookie(r, cookie.Name, "", -time.Second)
+	c.setCookie(r, cookie.Name, "", "/", -time.Second)
 	return decodeFlow(cookie)
 }
 
@@ -107,7 +107,7 @@ func (c *Console) returnFromProvider(r *request) error {
 	signingIn := identity.ProviderUser{Email: user.Email, Name: user.Name, Create: user.Allowed}
 	switch {
 	case user.NoGroups != nil:
-		c.log.Warn("a user signs in whose groups are not known; the rights of the account stay as they are",
+		c.Log.Warn("a user signs in whose groups are not known; the rights of the account stay as they are",
 			zap.String("email", user.Email), zap.Error(user.NoGroups))
 	case provider.Settings().AdminGroup != "":
 		signingIn.Admin = &user.Admin
@@ -115,7 +115,7 @@ func (c *Console) returnFromProvider(r *request) error {
 	if cookie, err := r.Request().Cookie(c.browserCookieName()); err == nil {
 		signingIn.Browser = cookie.Value
 	}
-	tokens, err := c.sessions.SignInFromProvider(r.ctx(), signingIn)
+	tokens, err := c.Sessions.SignInFromProvider(r.ctx(), signingIn)
 	if err != nil {
 		return c.failedAtProvider(r, err)
 	}
@@ -157,25 +157,19 @@ func (c *Console) failedAtProvider(r *request, err error) error {
 		}
 	}
 	if !known && !errors.Is(err, context.Canceled) {
-		c.log.Warn("sign-in at the identity provider failed", zap.Error(err))
+		c.Log.Warn("sign-in at the identity provider failed", zap.Error(err))
 	}
 	form := c.signInForm("/dashboard")
-	form.Problem = &problem{status: status, text: text}
+	form.Problem = newProblem(status, "", text)
 	return c.renderStatus(r, status, "sign-in", "Sign in", form)
-}
-
-// providerLink returns the name of the identity provider, and the path that signs in there; empty if there is none.
-func (c *Console) providerLink(next string) (name, path string) {
-	provider := c.settings.Load().Provider
-	if provider == nil {
-		return "", ""
-	}
-	return provider.Settings().Name, "/sign-in/oidc?next=" + url.QueryEscape(next)
 }
 
 // signInForm returns the data of the sign-in page.
 func (c *Console) signInForm(next string) signInForm {
-	form := signInForm{Next: next, AccessRequests: c.settings.Load().AccessRequests}
-	form.ProviderName, form.ProviderPath = c.providerLink(next)
+	s := c.settings.Load()
+	form := signInForm{Next: next, AccessRequests: s.AccessRequests}
+	if s.Provider != nil {
+		form.ProviderName, form.ProviderPath = s.Provider.Settings().Name, "/sign-in/oidc?next="+url.QueryEscape(next)
+	}
 	return form
 }

@@ -45,7 +45,7 @@ func TestSlowFormEndsAsOtherSlowBodiesDo(t *testing.T) {
 			r := httptest.NewRequest(http.MethodPost, path, conn)
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			began := time.Now()
-			handler := (&Console{log: zap.NewNop()}).renderError(func(ec echo.Context) error {
+			handler := (&Console{Deps: Deps{Log: zap.NewNop()}}).renderError(func(ec echo.Context) error {
 				if err := read(ec); !errors.Is(err, errSlow) {
 					t.Errorf("%s: got %v, want %v", path, err, errSlow)
 				}

@@ -37,7 +37,7 @@ func (c *Console) allowTokenizer(r *request) error {
 	if size < 0 {
 		size = maxTokenizerBody
 	}
-	return c.completer.AllowFreeText(budget.Payer{Account: r.account.ID, AccountCaps: r.account.Caps}, size)
+	return c.Completer.AllowFreeText(budget.Payer{Account: r.account.ID, AccountCaps: r.account.Caps}, size)
 }
 
 // tokenize responds with the token ids of a prompt, as a completion would see them: with the special tokens. A fragment
@@ -110,7 +110,7 @@ var errUnknownToken = invalid("One of these ids is no token of the model.")
 // servableModel returns a model that can serve requests. Otherwise it starts the model, as a completion would, and
 // returns an error that says how long the boot takes.
 func (c *Console) servableModel(id string) (*fleet.Model, error) {
-	m, ok := c.fleet.Model(id)
+	m, ok := c.Fleet.Model(id)
 	if !ok {
 		return nil, apierr.UnknownModel("model", id, nil, "")
 	}
@@ -176,95 +176,66 @@ func (t *tokenTexts) characters(
 	ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64, pieces []string,
 ) ([]character, error) {
 	all := []character{}
-	for at := 0; at < len(ids); {
-		if !strings.Contains(pieces[at], partOfCharacter) {
-			at++
-			continue
+	for at := 0; at < len(ids); at++ {
+		end := at // of the parts
+		for end < min(len(ids), at+maxCharacterTokens) && strings.Contains(pieces[end], partOfCharacter) {
+			end++
 		}
-		found, err := t.character(ctx, b, checkpoint, ids[at:], pieces[at:])
-		if err != nil {
-			return nil, err
+		for n := 2; n <= end-at; n++ {
+			text, err := t.text(ctx, b, checkpoint, ids[at:at+n]...)
+			if err != nil {
+				return nil, err
+			}
+			if !strings.Contains(text, partOfCharacter) {
+				all = append(all, character{At: at, Tokens: n, Text: text})
+				at += n - 1
+				break
+			}
 		}
-		if found.Tokens > 0 {
-			found.At = at
-			all = append(all, found)
-		}
-		at += max(found.Tokens, 1)
 	}
 	return all, nil
 }
 
-// character returns the text of the fewest tokens, from the first one, that are not parts of characters together. Tokens
-// is 0 if there are none.
-func (t *tokenTexts) character(
-	ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64, pieces []string,
-) (character, error) {
-	for n := 2; n <= min(maxCharacterTokens, len(ids)); n++ {
-		if !strings.Contains(pieces[n-1], partOfCharacter) {
-			break
-		}
-		key := newTokenKey(checkpoint, ids[:n]...)
-		text, ok := t.get(key)
-		if !ok {
-			var err error
-			if text, err = b.Detokenize(ctx, ids[:n]); err != nil {
-				return character{}, fmt.Errorf("read text of a character: %w", err)
-			}
-			t.put(key, text)
-		}
-		if !strings.Contains(text, partOfCharacter) {
-			return character{Tokens: n, Text: text}, nil
-		}
-	}
-	return character{}, nil
-}
-
-// get returns a cached text.
-func (t *tokenTexts) get(key tokenKey) (text string, ok bool) {
+// text returns the text of tokens together. It requests a text that is not cached from the backend. A cache that is full is
+// emptied first.
+func (t *tokenTexts) text(ctx context.Context, b *fleet.Backend, checkpoint string, ids ...int64) (string, error) {
+	key := newTokenKey(checkpoint, ids...)
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	text, ok = t.texts[key]
-	return text, ok
-}
-
-// lookUp returns the texts of tokens. It requests those that are not cached from the backend.
-func (t *tokenTexts) lookUp(ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64) ([]string, error) {
-	texts := make([]string, len(ids))
-	missing := map[int64][]int{} // indexes by token id
-	for i, id := range ids {
-		text, ok := t.get(newTokenKey(checkpoint, id))
-		if !ok {
-			missing[id] = append(missing[id], i)
-		}
-		texts[i] = text
+	text, ok := t.texts[key]
+	t.mu.Unlock()
+	if ok {
+		return text, nil
 	}
-	requests, ctx := errgroup.WithContext(ctx)
-	requests.SetLimit(maxParallelTexts)
-	for id, indexes := range missing {
-		requests.Go(func() error {
-			text, err := b.Detokenize(ctx, []int64{id})
-			if err != nil {
-				return err
-			}
-			for _, i := range indexes {
-				texts[i] = text
-			}
-			t.put(newTokenKey(checkpoint, id), text)
-			return nil
-		})
+	text, err := b.Detokenize(ctx, ids)
+	if err != nil {
+		return "", fmt.Errorf("read text of tokens: %w", err)
 	}
-	if err := requests.Wait(); err != nil {
-		return nil, fmt.Errorf("read texts of tokens: %w", err)
-	}
-	return texts, nil
-}
-
-// put adds a text. A cache that is full is emptied first.
-func (t *tokenTexts) put(key tokenKey, text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.texts == nil || len(t.texts) >= maxCachedTexts {
 		t.texts = map[tokenKey]string{}
 	}
 	t.texts[key] = text
+	return text, nil
+}
+
+// lookUp returns the texts of tokens.
+func (t *tokenTexts) lookUp(ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64) ([]string, error) {
+	indexes := map[int64][]int{} // by token id
+	for i, id := range ids {
+		indexes[id] = append(indexes[id], i)
+	}
+	texts := make([]string, len(ids))
+	requests, ctx := errgroup.WithContext(ctx)
+	requests.SetLimit(maxParallelTexts)
+	for id, at := range indexes {
+		requests.Go(func() error {
+			text, err := t.text(ctx, b, checkpoint, id)
+			for _, i := range at {
+				texts[i] = text
+			}
+			return err
+		})
+	}
+	return texts, requests.Wait()
 }

@@ -29,7 +29,7 @@ func (c *Console) tutorialVariables(r *request) (docs.Variables, error) {
 	vars := docs.Variables{
 		Base: strings.TrimSuffix(c.settings.Load().PublicURL.String(), "/"), Key: exampleKey, Model: exampleModel,
 	}
-	for i, m := range c.fleet.Models() {
+	for i, m := range c.Fleet.Models() {
 		n := m.MaxLogprobs()
 		if i == 0 {
 			vars.Model, vars.MaxLogprobs = m.ID(), [2]int{n, n}
@@ -39,7 +39,7 @@ func (c *Console) tutorialVariables(r *request) (docs.Variables, error) {
 	if !r.signedIn() {
 		return vars, nil
 	}
-	keys, err := c.keys.Usable(r.ctx(), r.account.ID)
+	keys, err := c.Keys.Usable(r.ctx(), r.account.ID)
 	if len(keys) > 0 {
 		vars.Key = keys[0].Prefix + "…"
 	}
@@ -79,7 +79,11 @@ func (c *Console) tutorialPage(r *request) error {
 	}
 	slug, markdown := strings.CutSuffix(r.param("page"), ".md")
 	if markdown && slug == "all" {
-		return r.sendText("text/markdown", c.tutorialMarkdown(vars))
+		var pages []string
+		for _, p := range c.tutorial {
+			pages = append(pages, p.Markdown(vars))
+		}
+		return r.sendText("text/markdown", strings.Join(pages, "\n"))
 	}
 	for i, p := range c.tutorial {
 		if p.Slug != slug {
@@ -101,15 +105,6 @@ func (c *Console) tutorialPage(r *request) error {
 		return c.render(r, "tutorial", p.Title, view)
 	}
 	return errNotFound
-}
-
-// tutorialMarkdown returns the Markdown of all pages.
-func (c *Console) tutorialMarkdown(vars docs.Variables) string {
-	var pages []string
-	for _, p := range c.tutorial {
-		pages = append(pages, p.Markdown(vars))
-	}
-	return strings.Join(pages, "\n")
 }
 
 // llms lists the pages for language models, in the format of llmstxt.org.

@@ -11,6 +11,7 @@ import (
 
 	"basegate/budget/quota"
 	"basegate/budget/usage"
+	"basegate/budget/usage/report"
 	"basegate/identity"
 )
 
@@ -25,13 +26,17 @@ type scope struct {
 
 const allAccounts = "all"
 
-// filter returns the ledger's filter for the scope.
-func (s scope) filter() usage.Filter {
-	f := usage.Filter{Since: s.Month.begin, Until: s.Month.end(), Account: s.Account}
-	if s.Account == allAccounts {
-		f.Account = ""
+// accountID returns the account of the scope; empty for all.
+func (s scope) accountID() string {
+	if s.All() {
+		return ""
 	}
-	return f
+	return s.Account
+}
+
+// filter returns the ledger's filter for the scope, for a user who reads it.
+func (s scope) filter(reader string) usage.Filter {
+	return usage.Filter{Reader: reader, Since: s.Month.begin, Until: s.Month.end(), Account: s.accountID()}
 }
 
 // CSV returns the path and query of the scope's CSV file in a grouping. A template takes it as a whole, since
@@ -60,17 +65,12 @@ func (c *Console) scope(r *request) (scope, error) {
 		s.Email = "All accounts"
 		return s, nil
 	}
-	accounts, err := c.accounts.List(r.ctx())
-	if err != nil {
-		return s, err
+	a, found, err := c.accountOf(r.ctx(), s.Account)
+	if err == nil && !found {
+		err = errNotFound
 	}
-	for _, a := range accounts {
-		if a.ID == s.Account {
-			s.Email, s.caps = a.Email, a.Caps
-			return s, nil
-		}
-	}
-	return s, errNotFound
+	s.Email, s.caps = a.Email, a.Caps
+	return s, err
 }
 
 // usagePage is the data of the usage page.
@@ -86,19 +86,32 @@ type usagePage struct {
 
 // share is the usage of one model, key, account, workload or user tag.
 type share struct {
-	Name, Note         string
-	Requests           int64
-	Prompt, Completion int64
-	Percent            float64 // of the total tokens
+	usage.Row
+	Name, Note string
+	Percent    float64 // of the total tokens
+	Previous   int64   // tokens of the range before
 }
 
 // Total returns the tokens of prompts and completions.
-func (s share) Total() int64 { return s.Prompt + s.Completion }
+func (s share) Total() int64 { return tokensOf(&s.Row) }
+
+func tokensOf(r *usage.Row) int64 { return r.PromptTokens + r.CompletionTokens }
+
+// add adds the figures of a row to a sum.
+func add(sum, r *usage.Row) {
+	sum.Requests += r.Requests
+	sum.Errors += r.Errors
+	sum.PromptTokens += r.PromptTokens
+	sum.CompletionTokens += r.CompletionTokens
+	if r.Latency != nil {
+		sum.Latency = cmp.Or(sum.Latency, new(usage.Latency))
+		sum.Latency.Merge(r.Latency)
+	}
+}
 
 // breakdown is the usage of a month by model, key, account, workload or user tag.
 type breakdown struct {
-	By   usage.Grouping
-	Head string // of the table's first column
+	dimension
 	Rows []share
 	Rest *share // the sum of what is not in Rows; nil if nothing is left
 }
@@ -115,8 +128,8 @@ type forecast struct {
 
 // dimension is one way to break down usage.
 type dimension struct {
-	by   usage.Grouping
-	head string
+	By   usage.Grouping
+	Head string // of the table's first column
 }
 
 // dimensions are the breakdowns of one account.
@@ -144,50 +157,46 @@ func (c *Console) usage(r *request) error {
 	}
 	groupings := []usage.Grouping{usage.ByDayModel}
 	for _, d := range shown {
-		groupings = append(groupings, d.by)
+		groupings = append(groupings, d.By)
 	}
-	filter := s.filter()
-	filter.Reader = r.account.ID
-	groups, err := c.usages.Groups(ctx, filter, groupings...)
+	groups, err := c.Usage.Groups(ctx, s.filter(r.account.ID), groupings...)
 	if err != nil {
 		return err
 	}
 	days := groups[0]
-	page.Chart = newChart(s.Month, days)
-	for _, day := range days {
-		page.Totals.Requests += day.Requests
-		page.Totals.Prompt += day.PromptTokens
-		page.Totals.Completion += day.CompletionTokens
+	page.Chart = newMonthChart(s.Month, days)
+	for i := range days {
+		add(&page.Totals.Row, &days[i])
 	}
 	for i, d := range shown {
-		rows := groups[i+1]
-		shares := names.shares(rows[:min(len(rows), maxShares)], d.by, page.Totals.Total())
-		page.Breakdowns = append(page.Breakdowns, breakdown{d.by, d.head, shares, remainder(shares, page.Totals)})
+		page.Breakdowns = append(page.Breakdowns, newBreakdown(d, groups[i+1], page.Totals, names))
 	}
 	page.Forecasts = forecasts(s, page.Totals, c.clock())
 	return c.render(r, "usage", "Usage", page)
 }
 
-// remainder returns the usage that is not in the shares shown, or nil if they are complete.
-func remainder(shown []share, total share) *share {
-	left := share{Requests: total.Requests, Prompt: total.Prompt, Completion: total.Completion}
-	for _, s := range shown {
-		left.Requests -= s.Requests
-		left.Prompt -= s.Prompt
-		left.Completion -= s.Completion
+// newBreakdown returns the largest groups of a month, and the sum of the others.
+func newBreakdown(d dimension, rows []usage.Row, total share, n names) breakdown {
+	b, rest := breakdown{dimension: d}, share{}
+	for i := range rows {
+		s := share{Row: rows[i], Percent: percent(tokensOf(&rows[i]), total.Total())}
+		s.Name, s.Note = n.group(&rows[i], d.By)
+		if i < maxShares {
+			b.Rows = append(b.Rows, s)
+			continue
+		}
+		add(&rest.Row, &s.Row)
+		b.Rest = &rest
 	}
-	if left.Requests <= 0 {
-		return nil
-	}
-	left.Percent = percent(left, total.Total())
-	return &left
+	rest.Percent = percent(rest.Total(), total.Total())
+	return b
 }
 
-func percent(s share, total int64) float64 {
-	if total == 0 {
+func percent(part, whole int64) float64 {
+	if whole == 0 {
 		return 0
 	}
-	return 100 * float64(s.Total()) / float64(total)
+	return 100 * float64(part) / float64(whole)
 }
 
 // forecasts returns the forecast of each monthly cap.
@@ -197,8 +206,8 @@ func forecasts(s scope, t share, now time.Time) []forecast {
 	}
 	return []forecast{
 		newForecast("Tokens", t.Total(), s.caps.MonthTotal),
-		newForecast("Prompt tokens", t.Prompt, s.caps.MonthInput),
-		newForecast("Completion tokens", t.Completion, s.caps.MonthOutput),
+		newForecast("Prompt tokens", t.PromptTokens, s.caps.MonthInput),
+		newForecast("Completion tokens", t.CompletionTokens, s.caps.MonthOutput),
 	}
 }
 
@@ -234,7 +243,7 @@ type names struct {
 func (c *Console) readNames(ctx context.Context, a identity.Account) (names, error) {
 	n := names{emails: map[string]string{a.ID: a.Email}}
 	n.lookUp = func(key string) (identity.Principal, bool) {
-		p, err := c.keys.Lookup(key)
+		p, err := c.Keys.Lookup(key)
 		if errors.Is(err, identity.ErrKeyUnknown) || !a.Admin && p.AccountID != a.ID {
 			return identity.Principal{}, false
 		}
@@ -242,7 +251,7 @@ func (c *Console) readNames(ctx context.Context, a identity.Account) (names, err
 	}
 	if a.Admin {
 		var err error
-		if n.accounts, err = c.accounts.List(ctx); err != nil {
+		if n.accounts, err = c.Accounts.List(ctx); err != nil {
 			return n, err
 		}
 	}
@@ -252,6 +261,9 @@ func (c *Console) readNames(ctx context.Context, a identity.Account) (names, err
 	return n, nil
 }
 
+// ofReport returns the names for a report.
+func (n names) ofReport() report.Names { return report.Names{Keys: n.lookUp, Emails: n.emails} }
+
 func (n names) key(id string) string {
 	p, _ := n.lookUp(id)
 	return cmp.Or(p.KeyName, id)
@@ -259,26 +271,86 @@ func (n names) key(id string) string {
 
 func (n names) account(id string) string { return cmp.Or(n.emails[id], id) }
 
-func (n names) shares(rows []usage.Row, by usage.Grouping, total int64) []share {
-	all := make([]share, len(rows))
-	for i, r := range rows {
-		s := share{Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens}
-		switch by {
-		case usage.ByModel:
-			s.Name = r.Model
-		case usage.ByKey:
-			key, _ := n.lookUp(r.KeyID)
-			s.Name, s.Note = cmp.Or(key.KeyName, r.KeyID), key.KeyPrefix
-		case usage.ByWorkload:
-			s.Name = cmp.Or(r.Workload, "Not set")
-		case usage.ByUser:
-			s.Name = cmp.Or(r.User, "Not set")
-		case usage.ByAccount:
-			s.Name = n.account(r.AccountID)
-		case usage.ByDay, usage.ByHour, usage.ByDayModel, usage.ByRequest, usage.ByMonth, usage.ByEndpoint:
-		}
-		s.Percent = percent(s, total)
-		all[i] = s
+// group returns the name of a group, and the prefix of its key if it is one.
+func (n names) group(r *usage.Row, by usage.Grouping) (name, note string) {
+	switch by {
+	case usage.ByModel:
+		return r.Model, ""
+	case usage.ByKey:
+		key, _ := n.lookUp(r.KeyID)
+		return cmp.Or(key.KeyName, r.KeyID), key.KeyPrefix
+	case usage.ByWorkload:
+		return cmp.Or(r.Workload, "Not set"), ""
+	case usage.ByUser:
+		return cmp.Or(r.User, "Not set"), ""
+	case usage.ByAccount:
+		return n.account(r.AccountID), ""
+	case usage.ByEndpoint:
+		return r.Endpoint, ""
+	default:
+		return "", ""
+	}
+}
+
+// month is a calendar month in UTC.
+type month struct {
+	begin time.Time
+}
+
+func monthOf(t time.Time) month {
+	year, m, _ := t.UTC().Date()
+	return month{time.Date(year, m, 1, 0, 0, 0, 0, time.UTC)}
+}
+
+// parseMonth parses a month such as 2026-11. It returns the current month if the text is not a month, or if it is one
+// in the future or before 2000.
+func parseMonth(text string, now time.Time) month {
+	begin, err := time.Parse("2006-01", text)
+	if err != nil || begin.After(now) || begin.Year() < 2000 {
+		return monthOf(now)
+	}
+	return month{begin}
+}
+
+func (m month) end() time.Time { return m.begin.AddDate(0, 1, 0) }
+
+// ID returns the month as URLs have it.
+func (m month) ID() string { return m.begin.Format("2006-01") }
+
+// Name returns the month as pages show it.
+func (m month) Name() string { return m.begin.Format("January 2006") }
+
+// maxMonths is the number of months to choose from.
+const maxMonths = 24
+
+// recentMonths returns the last months, the current one first.
+func recentMonths(now time.Time) []month {
+	all := make([]month, maxMonths)
+	for i := range all {
+		all[i] = month{monthOf(now).begin.AddDate(0, -i, 0)}
 	}
 	return all
+}
+
+// minElapsed is the part of a month that must have passed before its usage is projected.
+const minElapsed = 24 * time.Hour
+
+// projection extrapolates the usage of a running month to its end. ok is false if the month is over or has only begun.
+func (m month) projection(used int64, now time.Time) (tokens int64, ok bool) {
+	elapsed, whole := now.Sub(m.begin), m.end().Sub(m.begin)
+	if elapsed < minElapsed || elapsed >= whole {
+		return 0, false
+	}
+	return int64(float64(used) * whole.Seconds() / elapsed.Seconds()), true
+}
+
+// exhaustion returns the time at which usage will reach the limit at its average rate so far. ok is false if that is
+// not within the month.
+func (m month) exhaustion(used, limit int64, now time.Time) (at time.Time, ok bool) {
+	tokens, ok := m.projection(used, now)
+	if !ok || used >= limit || tokens <= limit {
+		return time.Time{}, false
+	}
+	elapsed := now.Sub(m.begin).Seconds()
+	return m.begin.Add(time.Duration(elapsed * float64(limit) / float64(used) * float64(time.Second))), true
 }

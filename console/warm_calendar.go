@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"basegate/fleet"
@@ -24,25 +25,23 @@ type daySpan struct {
 	Text        string
 }
 
-// weekdays are in the order of the calendar.
-var weekdays = []time.Weekday{
-	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
-}
+const (
+	wholeDay = 24 * time.Hour
+	weekDays = 7
+)
 
 // calendars returns the configured warm windows of a model. A window that passes midnight is two spans.
 func calendars(m *fleet.Model) []calendar {
 	var all []calendar
 	for _, w := range m.WarmWindows() {
-		zone := w.Location.String()
-		at := 0
-		for at < len(all) && all[at].Zone != zone {
-			at++
+		zone := cmp.Or(w.Location.String(), "UTC")
+		at := slices.IndexFunc(all, func(c calendar) bool { return c.Zone == zone })
+		if at < 0 {
+			at = len(all)
+			all = append(all, newCalendar(zone))
 		}
-		if at == len(all) {
-			all = append(all, emptyWeek(zone))
-		}
-		for i, day := range weekdays {
-			if !w.Days.Has(day) {
+		for i := range weekDays {
+			if !w.Days.Has(weekday(i)) {
 				continue
 			}
 			text := clockText(w.From) + "–" + clockText(w.To)
@@ -52,20 +51,20 @@ func calendars(m *fleet.Model) []calendar {
 			}
 			all[at].add(i, w.From, wholeDay, text)
 			if w.To > 0 {
-				all[at].add((i+1)%len(weekdays), 0, w.To, text)
+				all[at].add((i+1)%weekDays, 0, w.To, text)
 			}
 		}
 	}
 	return all
 }
 
-const wholeDay = 24 * time.Hour
+// weekday returns a day of the calendar; 0 is Monday.
+func weekday(i int) time.Weekday { return time.Weekday((i + 1) % weekDays) }
 
-// emptyWeek returns a calendar without windows.
-func emptyWeek(zone string) calendar {
-	c := calendar{Zone: cmp.Or(zone, "UTC"), Days: make([]calendarDay, len(weekdays))}
-	for i, day := range weekdays {
-		c.Days[i].Name = day.String()
+func newCalendar(zone string) calendar {
+	c := calendar{Zone: zone}
+	for i := range weekDays {
+		c.Days = append(c.Days, calendarDay{Name: weekday(i).String()})
 	}
 	return c
 }

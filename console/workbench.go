@@ -3,10 +3,8 @@ package console
 import (
 	"math"
 	"net/http"
-	"time"
 
 	"basegate/budget"
-	"basegate/identity"
 )
 
 // Completer serves completions, chat completions and estimates on behalf of an account with one of its keys. It checks,
@@ -47,28 +45,11 @@ type workbenchOptions struct {
 }
 
 type keyOption struct {
-	ID     string      `json:"id"`
-	Name   string      `json:"name"`
-	Prefix string      `json:"prefix"`
-	Models []string    `json:"models"` // null: all
-	Budget *budgetLeft `json:"budget"` // the tightest cap of the key and its account; null if there is none
-}
-
-// budgetLeft is what is left of a cap, in tokens.
-type budgetLeft struct {
-	Name     string    `json:"name"` // such as "monthly" or "daily completion token"
-	Left     int64     `json:"left"`
-	Limit    int64     `json:"limit"`
-	ResetsAt time.Time `json:"resets_at"`
-}
-
-// budgetLeft returns what is left of the tightest cap of a key and its account; nil if there is none.
-func (c *Console) budgetLeft(k identity.Key, a identity.Account) *budgetLeft {
-	found := tightest(c.ledger.Standings(budget.Payer{Key: k.ID, KeyCaps: k.Caps, Account: a.ID, AccountCaps: a.Caps}))
-	if found == nil {
-		return nil
-	}
-	return &budgetLeft{Name: found.Name, Left: found.Left, Limit: found.Limit, ResetsAt: found.ResetsAt}
+	ID     string     `json:"id"`
+	Name   string     `json:"name"`
+	Prefix string     `json:"prefix"`
+	Models []string   `json:"models"` // null: all
+	Budget *remaining `json:"budget"` // the tightest cap of the key and its account; null if there is none
 }
 
 type modelOption struct {
@@ -84,15 +65,16 @@ type modelOption struct {
 
 // workbenchOptions lists the keys with which the user may send requests, and all models.
 func (c *Console) workbenchOptions(r *request) error {
-	keys, err := c.keys.Usable(r.ctx(), r.account.ID)
+	keys, err := c.Keys.Usable(r.ctx(), r.account.ID)
 	if err != nil {
 		return err
 	}
-	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}, CanWarm: c.warm != nil}
+	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}, CanWarm: c.Warm != nil}
 	for _, k := range keys {
-		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.Models.IDs(), c.budgetLeft(k, r.account)})
+		payer := budget.Payer{Key: k.ID, KeyCaps: k.Caps, Account: k.AccountID, AccountCaps: r.account.Caps}
+		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.Models.IDs(), tightest(c.Ledger.Standings(payer))})
 	}
-	for _, m := range c.fleet.Models() {
+	for _, m := range c.Fleet.Models() {
 		options.Models = append(options.Models, modelOption{
 			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(), c.modelRow(m).Meaning, m.Completions(), m.Chat(),
 		})
@@ -100,20 +82,11 @@ func (c *Console) workbenchOptions(r *request) error {
 	return r.sendJSON(http.StatusOK, options)
 }
 
-// complete serves a completion with one of the user's keys. The Completer checks that the key is the user's.
-func (c *Console) complete(r *request) error {
-	c.completer.ServeOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
-	return nil
-}
-
-// completeChat serves a chat completion with one of the user's keys, as complete serves a completion.
-func (c *Console) completeChat(r *request) error {
-	c.completer.ChatOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
-	return nil
-}
-
-// estimate says what a completion or chat completion with one of the user's keys would cost.
-func (c *Console) estimate(r *request) error {
-	c.completer.EstimateOnBehalfOf(r.account.ID, r.query("key"), r.Response(), r.Request())
-	return nil
+// onBehalf returns the handler of what the API serves with one of the user's keys. The Completer checks that the key is the
+// user's.
+func onBehalf(serve func(c Completer, account, key string, w http.ResponseWriter, r *http.Request)) handler {
+	return func(c *Console, r *request) error {
+		serve(c.Completer, r.account.ID, r.query("key"), r.Response(), r.Request())
+		return nil
+	}
 }

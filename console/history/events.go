@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
-	"unicode/utf8"
 
 	"basegate/database"
 )
@@ -44,14 +44,14 @@ const (
 	sameEvent = time.Minute // how far apart equal events of several gateways are shown as one
 )
 
-// Add adds an event to the timeline. It does not wait for the database, which logs that it cannot write.
+const insertEvent = `
+	INSERT INTO history_events (time, gateway, kind, model, backend, account_id, key_id, detail)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+
+// Add adds an event to the timeline, and deletes those that are too old. It does not wait for the database, which logs that it cannot write.
 func (h *History) Add(ctx context.Context, e Event) {
 	if len(e.Detail) > maxDetail {
-		cut := maxDetail
-		for cut > 0 && !utf8.RuneStart(e.Detail[cut]) {
-			cut--
-		}
-		e.Detail = e.Detail[:cut] + "…"
+		e.Detail = strings.ToValidUTF8(e.Detail[:maxDetail], "") + "…"
 	}
 	if e.Time.IsZero() {
 		e.Time = h.clock()
@@ -59,7 +59,14 @@ func (h *History) Add(ctx context.Context, e Event) {
 	e.gateway = h.gateway
 	oldest := h.clock().Add(-Keep)
 	writeCtx := context.WithoutCancel(ctx) // the write runs later
-	h.db.Submit(func(tx database.Tx) error { return insertEvent(writeCtx, tx, &e, oldest) })
+	h.db.Submit(func(tx database.Tx) error {
+		_, err := tx.ExecContext(writeCtx, insertEvent,
+			e.Time.UnixMicro(), e.gateway, string(e.Kind), e.Model, e.Backend, e.AccountID, e.KeyID, e.Detail)
+		if err == nil {
+			_, err = tx.ExecContext(writeCtx, `DELETE FROM history_events WHERE time < $1`, oldest.UnixMicro())
+		}
+		return err
+	})
 }
 
 // Events returns the latest events since a time, at most limit, the newest first. One that several gateways have recorded
@@ -68,7 +75,7 @@ func (h *History) Events(ctx context.Context, since time.Time, limit int) ([]Eve
 	const gateways = 10 // that may have recorded each
 	all, err := selectEvents(ctx, h.db, since, gateways*limit)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read events: %w", err)
 	}
 	all = withoutRepeats(all)
 	return all[:min(limit, len(all))], nil
@@ -93,39 +100,23 @@ func withoutRepeats(all []Event) []Event {
 	return kept
 }
 
-// insertEvent inserts an event, and deletes those that are too old.
-func insertEvent(ctx context.Context, tx database.Tx, e *Event, oldest time.Time) error {
-	const insert = `
-		INSERT INTO history_events (time, gateway, kind, model, backend, account_id, key_id, detail)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
-	_, err := tx.ExecContext(ctx, insert,
-		e.Time.UnixMicro(), e.gateway, string(e.Kind), e.Model, e.Backend, e.AccountID, e.KeyID, e.Detail)
-	if err == nil {
-		_, err = tx.ExecContext(ctx, `DELETE FROM history_events WHERE time < $1`, oldest.UnixMicro())
-	}
-	return err
-}
-
 func selectEvents(ctx context.Context, db *database.DB, since time.Time, limit int) (all []Event, err error) {
 	const text = `
 		SELECT time, gateway, kind, model, backend, account_id, key_id, detail
 		FROM history_events WHERE time >= $1 ORDER BY time DESC, seq DESC LIMIT $2`
 	rows, err := db.Read().QueryContext(ctx, text, since.UnixMicro(), limit)
 	if err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
+		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var e Event
 		var at int64
 		if err := rows.Scan(&at, &e.gateway, &e.Kind, &e.Model, &e.Backend, &e.AccountID, &e.KeyID, &e.Detail); err != nil {
-			return nil, fmt.Errorf("read events: %w", err)
+			return nil, err
 		}
 		e.Time = time.UnixMicro(at).UTC()
 		all = append(all, e)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
-	}
-	return all, nil
+	return all, rows.Err()
 }

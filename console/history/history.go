@@ -75,11 +75,12 @@ type History struct {
 
 	gateway string // see ShareAs
 
-	mu           sync.Mutex // guards the rings
-	steps, hours ring
+	mu    sync.Mutex // guards the rings
+	steps ring
+	hours ring // without what the ledger knows
 
-	stop context.CancelFunc // nil before Start
-	done chan struct{}      // closed when run has returned
+	stop    context.CancelFunc // nil before Start
+	running sync.WaitGroup
 }
 
 // New returns a History. It calls sample at every step, which must return at once.
@@ -95,30 +96,25 @@ func (h *History) ShareAs(gateway string) { h.gateway = gateway }
 
 // Start samples the gauges until Close.
 func (h *History) Start(ctx context.Context) {
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	h.stop, h.done = stop, make(chan struct{})
-	go h.run(running)
+	ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
+	h.running.Go(func() {
+		tick := time.NewTicker(Step)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			h.recordGauges()
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
 }
 
 // Close stops what Start has started.
 func (h *History) Close() {
 	if h.stop != nil {
 		h.stop()
-		<-h.done
-	}
-}
-
-func (h *History) run(ctx context.Context) {
-	defer close(h.done)
-	tick := time.NewTicker(Step)
-	defer tick.Stop()
-	for {
-		h.recordGauges()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+		h.running.Wait()
 	}
 }
 
@@ -127,8 +123,18 @@ func (h *History) Record(q Request) {
 	now := h.clock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.steps.at(now).record(&q)
-	h.hours.at(now).record(&q)
+	step := h.steps.at(now)
+	step.at(Key{}).add(&q)
+	if q.Code != "" {
+		step.codes[codeKey{q.Model, q.Code}]++
+	}
+	if q.Model != "" {
+		step.at(Key{Model: q.Model}).add(&q)
+	}
+	if q.Backend != "" {
+		step.at(Key{q.Model, q.Backend}).add(&q)
+		h.hours.at(now).at(Key{q.Model, q.Backend}).add(&q)
+	}
 }
 
 // recordGauges samples the gauges into the current steps.

@@ -30,16 +30,7 @@ type Series struct {
 	InFlight    []*float64 // attempts; the highest of each interval; of a backend only
 	FirstToken  []*float64 // median in seconds
 	FirstToken5 []*float64 // 95th percentile in seconds
-	Total       Totals
-}
-
-// Totals are the sums over the whole period.
-type Totals struct {
-	Requests           int64
-	Failed, Refused    int64 // by the service's fault, and by the client's
-	Prompt, Completion int64
-	FirstTokenP50      *float64 // seconds
-	FirstTokenP95      *float64
+	Total       *Totals    // of the whole period
 }
 
 // CodeSeries are the requests of a model that ended with an error code.
@@ -57,11 +48,11 @@ func (h *History) Read(period, interval time.Duration) Report {
 	return newReport(begin, interval, h.sum(&h.steps, begin, period, interval))
 }
 
-// Totals returns the series of what this gateway has seen in a part of the last hour that ends with the current step, for
-// their totals: they have one point.
-func (h *History) Totals(period time.Duration) []Series {
+// Totals returns what this gateway has seen in a part of the last hour that ends with the current step, by the series that
+// had requests or attempts.
+func (h *History) Totals(period time.Duration) map[Key]*Totals {
 	begin := h.clock().Truncate(Step).Add(Step - period)
-	return newReport(begin, period, h.sum(&h.steps, begin, period, period)).Series
+	return h.sum(&h.steps, begin, period, period)[0].series
 }
 
 // Day returns the last 24 hours, the current one included: what the ledger knows of all gateways, and this gateway's queue
@@ -70,14 +61,6 @@ func (h *History) Day(ctx context.Context, reader string) (Report, error) {
 	const interval = time.Hour
 	begin := h.clock().Truncate(interval).Add(interval - Keep)
 	sums := h.sum(&h.hours, begin, Keep, interval)
-	for _, s := range sums {
-		clear(s.codes)
-		for k := range s.series {
-			if k.Backend == "" {
-				delete(s.series, k)
-			}
-		}
-	}
 	filter := usage.Filter{Reader: reader, Since: begin, Latency: true}
 	groups, err := h.ledger.Groups(ctx, filter, usage.Over(usage.ByHour, usage.ByModel))
 	if err != nil {
@@ -100,11 +83,9 @@ func (h *History) Day(ctx context.Context, reader string) (Report, error) {
 // addUsage adds the requests of a model that the ledger knows.
 func (s *step) addUsage(r *usage.Row) {
 	for _, k := range []Key{{}, {Model: r.Model}} {
-		p := s.at(k)
-		p.requests += r.Requests
-		p.prompt += r.PromptTokens
-		p.completion += r.CompletionTokens
-		p.latency.Merge(r.Latency)
+		s.at(k).merge(&Totals{
+			Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens, latency: *r.Latency,
+		})
 	}
 }
 
@@ -114,7 +95,7 @@ func (s *step) addCode(c *usage.CodeCount) {
 	s.codes[codeKey{c.Model, c.Code}] += c.Requests
 	s.at(Key{}).count(c.Code, c.Requests)
 	if c.Model == "" {
-		s.at(Key{}).requests += c.Requests
+		s.at(Key{}).Requests += c.Requests
 	} else {
 		s.at(Key{Model: c.Model}).count(c.Code, c.Requests)
 	}
@@ -128,26 +109,28 @@ func (h *History) sum(r *ring, begin time.Time, period, interval time.Duration) 
 
 func newReport(begin time.Time, interval time.Duration, steps []*step) Report {
 	r := Report{Begin: begin, Interval: interval, Points: len(steps), Waiting: make([]*float64, len(steps)), Running: make([]*float64, len(steps))}
-	keys, codes := map[Key]bool{{}: true}, map[codeKey]bool{}
+	total := newStep(0)
+	total.at(Key{})
 	for i, s := range steps {
+		total.merge(s)
 		if s.sampled {
-			r.Waiting[i], r.Running[i] = known(s.waiting), known(s.running)
-		}
-		for k := range s.series {
-			keys[k] = true
-		}
-		for k := range s.codes {
-			codes[k] = true
+			r.Waiting[i], r.Running[i] = new(float64(s.waiting)), new(float64(s.running))
 		}
 	}
-	for k := range keys {
-		r.Series = append(r.Series, newSeries(k, interval, steps))
+	for k, t := range total.series {
+		r.Series = append(r.Series, newSeries(k, t, interval, steps))
 	}
 	slices.SortFunc(r.Series, func(a, b Series) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Backend, b.Backend))
 	})
-	for k := range codes {
-		r.Codes = append(r.Codes, newCodeSeries(k, steps))
+	for k, n := range total.codes {
+		c := CodeSeries{Model: k.model, Code: k.code, Counts: make([]*float64, len(steps)), Total: n}
+		for i, s := range steps {
+			if n, counted := s.codes[k]; counted || s.sampled {
+				c.Counts[i] = new(float64(n))
+			}
+		}
+		r.Codes = append(r.Codes, c)
 	}
 	slices.SortFunc(r.Codes, func(a, b CodeSeries) int {
 		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Model, b.Model))
@@ -155,53 +138,26 @@ func newReport(begin time.Time, interval time.Duration, steps []*step) Report {
 	return r
 }
 
-func newSeries(k Key, interval time.Duration, steps []*step) Series {
+func newSeries(k Key, total *Totals, interval time.Duration, steps []*step) Series {
 	n := len(steps)
 	s := Series{
-		Key: k, Requests: make([]*float64, n), Tokens: make([]*float64, n),
+		Key: k, Total: total, Requests: make([]*float64, n), Tokens: make([]*float64, n),
 		FirstToken: make([]*float64, n), FirstToken5: make([]*float64, n),
 	}
 	if k.Backend != "" {
 		s.InFlight = make([]*float64, n)
 	}
-	var total point
 	for i, of := range steps {
-		p := of.series[k]
-		if p == nil {
-			p = new(point)
-		}
-		total.merge(p)
-		if !of.sampled && p.requests == 0 {
+		t := cmp.Or(of.series[k], new(Totals))
+		if !of.sampled && t.Requests == 0 {
 			continue
 		}
-		s.Requests[i] = known(float64(p.requests) / interval.Seconds())
-		s.Tokens[i] = known(float64(p.prompt+p.completion) / interval.Seconds())
+		s.Requests[i] = new(float64(t.Requests) / interval.Seconds())
+		s.Tokens[i] = new(float64(t.Prompt+t.Completion) / interval.Seconds())
 		if s.InFlight != nil {
-			s.InFlight[i] = known(p.inFlight)
+			s.InFlight[i] = new(float64(t.inFlight))
 		}
-		s.FirstToken[i], s.FirstToken5[i] = p.quantile(.5), p.quantile(.95)
-	}
-	s.Total = Totals{
-		Requests: total.requests, Failed: total.failed, Refused: total.refused, Prompt: total.prompt, Completion: total.completion,
-		FirstTokenP50: total.quantile(.5), FirstTokenP95: total.quantile(.95),
+		s.FirstToken[i], s.FirstToken5[i] = t.FirstToken(.5), t.FirstToken(.95)
 	}
 	return s
-}
-
-func newCodeSeries(k codeKey, steps []*step) CodeSeries {
-	c := CodeSeries{Model: k.model, Code: k.code, Counts: make([]*float64, len(steps))}
-	for i, s := range steps {
-		n := s.codes[k]
-		c.Total += n
-		if s.sampled || n > 0 {
-			c.Counts[i] = known(n)
-		}
-	}
-	return c
-}
-
-// known returns a figure that is known.
-func known[N int | int64 | float64](n N) *float64 {
-	value := float64(n)
-	return &value
 }

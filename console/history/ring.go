@@ -6,51 +6,52 @@ import (
 	"basegate/budget/usage"
 )
 
-// point is one series during one step.
-type point struct {
-	requests           int64
-	failed, refused    int64
-	prompt, completion int64
-	inFlight           int           // the highest
-	latency            usage.Latency // the time to first token of streams
+// Totals are the sums of a series over a time.
+type Totals struct {
+	Requests           int64
+	Failed, Refused    int64 // by the service's fault, and by the client's
+	Prompt, Completion int64 // tokens
+
+	inFlight int           // the highest
+	latency  usage.Latency // the time to first token of streams
 }
 
-func (p *point) add(q *Request) {
-	p.requests++
-	p.count(q.Code, 1)
-	p.prompt += q.Prompt
-	p.completion += q.Completion
+func (t *Totals) add(q *Request) {
+	t.Requests++
+	t.count(q.Code, 1)
+	t.Prompt += q.Prompt
+	t.Completion += q.Completion
 	if q.FirstToken > 0 {
-		p.latency.FirstToken.Record(q.FirstToken)
+		t.latency.FirstToken.Record(q.FirstToken)
 	}
 }
 
-// count counts the outcome of requests that are among the point's.
-func (p *point) count(code string, requests int64) {
+// count counts the outcome of requests that are among the totals.
+func (t *Totals) count(code string, requests int64) {
 	switch failed, refused := outcome(code); {
 	case failed:
-		p.failed += requests
+		t.Failed += requests
 	case refused:
-		p.refused += requests
+		t.Refused += requests
 	}
 }
 
-func (p *point) merge(other *point) {
-	p.requests += other.requests
-	p.failed += other.failed
-	p.refused += other.refused
-	p.prompt += other.prompt
-	p.completion += other.completion
-	p.inFlight = max(p.inFlight, other.inFlight)
-	p.latency.Merge(&other.latency)
+func (t *Totals) merge(other *Totals) {
+	t.Requests += other.Requests
+	t.Failed += other.Failed
+	t.Refused += other.Refused
+	t.Prompt += other.Prompt
+	t.Completion += other.Completion
+	t.inFlight = max(t.inFlight, other.inFlight)
+	t.latency.Merge(&other.latency)
 }
 
-// quantile returns the time to first token, in seconds, below which a part of the streams lies; nil if there were none.
-func (p *point) quantile(part float64) *float64 {
-	if p.latency.FirstToken.Count() == 0 {
+// FirstToken returns the time to first token, in seconds, below which a part of the streams lies; nil if there were none.
+func (t *Totals) FirstToken(part float64) *float64 {
+	if t.latency.FirstToken.Count() == 0 {
 		return nil
 	}
-	return known(p.latency.FirstToken.Quantile(part).Seconds())
+	return new(t.latency.FirstToken.Quantile(part).Seconds())
 }
 
 // step is what happened in a step of a ring, or in an interval of a report.
@@ -59,36 +60,20 @@ type step struct {
 	sampled bool  // the gateway ran
 	waiting int   // the highest
 	running int   // the highest
-	series  map[Key]*point
+	series  map[Key]*Totals
 	codes   map[codeKey]int64
 }
 
 func newStep(number int64) *step {
-	return &step{number: number, series: map[Key]*point{}, codes: map[codeKey]int64{}}
+	return &step{number: number, series: map[Key]*Totals{}, codes: map[codeKey]int64{}}
 }
 
-// record counts a request.
-func (s *step) record(q *Request) {
-	s.at(Key{}).add(q)
-	if q.Code != "" {
-		s.codes[codeKey{q.Model, q.Code}]++
+// at returns the totals of a series, which it adds if there are none.
+func (s *step) at(k Key) *Totals {
+	if s.series[k] == nil {
+		s.series[k] = new(Totals)
 	}
-	if q.Model != "" {
-		s.at(Key{Model: q.Model}).add(q)
-	}
-	if q.Backend != "" {
-		s.at(Key{q.Model, q.Backend}).add(q)
-	}
-}
-
-// at returns the point of a series, which it adds if there is none.
-func (s *step) at(k Key) *point {
-	p := s.series[k]
-	if p == nil {
-		p = new(point)
-		s.series[k] = p
-	}
-	return p
+	return s.series[k]
 }
 
 func (s *step) sample(g *Gauges) {
@@ -96,8 +81,7 @@ func (s *step) sample(g *Gauges) {
 	s.waiting, s.running = max(s.waiting, g.Waiting), max(s.running, g.Running)
 	for k, n := range g.InFlight {
 		if n > 0 {
-			p := s.at(k)
-			p.inFlight = max(p.inFlight, n)
+			s.at(k).merge(&Totals{inFlight: n})
 		}
 	}
 }

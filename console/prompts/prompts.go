@@ -13,6 +13,7 @@ package prompts
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,16 +53,6 @@ type QuotaError struct {
 // Error implements error.
 func (e *QuotaError) Error() string {
 	return fmt.Sprintf("a prompt of %d bytes does not fit beside %d of %d bytes", e.Size, e.Used, e.Max)
-}
-
-// RateError is returned if an account saves too often.
-type RateError struct {
-	RetryIn time.Duration
-}
-
-// Error implements error.
-func (e *RateError) Error() string {
-	return fmt.Sprintf("too much was saved; try again in %s", e.RetryIn.Round(time.Second))
 }
 
 // Settings are the part of the configuration that a reload may change.
@@ -109,23 +100,23 @@ func (s *Store) Writes() *admission.Turns { return s.writes }
 // MaxBytesPerAccount returns the quota of an account.
 func (s *Store) MaxBytesPerAccount() int64 { return s.settings.Load().MaxBytesPerAccount }
 
-// Prompt is a saved prompt without its document.
+// Prompt is a saved prompt without its document, also as the workbench receives it.
 type Prompt struct {
-	ID      string
-	Name    string
-	Model   string
-	Version int64 // 1 when it is created, and incremented by every change
-	Updated time.Time
-	Bytes   int64  // of the document and its words
-	Share   string // id of the link by which others read it; empty if there is none
-	Account string // of the owner
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	Model   string    `json:"model"`
+	Version int64     `json:"version"` // 1 when it is created, and incremented by every change
+	Updated time.Time `json:"updated"`
+	Bytes   int64     `json:"bytes"` // of the document and its words
+	Share   string    `json:"share"` // id of the link by which others read it; empty if there is none
+	Account string    `json:"-"`     // of the owner
 }
 
-// Draft is a prompt to save.
+// Draft is a prompt to save, also as the workbench sends it.
 type Draft struct {
-	Name     string
-	Model    string
-	Document []byte // JSON in the workbench's format
+	Name     string          `json:"name"`
+	Model    string          `json:"model"`
+	Document json.RawMessage `json:"document"` // in the workbench's format
 }
 
 // Get returns one prompt of an account and its document. The error may be ErrNotFound.
@@ -158,19 +149,17 @@ func (s *Store) read(ctx context.Context, condition string, args ...any) (Prompt
 	}
 }
 
-var errNoStorage = errors.New("files.url is not set, so there is no storage")
-
 func (s *Store) readObject(ctx context.Context, p *stored) ([]byte, error) {
 	if s.objects == nil {
-		return nil, fmt.Errorf("read prompt %s: %w", p.ID, errNoStorage)
+		return nil, fmt.Errorf("read prompt %s: files.url is not set, so there is no storage", p.ID)
 	}
-	content, err := s.objects.OpenObject(ctx, p.object, p.documentBytes)
-	if err != nil {
-		return nil, fmt.Errorf("read prompt %s: %w", p.ID, err)
-	}
-	defer content.Close()
 	document := make([]byte, p.documentBytes)
-	if _, err := io.ReadFull(content, document); err != nil {
+	content, err := s.objects.OpenObject(ctx, p.object, p.documentBytes)
+	if err == nil {
+		defer content.Close()
+		_, err = io.ReadFull(content, document)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read prompt %s: %w", p.ID, err)
 	}
 	return document, nil

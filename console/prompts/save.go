@@ -3,6 +3,7 @@ package prompts
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -10,95 +11,78 @@ import (
 	"basegate/database"
 )
 
-// AllowSave returns a *RateError if an account has saved too much lately. It is asked before a save whose body has so many
-// bytes is read.
-func (s *Store) AllowSave(account string, bytes int64) error {
-	if retryIn := s.rate.Take(account, int(min(max(bytes, minCost), rateBurst))); retryIn > 0 {
-		return &RateError{RetryIn: retryIn}
-	}
-	return nil
+// AllowSave returns when an account that has saved too much lately may save again; 0: at once. It is asked before a save whose
+// body has so many bytes is read.
+func (s *Store) AllowSave(account string, bytes int64) time.Duration {
+	return s.rate.Take(account, int(min(max(bytes, minCost), rateBurst)))
 }
 
 // Create stores a new prompt of an account, whose caller has asked AllowSave. The error may be ErrTooMany or a *QuotaError.
 func (s *Store) Create(ctx context.Context, account string, d Draft) (Prompt, error) {
-	p := newStored(d, Prompt{ID: "pr_" + rand.Text(), Version: 1, Account: account})
-	err := s.save(ctx, account, d.Document, &p, func(ctx context.Context, q querier) error {
-		count, used, err := selectUsage(ctx, q, account, "")
+	return s.save(ctx, Prompt{ID: "pr_" + rand.Text(), Version: 1, Account: account}, d, true)
+}
+
+// Update replaces a prompt, unless it was changed since the version that the draft is based on, and returns the new
+// version. The caller has asked AllowSave. The error may be ErrNotFound, ErrConflict or a *QuotaError.
+func (s *Store) Update(ctx context.Context, account, id string, version int64, d Draft) (int64, error) {
+	p, err := s.save(ctx, Prompt{ID: id, Version: version + 1, Account: account}, d, false)
+	return p.Version, err
+}
+
+// save stores a document and its row. It checks before, so that a save that would be refused writes nothing, and again in the
+// transaction.
+func (s *Store) save(ctx context.Context, saved Prompt, d Draft, isNew bool) (Prompt, error) {
+	saved.Name, saved.Model = d.Name, d.Model
+	saved.Updated = time.UnixMicro(time.Now().UnixMicro()).UTC() // the resolution of the database
+	p := stored{Prompt: saved, words: searchWords(d), documentBytes: int64(len(d.Document))}
+	p.Bytes = int64(len(d.Document) + len(p.words))
+	if _, err := s.check(ctx, s.db.Read(), &p, isNew); err != nil {
+		return Prompt{}, fmt.Errorf("save prompt: %w", err)
+	}
+	keep := func(ctx context.Context, tx database.Tx, object string) error {
+		old, err := s.check(ctx, tx, &p, isNew)
 		if err != nil {
 			return err
 		}
-		if count >= MaxPrompts {
-			return ErrTooMany
+		p.object = object
+		if err := upsertPrompt(ctx, tx, &p); err != nil {
+			return err
 		}
-		return s.checkQuota(used, p.Bytes)
-	}, func(ctx context.Context, tx database.Tx) error { return insertPrompt(ctx, tx, &p) })
+		return s.discard(ctx, tx, old.object)
+	}
+	var err error
+	if s.objects == nil {
+		p.document = d.Document
+		err = s.write(ctx, saved.Account, func(ctx context.Context, tx database.Tx) error { return keep(ctx, tx, "") })
+	} else {
+		err = s.inTurn(ctx, saved.Account, func() error { return s.objects.WriteObject(ctx, d.Document, keep) })
+	}
 	if err != nil {
 		return Prompt{}, fmt.Errorf("save prompt: %w", err)
 	}
 	return p.Prompt, nil
 }
 
-// Update replaces a prompt, unless it was changed since the version that the draft is based on, and returns the new
-// version. The caller has asked AllowSave. The error may be ErrNotFound, ErrConflict or a *QuotaError.
-func (s *Store) Update(ctx context.Context, account, id string, version int64, d Draft) (int64, error) {
-	p := newStored(d, Prompt{ID: id, Version: version + 1, Account: account})
-	var old stored
-	err := s.save(ctx, account, d.Document, &p, func(ctx context.Context, q querier) (err error) {
-		if old, err = selectPrompt(ctx, q, ofAccount, account, id); err != nil {
-			return err
+// check returns the row that a prompt replaces, or why the prompt cannot be saved.
+func (s *Store) check(ctx context.Context, from database.Reader, p *stored, isNew bool) (old stored, err error) {
+	if !isNew {
+		if old, err = selectPrompt(ctx, from, ofAccount, p.Account, p.ID); err != nil {
+			return old, err
 		}
-		if old.Version != version {
-			return ErrConflict
+		if old.Version != p.Version-1 {
+			return old, ErrConflict
 		}
-		_, used, err := selectUsage(ctx, q, account, id)
-		if err != nil || p.Bytes <= old.Bytes { // to save less is always allowed
-			return err
-		}
-		return s.checkQuota(used, p.Bytes)
-	}, func(ctx context.Context, tx database.Tx) error {
-		if err := updatePrompt(ctx, tx, &p); err != nil {
-			return err
-		}
-		return s.discard(ctx, tx, old.object)
-	})
-	if err != nil {
-		return 0, fmt.Errorf("save prompt: %w", err)
 	}
-	return p.Version, nil
-}
-
-// newStored returns a prompt as it will be stored.
-func newStored(d Draft, p Prompt) stored {
-	p.Name, p.Model, p.Updated = d.Name, d.Model, now()
-	words := searchWords(d)
-	p.Bytes = int64(len(d.Document) + len(words))
-	return stored{Prompt: p, words: words, documentBytes: int64(len(d.Document))}
-}
-
-// save stores a document and calls put in the transaction with which it counts. It calls check before, so that a save that
-// would be refused writes nothing, and again in the transaction.
-func (s *Store) save(
-	ctx context.Context, account string, document []byte, p *stored,
-	check func(context.Context, querier) error, put func(context.Context, database.Tx) error,
-) error {
-	if len(document) == 0 {
-		return errEmpty
+	count, used, err := selectUsage(ctx, from, p.Account, p.ID)
+	switch limit := s.MaxBytesPerAccount(); {
+	case err != nil:
+		return old, err
+	case isNew && count >= MaxPrompts:
+		return old, ErrTooMany
+	case p.Bytes > old.Bytes && used+p.Bytes > limit: // to save less is always allowed
+		return old, &QuotaError{Used: used, Size: p.Bytes, Max: limit}
 	}
-	if err := check(ctx, s.db.Read()); err != nil {
-		return err
-	}
-	publish := func(ctx context.Context, tx database.Tx, object string) error {
-		if err := check(ctx, tx); err != nil {
-			return err
-		}
-		p.object = object
-		return put(ctx, tx)
-	}
-	if s.objects == nil {
-		p.document = document
-		return s.write(ctx, account, func(ctx context.Context, tx database.Tx) error { return publish(ctx, tx, "") })
-	}
-	return s.inTurn(ctx, account, func() error { return s.objects.WriteObject(ctx, document, publish) })
+	return old, nil
 }
 
 // inTurn makes one write of the store at a time. Accounts write in turn.
@@ -127,7 +111,7 @@ func (s *Store) Delete(ctx context.Context, account, id string) error {
 		if err != nil {
 			return err
 		}
-		if err := deletePrompt(ctx, tx, id); err != nil {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM prompts WHERE id = $1`, id); err != nil {
 			return err
 		}
 		return s.discard(ctx, tx, old.object)
@@ -147,47 +131,33 @@ func (s *Store) discard(ctx context.Context, tx database.Tx, object string) erro
 	return s.objects.DeleteObject(ctx, tx, object)
 }
 
-// checkQuota returns a *QuotaError if a prompt does not fit beside the account's others.
-func (s *Store) checkQuota(used, size int64) error {
-	if limit := s.MaxBytesPerAccount(); used+size > limit {
-		return &QuotaError{Used: used, Size: size, Max: limit}
-	}
-	return nil
-}
-
-// now returns the current time at the database's resolution of a microsecond.
-func now() time.Time { return time.UnixMicro(time.Now().UnixMicro()).UTC() }
-
-var errEmpty = errors.New("the document is empty")
-
 // Share returns the id of a prompt's link, which it makes if there is none. Everyone who knows the id can read the prompt
 // until Unshare or Delete. The error may be ErrNotFound.
 func (s *Store) Share(ctx context.Context, account, id string) (string, error) {
-	var share string
-	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
-		old, err := selectPrompt(ctx, tx, ofAccount, account, id)
-		if err != nil {
-			return err
-		}
-		if share = old.Share; share != "" {
-			return nil
-		}
-		share = "sh_" + rand.Text()
-		return updateShare(ctx, tx, account, id, share)
-	})
-	if err != nil {
-		return "", fmt.Errorf("share prompt: %w", err)
-	}
-	return share, nil
+	return s.setShare(ctx, account, id, "sh_"+rand.Text())
 }
 
 // Unshare revokes the link of a prompt; a later one has another id. The error may be ErrNotFound.
 func (s *Store) Unshare(ctx context.Context, account, id string) error {
+	_, err := s.setShare(ctx, account, id, "")
+	return err
+}
+
+// setShare sets the link of a prompt that has none, or removes it if the new one is empty. It returns the link.
+func (s *Store) setShare(ctx context.Context, account, id, share string) (string, error) {
+	const text = `
+		UPDATE prompts SET share_id = CASE WHEN share_id = '' OR $3 = '' THEN $3 ELSE share_id END
+		WHERE account_id = $1 AND id = $2 RETURNING share_id`
+	var kept string
 	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
-		return updateShare(ctx, tx, account, id, "")
+		err := tx.QueryRowContext(ctx, text, account, id, share).Scan(&kept)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrNotFound
+		}
+		return err
 	})
 	if err != nil {
-		return fmt.Errorf("stop sharing prompt: %w", err)
+		return "", fmt.Errorf("share prompt: %w", err)
 	}
-	return nil
+	return kept, nil
 }

@@ -3,6 +3,7 @@ package prompts
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,16 +32,30 @@ func (s *Store) Search(ctx context.Context, account string, words []string, limi
 	for i, w := range words {
 		folded[i] = []byte(fold(w))
 	}
+	text := `SELECT ` + columns + `, '' FROM prompts`
+	if len(words) > 0 {
+		text = `SELECT ` + columns + `, words FROM prompts`
+	}
 	err = s.db.Report(ctx, account, searchWait, func(ctx context.Context, from database.Reader) error {
-		return selectPrompts(ctx, from, account, len(words) > 0, func(p *stored) bool {
-			if slices.ContainsFunc(folded, func(w []byte) bool { return !bytes.Contains(p.words, w) }) {
-				return true
+		rows, err := from.QueryContext(ctx, text+` WHERE account_id = $1 ORDER BY updated_at DESC, id`, account)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for !more && rows.Next() {
+			var p stored
+			var has sql.RawBytes
+			if err := p.scan(rows.Scan, &has); err != nil {
+				return err
+			}
+			if slices.ContainsFunc(folded, func(w []byte) bool { return !bytes.Contains(has, w) }) {
+				continue
 			}
 			if more = len(found) == limit; !more {
 				found = append(found, p.Prompt)
 			}
-			return !more
-		})
+		}
+		return rows.Err()
 	})
 	if err != nil {
 		return nil, false, fmt.Errorf("search prompts: %w", err)

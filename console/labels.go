@@ -2,8 +2,8 @@ package console
 
 import "fmt"
 
-// words are the texts that several pages use, by the names that templates have for them.
-var words = map[string]string{
+// labels are the texts that several pages use, by the names that templates have for them.
+var labels = map[string]string{
 	"month":           "Tokens per month",
 	"day":             "Tokens per day",
 	"input":           "Prompt tokens per month",
@@ -29,11 +29,11 @@ var words = map[string]string{
 	"saved":           "Saved.",
 }
 
-// word returns one of words. A name that is not there is an error of the template.
-func word(name string) (string, error) {
-	text, ok := words[name]
+// label returns one of labels. A name that is not there is an error of the template.
+func label(name string) (string, error) {
+	text, ok := labels[name]
 	if !ok {
-		return "", fmt.Errorf("there is no word %q", name)
+		return "", fmt.Errorf("there is no label %q", name)
 	}
 	return text, nil
 }
