@@ -314,8 +314,8 @@ func TestParkedBatchesTakeOnePlaceInTurns(t *testing.T) {
 			pass(time.Second)
 			var due int
 			must(t, s.db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM batches WHERE status = 'in_progress' AND parked_at = 0`).Scan(&due))
-			if n := s.jobCount(); n > maxActiveOwned || due > maxActiveOwned+1 {
-				t.Fatalf("%d batches are in memory and %d are due, want at most %d and one more", n, due, maxActiveOwned)
+			if n := s.jobCount(); n > maxActiveOwned || due > maxActiveOwned+2 { // that gave up their places: to the last, until its result is recorded, and to one without room
+				t.Fatalf("%d batches are in memory and %d are due, want at most %d and two more", n, due, maxActiveOwned)
 			}
 		}
 		for i, n := range completed() {
