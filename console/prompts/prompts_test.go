@@ -93,7 +93,7 @@ func (f *fixture) wantKept(what string, objects int) {
 	}
 }
 
-// wantSwept checks that only the objects that count are left, once a gateway has swept.
+// wantSwept checks that only the objects that count are in the storage, once a gateway has swept. The rows of the others go later.
 func (f *fixture) wantSwept(what string, objects int) {
 	f.t.Helper()
 	f.wantKept(what, objects)
@@ -102,7 +102,7 @@ func (f *fixture) wantSwept(what string, objects int) {
 	poll.Until(f.t, what+": the objects that do not count are deleted", func() bool {
 		left, err := os.ReadDir(f.path + ".files")
 		must(f.t, err)
-		return len(left) == objects && f.count("objects") == objects
+		return len(left) == objects
 	})
 }
 
