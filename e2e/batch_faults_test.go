@@ -166,7 +166,7 @@ func TestFaultsBatchSurvivesABackendThatFlaps(t *testing.T) {
 	for range 4 {
 		before := g.batch(secret, id).Get("request_counts.completed").Int()
 		poll.Until(t, "lines end", func() bool { return g.batch(secret, id).Get("request_counts.completed").Int() > before })
-		mock.InjectFault(mockvllm.Fault{Kind: "killed", RestartAfter: 300 * time.Millisecond})
+		mock.InjectFault(mockvllm.Fault{Kind: "killed", RestartAfter: "300ms"})
 	}
 	output, failures := g.checkResults(secret, g.waitForBatch(secret, id, "completed"), ids)
 	env.checkCharges(output)

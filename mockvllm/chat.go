@@ -57,7 +57,7 @@ func (s *Server) parseChat(body gjson.Result) (*completionRequest, *failure) {
 			r.Logprobs = c.TopLogprobs
 		}
 	}
-	r.MaxTokens = max(1, s.maxModelLen-len(s.model.encode(text, false))) // what the context leaves
+	r.MaxTokens = max(1, s.options.MaxModelLen-len(s.model.encode(text, false))) // what the context leaves
 	for _, given := range []*int{c.MaxTokens, c.MaxCompletionTokens} {
 		if given != nil {
 			r.MaxTokens = *given
@@ -89,46 +89,38 @@ func (s *Server) chooseTool(c *chatRequest, choice gjson.Result) *failure {
 	if !schema.IsObject() {
 		schema = gjson.Parse(anyObject)
 	}
-	c.constraint = &constraint{constraintJSON, schema}
+	c.constraint = &constraint{"json", schema}
 	for range c.N {
 		c.callIDs = append(c.callIDs, "chatcmpl-tool-"+s.spec.randomID())
 	}
 	return nil
 }
 
-// splitReasoning returns the parts of a text, which begins at from in the output, that are reasoning and content.
-func (e *responseEncoder) splitReasoning(seq *sequence, text string, from int) (reasoning, content string) {
-	end, n := 0, e.job.request.chat.reasoning
-	if tokens := seq.output(); len(tokens) < n {
-		end = len(seq.text)
-	} else {
-		d := decoder{tokenizer: e.model.tokenizer, skipSpecial: true}
-		for _, id := range tokens[:n] {
-			end += len(d.next(id))
-		}
+// addText adds a text, which begins at from in the output, to a message or a delta, as reasoning and content.
+func (seq *sequence) addText(to object, text string, from int) {
+	reasoning := text[:min(max(seq.reasoning-from, 0), len(text))]
+	if reasoning != "" {
+		to["reasoning"], to["reasoning_content"] = reasoning, reasoning
 	}
-	cut := min(max(end-from, 0), len(text))
-	return text[:cut], text[cut:]
+	if content := text[len(reasoning):]; content != "" || reasoning == "" {
+		to["content"] = content
+	}
 }
 
 // message returns the message of a plain chat completion.
-func (e *responseEncoder) message(seq *sequence) json.RawMessage {
-	reasoning, content := e.splitReasoning(seq, seq.text, 0)
+func (g *generation) message(seq *sequence) json.RawMessage {
 	o := object{"role": "assistant"}
-	if reasoning != "" {
-		o["reasoning"], o["reasoning_content"] = reasoning, reasoning
+	if g.request.chat.tool != "" {
+		o["tool_calls"] = []any{g.toolCall(seq, seq.text, true, "id type function")}
+	} else {
+		seq.addText(o, seq.text, 0)
 	}
-	if e.job.request.chat.tool != "" {
-		o["tool_calls"] = []any{e.toolCall(seq, seq.text, true, "id type function")}
-	} else if content != "" || reasoning == "" {
-		o["content"] = content
-	}
-	return e.spec.Message.encode(o)
+	return g.spec.Message.encode(o)
 }
 
 // toolCall returns a tool call, or a part of one in an event. The first part has the name.
-func (e *responseEncoder) toolCall(seq *sequence, arguments string, begins bool, f form) json.RawMessage {
-	c := e.job.request.chat
+func (g *generation) toolCall(seq *sequence, arguments string, begins bool, f form) json.RawMessage {
+	c := g.request.chat
 	function := object{"arguments": arguments}
 	o := object{"index": 0}
 	if begins {
@@ -139,32 +131,26 @@ func (e *responseEncoder) toolCall(seq *sequence, arguments string, begins bool,
 }
 
 // delta returns what an event adds to the message.
-func (e *responseEncoder) delta(seq *sequence, text string) json.RawMessage {
+func (g *generation) delta(seq *sequence, text string) json.RawMessage {
 	o := object{}
 	begins := seq.sentEvents == 0
-	reasoning, content := e.splitReasoning(seq, text, seq.sentBytes)
 	switch {
-	case text == "" && e.spec.Rust:
-	case e.job.request.chat.tool != "" && (text != "" || begins):
-		o["tool_calls"] = []any{e.toolCall(seq, text, begins, "id? type? index function")}
+	case text == "" && g.spec.Rust:
+	case g.request.chat.tool != "" && (text != "" || begins):
+		o["tool_calls"] = []any{g.toolCall(seq, text, begins, "id? type? index function")}
 	default:
-		if reasoning != "" {
-			o["reasoning"], o["reasoning_content"] = reasoning, reasoning
-		}
-		if content != "" || reasoning == "" {
-			o["content"] = content
-		}
+		seq.addText(o, text, seq.sentBytes)
 	}
-	return e.spec.Delta.encode(o)
+	return g.spec.Delta.encode(o)
 }
 
 // chatLogprobs returns the log-probabilities of tokens in the form of a chat completion.
-func (e *responseEncoder) chatLogprobs(scores []tokenLogprobs) any {
-	if e.job.request.Logprobs == nil || len(scores) == 0 && e.spec.Rust {
+func (g *generation) chatLogprobs(scores []tokenLogprobs) any {
+	if g.request.Logprobs == nil || len(scores) == 0 && g.spec.Rust {
 		return nil
 	}
 	one := func(c candidate, top any) json.RawMessage {
-		text := e.tokenText(c.id)
+		text := g.tokenText(c.id)
 		bytes := make([]int, 0, len(text))
 		for _, b := range []byte(text) {
 			bytes = append(bytes, int(b))
@@ -175,7 +161,7 @@ func (e *responseEncoder) chatLogprobs(scores []tokenLogprobs) any {
 	for _, p := range scores {
 		top := []any{}
 		all := p.entries()
-		for _, c := range all[:min(len(all), e.job.topLogprobs)] {
+		for _, c := range all[:min(len(all), g.topLogprobs)] {
 			top = append(top, one(c, nil))
 		}
 		content = append(content, one(candidate{p.id, p.logprob}, top))
@@ -184,16 +170,16 @@ func (e *responseEncoder) chatLogprobs(scores []tokenLogprobs) any {
 }
 
 // roleEvent encodes the first event of a choice.
-func (e *responseEncoder) roleEvent(seq *sequence) []byte {
+func (g *generation) roleEvent(seq *sequence) []byte {
 	delta := object{"role": "assistant"}
-	if !e.spec.Rust {
+	if !g.spec.Rust {
 		delta["content"] = ""
 	}
-	o := e.head("chat.completion.chunk")
-	o["choices"] = []any{e.spec.ChatEventChoice.encode(object{"index": seq.index, "delta": e.spec.Delta.encode(delta)})}
-	o["prompt_token_ids"] = e.tokenIDs(e.job.tokens[0])
-	if e.job.request.continuousUsage() {
-		o["usage"] = usage(e.spec.ChatRunning, len(e.job.tokens[0]), 0)
+	o := g.head("chat.completion.chunk")
+	o["choices"] = []any{g.spec.ChatEventChoice.encode(object{"index": seq.index, "delta": g.spec.Delta.encode(delta)})}
+	o["prompt_token_ids"] = g.tokenIDs(g.tokens[0])
+	if g.request.continuousUsage() {
+		o["usage"] = usage(g.spec.ChatRunning, len(g.tokens[0]), 0)
 	}
-	return encodeEvent(e.spec.RoleEvent, o)
+	return encodeEvent(g.spec.RoleEvent, o)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // addPrompt tokenises a prompt, truncates it if the request says so, and checks it against the context length.
-func (s *Server) addPrompt(j *job, p prompt) *failure {
-	r, tokens, text := j.request, p.tokens, ""
+func (s *Server) addPrompt(g *generation, p prompt) *failure {
+	r, tokens, text := g.request, p.tokens, ""
 	if p.isText {
 		if failure := s.checkCharacters(r, p.text); failure != nil {
 			return failure
@@ -28,7 +28,7 @@ func (s *Server) addPrompt(j *job, p prompt) *failure {
 	if !p.isText && len(s.unknownTokens(tokens)) == 0 {
 		text = s.model.decode(tokens)
 	}
-	j.tokens, j.texts = append(j.tokens, tokens), append(j.texts, text)
+	g.tokens, g.texts = append(g.tokens, tokens), append(g.texts, text)
 	return nil
 }
 
@@ -37,7 +37,7 @@ func (s *Server) truncate(r *completionRequest, tokens []int) ([]int, *failure) 
 	if r.Truncate == nil {
 		return tokens, nil
 	}
-	keep, room := *r.Truncate, s.maxModelLen-r.MaxTokens
+	keep, room := *r.Truncate, s.options.MaxModelLen-r.MaxTokens
 	if keep < 0 {
 		keep = room
 	}
@@ -61,7 +61,7 @@ func (s *Server) unknownTokens(tokens []int) []int {
 // context.
 func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
 	m := contextCounts{
-		limit: s.maxModelLen, characters: utf8.RuneCountInString(text), maxCharacters: s.maxModelLen * s.longestPiece, maxPrompt: s.maxModelLen,
+		limit: s.options.MaxModelLen, characters: utf8.RuneCountInString(text), maxCharacters: s.options.MaxModelLen * s.longestPiece, maxPrompt: s.options.MaxModelLen,
 	}
 	if !s.spec.Clamps || s.spec.Rust || r.Truncate != nil || m.characters <= m.maxCharacters {
 		return nil
@@ -72,8 +72,8 @@ func (s *Server) checkCharacters(r *completionRequest, text string) *failure {
 // checkContext rejects a prompt that leaves no room for the requested output. Newer versions lower max_tokens to the room,
 // and the sequence ends at the context length, so nothing else needs to know.
 func (s *Server) checkContext(r *completionRequest, count int, isText bool) *failure {
-	m := contextCounts{limit: s.maxModelLen, prompt: count, completion: r.MaxTokens}
-	switch room := s.maxModelLen - count; {
+	m := contextCounts{limit: s.options.MaxModelLen, prompt: count, completion: r.MaxTokens}
+	switch room := s.options.MaxModelLen - count; {
 	case !s.spec.Clamps && r.MaxTokens <= room:
 		return nil
 	case s.spec.V0:
@@ -83,7 +83,7 @@ func (s *Server) checkContext(r *completionRequest, count int, isText bool) *fai
 	case !s.spec.Clamps:
 		return invalidParam("max_tokens", "%s", contextMessage(wordingTooLarge, m)).withValue(r.MaxTokens)
 	case room < 0 && isText && !s.spec.Rust: // vLLM stops tokenising at one token over the limit
-		m.prompt = s.maxModelLen + 1
+		m.prompt = s.options.MaxModelLen + 1
 		return invalidParam("input_tokens", "%s", contextMessage(wordingPromptOverAtLeast, m)).withValue(m.prompt)
 	case room < 0:
 		return invalidParam("input_tokens", "%s", contextMessage(wordingPromptOver, m)).withValue(count)
@@ -93,15 +93,6 @@ func (s *Server) checkContext(r *completionRequest, count int, isText bool) *fai
 		return invalidParam("max_tokens", "max_tokens must be at least 1, got 0.").withValue(0)
 	}
 	return nil
-}
-
-// checkMaxTokens rejects a max_tokens that no prompt could leave room for, before anything is tokenised.
-func (s *Server) checkMaxTokens(r *completionRequest) *failure {
-	if !s.spec.Clamps || s.spec.Rust || r.MaxTokens <= s.maxModelLen {
-		return nil
-	}
-	m := contextCounts{limit: s.maxModelLen, completion: r.MaxTokens}
-	return invalidParam("max_tokens", "%s", contextMessage(wordingMaxTokensClamped, m)).withValue(r.MaxTokens)
 }
 
 // checkRanges makes the range checks of vLLM's SamplingParams.
@@ -142,11 +133,11 @@ func (s *versionSpec) checkRanges(r *completionRequest) *failure {
 }
 
 // checkInEngine makes the checks that vLLM makes only inside the engine. In a stream they follow the 200.
-func (s *Server) checkInEngine(j *job) *failure {
-	r := j.request
-	failure := s.checkLogprobLimits(j)
+func (s *Server) checkInEngine(g *generation) *failure {
+	r := g.request
+	failure := s.checkLogprobLimits(g)
 	if failure == nil {
-		failure = s.checkTokenFields(j)
+		failure = s.checkTokenFields(g)
 	}
 	switch {
 	case failure != nil:
@@ -157,11 +148,11 @@ func (s *Server) checkInEngine(j *job) *failure {
 		return textFailure(http.StatusInternalServerError, internalSpaced)
 	}
 	if r.constraint != nil {
-		if _, err := r.constraint.generate(newRandom(0, 0)); err != nil {
-			return badRequest("%s", err.Error())
+		if _, failure := r.constraint.generate(newRandom(0, 0)); failure != nil {
+			return failure
 		}
 	}
-	for _, tokens := range j.tokens {
+	for _, tokens := range g.tokens {
 		if len(tokens) == 0 {
 			return badRequest("The decoder prompt cannot be empty")
 		}
@@ -172,29 +163,26 @@ func (s *Server) checkInEngine(j *job) *failure {
 	return nil
 }
 
-func (s *Server) checkLogprobLimits(j *job) *failure {
-	if s.maxLogprobs == -1 {
+func (s *Server) checkLogprobLimits(g *generation) *failure {
+	if s.options.MaxLogprobs == -1 {
 		return nil
 	}
-	for _, requested := range []struct {
-		name, what string
-		top        int
-	}{{"logprobs", "sample", j.topLogprobs}, {"prompt_logprobs", "prompt", j.topPromptLogprobs}} {
-		switch {
-		case requested.top <= s.maxLogprobs:
-		case s.spec.V0:
-			return badRequest("Cannot request more than %d logprobs.", s.maxLogprobs)
-		default:
-			return invalidParam(requested.name, "Requested %s logprobs of %d, which is greater than max allowed: %d",
-				requested.what, requested.top, s.maxLogprobs).withValue(requested.top)
-		}
+	name, what, top := "logprobs", "sample", g.topLogprobs
+	if top <= s.options.MaxLogprobs {
+		name, what, top = "prompt_logprobs", "prompt", g.topPromptLogprobs
 	}
-	return nil
+	switch {
+	case top <= s.options.MaxLogprobs:
+		return nil
+	case s.spec.V0:
+		return badRequest("Cannot request more than %d logprobs.", s.options.MaxLogprobs)
+	}
+	return invalidParam(name, "Requested %s logprobs of %d, which is greater than max allowed: %d", what, top, s.options.MaxLogprobs).withValue(top)
 }
 
 // checkTokenFields checks the fields that hold token ids, and tokenises bad_words.
-func (s *Server) checkTokenFields(j *job) *failure {
-	r := j.request
+func (s *Server) checkTokenFields(g *generation) *failure {
+	r := g.request
 	for _, field := range []struct {
 		name   string
 		tokens []int
@@ -211,7 +199,7 @@ func (s *Server) checkTokenFields(j *job) *failure {
 		}
 	}
 	for _, word := range r.BadWords {
-		j.banned = append(j.banned, s.bannedSequences(word)...)
+		g.banned = append(g.banned, s.bannedSequences(word)...)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -20,22 +21,21 @@ var errEngineDied = errors.New("engine died")
 func (s *Server) complete(parse func(gjson.Result) (*completionRequest, *failure)) func(*exchange) {
 	return func(x *exchange) {
 		var r *completionRequest
-		var j *job
+		var g *generation
 		body, failure := s.readJSON(x)
 		if failure == nil {
 			r, failure = parse(body)
 		}
 		if failure == nil {
-			j, failure = s.prepare(x.r.Header, r)
+			g, failure = s.prepare(x.r.Header, r)
 		}
-		if failure != nil {
+		switch {
+		case failure != nil:
 			x.writeFailure(failure)
-			return
-		}
-		if r.Stream {
-			s.completeStream(x, j)
-		} else {
-			s.completePlain(x, j)
+		case r.Stream:
+			s.completeStream(x, g)
+		default:
+			s.completePlain(x, g)
 		}
 	}
 }
@@ -65,23 +65,22 @@ func (s *Server) readJSON(x *exchange) (gjson.Result, *failure) {
 		if strings.Contains(syntax.Error(), "object key") {
 			expected = "Expecting property name enclosed in double quotes"
 		}
-		return gjson.Result{}, s.spec.schemaFailure("json_invalid", decimal(int(syntax.Offset-1)), "JSON decode error", gjson.Parse("{}"),
+		return gjson.Result{}, s.spec.schemaFailure("json_invalid", strconv.FormatInt(syntax.Offset-1, 10), "JSON decode error", gjson.Parse("{}"),
 			", 'ctx': {'error': '"+expected+"'}")
 	}
 	return gjson.ParseBytes(body), nil
 }
 
 // completePlain responds once all outputs are generated.
-func (s *Server) completePlain(x *exchange, j *job) {
-	failure := s.checkInEngine(j)
-	if failure == nil {
-		failure = s.plainFault(x)
+func (s *Server) completePlain(x *exchange, g *generation) {
+	failure := s.checkInEngine(g)
+	if failure == nil && x.fault != nil {
+		failure = s.failureFor(x.fault)
 	}
 	if failure != nil {
 		x.writeFailure(failure)
 		return
 	}
-	g := newGeneration(s.model, j)
 	err := s.run(x, g, func() error { return nil })
 	switch {
 	case errors.Is(err, errEngineDied):
@@ -92,29 +91,15 @@ func (s *Server) completePlain(x *exchange, j *job) {
 		for _, seq := range g.sequences {
 			seq.hideFinish = x.hasFault(faultNoFinish)
 		}
-		x.writeJSON(s.encoder(j).completion(g))
+		x.writeJSON(g.completion())
 	}
-}
-
-// plainFault is the fault's error in place of a plain response, once the request has passed every check. It is nil if the
-// fault is of another kind.
-func (s *Server) plainFault(x *exchange) *failure {
-	switch {
-	case x.hasFault(faultEngineDead) || x.hasFault(faultOOM):
-		early := *x.fault
-		early.InStream, early.AfterEvents, early.AfterTokens = false, 0, 0
-		return s.engineFailure(&early)
-	case x.hasFault(faultErrorEvent):
-		return errorEventFailure(x.fault)
-	}
-	return nil
 }
 
 // run drives a generation, one step of all outputs at a time, and calls each after every step. It returns early with
 // the cause when the client disconnects, the server closes or the engine dies.
 func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	ctx := x.r.Context()
-	release, err := s.queue.acquire(ctx, len(g.sequences), g.job.request.Priority)
+	release, err := s.queue.acquire(ctx, len(g.tokens)*g.request.N, g.request.Priority)
 	if err != nil {
 		return err
 	}
@@ -126,33 +111,38 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 			return context.Cause(ctx)
 		}
 	}
-	aborts := s.engine.abortCount()
-	s.metrics.hold(g.job.promptTokens(), s.maxModelLen)
-	defer func() { s.metrics.hold(-g.job.promptTokens()-g.generated, s.maxModelLen) }()
+	g.begin()
+	aborts := s.engine.aborts.Load()
+	s.metrics.hold(g.promptTokens(), s.options.MaxModelLen)
+	defer func() { s.metrics.hold(-g.promptTokens()-g.generated, s.options.MaxModelLen) }()
 	if err := s.prefill(ctx, g); err != nil {
 		return err
 	}
-	defer s.cacheOutputs(g)
+	defer func() {
+		for _, seq := range g.sequences { // prompts may continue them
+			s.cache.lookup(seq.history, g.request.CacheSalt, false)
+		}
+	}()
 	var last time.Time
 	for steps := 0; ; steps++ {
-		if x.endsProcess() && !g.job.request.Stream && steps == x.fault.AfterTokens {
+		if x.endsProcess() && !g.request.Stream && steps == x.fault.AfterTokens {
 			s.endProcess(x.fault)
 		}
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		abort := s.engine.abortCount() != aborts || x.hasFault(faultAbort) && steps >= x.fault.AfterTokens
+		abort := s.engine.aborts.Load() != aborts || x.hasFault(faultAbort) && steps >= x.fault.AfterTokens
 		unfinished := false
 		if abort {
 			g.abort()
 		} else {
 			before := g.generated
 			unfinished = g.step()
-			s.metrics.hold(g.generated-before, s.maxModelLen)
+			s.metrics.hold(g.generated-before, s.options.MaxModelLen)
 			s.metrics.step(g.generated-before, last)
 			last = time.Now()
 		}
-		if s.engine.dead() {
+		if s.engine.dead.Load() {
 			return errEngineDied
 		}
 		if err := each(); err != nil || !unfinished {
@@ -169,17 +159,10 @@ func (s *Server) prefill(ctx context.Context, g *generation) error {
 	uncached := 0
 	for _, seq := range g.sequences {
 		prompt := seq.history
-		uncached += len(prompt) - s.cache.lookup(prompt, g.job.request.CacheSalt, g.job.topPromptLogprobs == noLogprobs)
+		uncached += len(prompt) - s.cache.lookup(prompt, g.request.CacheSalt, g.topPromptLogprobs == noLogprobs)
 	}
 	if err := pause(ctx, s.options.FirstDelay+time.Duration(uncached)*s.options.PrefillDelay); err != nil {
 		return err
 	}
 	return g.scorePrompts(ctx)
-}
-
-// cacheOutputs adds the outputs to the prefix cache, for prompts that continue them.
-func (s *Server) cacheOutputs(g *generation) {
-	for _, seq := range g.sequences {
-		s.cache.add(seq.history, g.job.request.CacheSalt)
-	}
 }

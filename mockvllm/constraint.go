@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,39 +18,23 @@ import (
 // model's tokens as vLLM does. It generates a conforming text at random and makes the output's tokens from it, so the
 // text conforms and the log-probabilities are still the model's.
 type constraint struct {
-	kind string // one of constraintKinds
+	kind string // a member of structured_outputs: json, regex, choice or grammar
 	rule gjson.Result
 }
-
-// Kinds of constraint, named as the members of structured_outputs.
-const (
-	constraintJSON       = "json"
-	constraintRegex      = "regex"
-	constraintChoice     = "choice"
-	constraintGrammar    = "grammar"
-	constraintJSONObject = "json_object"
-)
-
-var constraintKinds = []string{constraintJSON, constraintRegex, constraintChoice, constraintGrammar, constraintJSONObject}
-
-// constraintError is vLLM's message about a constraint that it cannot compile.
-type constraintError string
-
-// Error implements error.
-func (e constraintError) Error() string { return string(e) }
 
 // anyObject is the schema of json_object.
 const anyObject = `{"type":"object"}`
 
 // constraintOf returns the constraint in response_format, structured_outputs or the older guided_* fields, or nil.
 func constraintOf(fields gjson.Result) *constraint {
-	switch format := fields.Get("response_format"); format.Get("type").Str {
-	case "json_object":
-		return &constraint{constraintJSONObject, gjson.Result{}}
-	case "json_schema":
-		return &constraint{constraintJSON, format.Get("json_schema.schema")}
+	format := fields.Get("response_format")
+	switch {
+	case format.Get("type").Str == "json_schema":
+		return &constraint{"json", format.Get("json_schema.schema")}
+	case format.Get("type").Str == "json_object" || fields.Get("structured_outputs.json_object").Exists():
+		return &constraint{"json", gjson.Parse(anyObject)}
 	}
-	for _, kind := range constraintKinds {
+	for _, kind := range []string{"json", "regex", "choice", "grammar"} {
 		for _, field := range []string{"structured_outputs.", "guided_"} {
 			if rule := fields.Get(field + kind); rule.Exists() {
 				return &constraint{kind, rule}
@@ -60,44 +45,37 @@ func constraintOf(fields gjson.Result) *constraint {
 }
 
 // generate returns a text that conforms to the constraint, or the error of vLLM about a constraint that it cannot compile.
-func (c *constraint) generate(random *rand.Rand) (string, error) {
+func (c *constraint) generate(random *rand.Rand) (string, *failure) {
 	g := &generator{root: c.rule, random: random}
 	var err error
+	problem := "Failed to transform regex into a grammar"
 	switch c.kind {
-	case constraintChoice:
-		choices := c.rule.Array()
-		if len(choices) == 0 {
-			return "", constraintError("Choice '[]' cannot be an empty list")
+	case "choice":
+		if len(c.rule.Array()) == 0 {
+			return "", badRequest("Choice '[]' cannot be an empty list")
 		}
-		return choices[random.IntN(len(choices))].Str, nil
-	case constraintRegex:
-		if err = g.regex(c.rule.Str); err != nil {
-			err = constraintError("Failed to transform regex into a grammar: " + err.Error())
-		}
-	case constraintGrammar:
-		var pattern string
-		if pattern, err = grammarPattern(c.rule.Str); err == nil {
-			err = g.regex(pattern)
-		}
-		if err != nil {
-			err = constraintError("Invalid grammar specification: " + err.Error())
-		}
-	case constraintJSONObject:
-		err = g.json(gjson.Parse(anyObject), 0)
+		g.out.WriteString(g.pick(c.rule.Array()).Str)
+	case "regex":
+		err = g.regex(c.rule.Str)
+	case "grammar":
+		problem = "Invalid grammar specification"
+		err = g.grammar(c.rule.Str)
 	default:
+		problem = "Failed to transform json schema into a grammar"
 		if c.rule.Type == gjson.String {
 			g.root = gjson.Parse(c.rule.Str)
 		}
-		if err = g.json(g.root, 0); err != nil {
-			err = constraintError("Failed to transform json schema into a grammar: " + err.Error())
-		}
+		err = g.json(g.root, 0)
 	}
-	return g.out.String(), err
+	if err != nil {
+		return "", badRequest("%s: %v", problem, err)
+	}
+	return g.out.String(), nil
 }
 
 const (
 	maxRepeats     = 4       // of an unbounded repetition, so that outputs stay short
-	maxSteps       = 1 << 16 // of one text: repetitions multiply, and a text that needs more is longer than any context
+	maxSteps       = 1 << 16 // of one text, and its bytes: repetitions multiply, and one that needs more is longer than any context
 	maxSchemaDepth = 16      // beyond half of it, optional properties and items are left out
 )
 
@@ -107,6 +85,14 @@ type generator struct {
 	random *rand.Rand
 	out    strings.Builder
 	steps  int
+}
+
+// pick returns one of the options, or nothing if there are none.
+func (g *generator) pick(options []gjson.Result) gjson.Result {
+	if len(options) == 0 {
+		return gjson.Result{}
+	}
+	return options[g.random.IntN(len(options))]
 }
 
 // regex writes a text that the whole pattern matches.
@@ -154,7 +140,7 @@ func (g *generator) match(re *syntax.Regexp) {
 	}
 }
 
-// pickRune returns a character of a class, which is a list of ranges. It prefers printable ASCII.
+// pickRune returns a character of a class, which is a list of ranges: a printable one of ASCII if there is any.
 func pickRune(ranges []rune, random *rand.Rand) rune {
 	var printable []rune
 	for i := 0; i+1 < len(ranges); i += 2 {
@@ -162,79 +148,64 @@ func pickRune(ranges []rune, random *rand.Rand) rune {
 			printable = append(printable, r)
 		}
 	}
-	if len(printable) > 0 {
-		return printable[random.IntN(len(printable))]
-	}
-	if len(ranges) == 0 {
-		return ' ' // an empty class matches nothing
-	}
-	return ranges[0]
+	all := slices.Concat(printable, ranges, []rune{' '}) // an empty class matches nothing
+	return all[random.IntN(max(len(printable), 1))]
 }
 
-var grammarToken = regexp.MustCompile(`"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|/(?:\\.|[^/\\])+/|[()|?*+]|[\w-]+|\S`)
+var grammarToken = regexp.MustCompile(`"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[()|?*+]|[\w-]+|\S`)
 
-// grammarPattern turns a grammar of one rule, root or start, into a regular expression. It is in EBNF or in Lark's notation.
-func grammarPattern(text string) (string, error) {
-	head, body, ok := strings.Cut(text, ":")
-	if head = strings.TrimSpace(head); !ok || head != "root" && head != "start" {
-		return "", errors.New("the root rule is missing")
+// grammar writes a text that conforms to a grammar in EBNF, of one rule.
+func (g *generator) grammar(text string) error {
+	_, body, ok := strings.Cut(text, "root ::=")
+	if !ok {
+		return errors.New("the root rule is missing")
 	}
-	var out strings.Builder
-	for _, token := range grammarToken.FindAllString(strings.TrimPrefix(body, ":="), -1) {
-		switch {
-		case token[0] == '"':
-			literal, err := strconv.Unquote(token)
-			if err != nil {
-				return "", err
-			}
+	var pattern strings.Builder
+	for _, token := range grammarToken.FindAllString(body, -1) {
+		if literal, err := strconv.Unquote(token); err == nil {
 			token = "(?:" + regexp.QuoteMeta(literal) + ")"
-		case token[0] == '/':
-			token = "(?:" + strings.Trim(token, "/") + ")"
-		case token[0] != '[' && !strings.Contains("()|?*+", token):
-			return "", fmt.Errorf("rule %s is not defined", token)
+		} else if token[0] != '[' && !strings.Contains("()|?*+", token) {
+			return fmt.Errorf("rule %s is not defined", token)
 		}
-		out.WriteString(token)
+		pattern.WriteString(token)
 	}
-	return out.String(), nil
+	return g.regex(pattern.String())
 }
 
 // json writes compact JSON that conforms to a schema.
-func (g *generator) json(schema gjson.Result, depth int) (err error) {
-	if g.steps++; depth > maxSchemaDepth || g.steps > maxSteps {
+func (g *generator) json(schema gjson.Result, depth int) error {
+	if g.steps++; depth > maxSchemaDepth || g.steps+g.out.Len() > maxSteps {
 		return errors.New("it does not end")
 	}
 	for _, union := range []string{"anyOf", "oneOf", "allOf"} {
 		if options := schema.Get(union).Array(); len(options) > 0 {
-			chosen := options[g.random.IntN(len(options))]
 			if depth > maxSchemaDepth/2 {
-				chosen = options[0]
+				options = options[:1]
 			}
-			return g.json(chosen, depth+1)
+			return g.json(g.pick(options), depth+1)
 		}
 	}
-	kind := schema.Get("type").Str
-	if kinds := schema.Get("type").Array(); len(kinds) > 0 {
-		kind = kinds[g.random.IntN(len(kinds))].Str
+	kind, values := g.pick(schema.Get("type").Array()).Str, schema.Get("enum").Array()
+	if value := schema.Get("const"); value.Exists() {
+		values = []gjson.Result{value}
 	}
-	options, ref := schema.Get("enum").Array(), schema.Get("$ref")
+	ref := schema.Get("$ref")
 	switch {
-	case schema.Get("const").Exists():
-		g.out.WriteString(schema.Get("const").Raw)
-	case len(options) > 0:
-		g.out.WriteString(options[g.random.IntN(len(options))].Raw)
+	case len(values) > 0:
+		g.out.WriteString(g.pick(values).Raw)
 	case ref.Exists():
 		path := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(ref.Str, "#"), "/"), "/", ".")
 		target := g.root.Get(cmp.Or(path, "@this"))
 		if !target.Exists() {
 			return fmt.Errorf("cannot resolve %s", ref.Str)
 		}
-		err = g.json(target, depth+1)
+		return g.json(target, depth+1)
 	case kind == "object" || kind == "" && schema.Get("properties").Exists():
-		err = g.object(schema, depth)
+		return g.object(schema, depth)
 	case kind == "array":
-		err = g.array(schema, depth)
+		return g.array(schema, depth)
 	case kind == "string":
-		err = g.text(schema)
+		return g.text(schema)
 	case kind == "integer" || kind == "number":
 		g.number(schema)
 	case kind == "boolean":
@@ -242,7 +213,7 @@ func (g *generator) json(schema gjson.Result, depth int) (err error) {
 	default:
 		g.out.WriteString("null")
 	}
-	return err
+	return nil
 }
 
 // object writes the required properties and about half of the others, in the schema's order.
@@ -292,15 +263,13 @@ func (g *generator) array(schema gjson.Result, depth int) error {
 }
 
 func (g *generator) text(schema gjson.Result) error {
-	words := []string{"river", "stone", "bridge", "Paris", "winter", "seven"}
-	text := words[g.random.IntN(len(words))]
-	if pattern := schema.Get("pattern"); pattern.Exists() {
-		inner := &generator{random: g.random}
-		if err := inner.regex(pattern.Str); err != nil {
-			return err
-		}
-		text = inner.out.String()
-	} else if least, most := schema.Get("minLength").Uint(), schema.Get("maxLength"); least > 0 || most.Exists() {
+	inner := &generator{random: g.random}
+	pattern := schema.Get("pattern")
+	if err := inner.regex(cmp.Or(pattern.Str, "river|stone|bridge|Paris|winter|seven")); err != nil {
+		return err
+	}
+	text := inner.out.String()
+	if least, most := schema.Get("minLength").Uint(), schema.Get("maxLength"); !pattern.Exists() && (least > 0 || most.Exists()) {
 		text += strings.Repeat("s", int(min(least, maxSteps)))
 		text = text[:max(min(uint64(len(text)), most.Uint()), min(least, maxSteps))]
 	}

@@ -56,5 +56,3 @@ func appendInts(dst []byte, values []int) []byte {
 	}
 	return append(dst, ']')
 }
-
-func decimal(number int) string { return strconv.Itoa(number) }

@@ -2,54 +2,50 @@ package mockvllm
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // engine is the state of the simulated server process and its engine: alive, dead, or exited.
 type engine struct {
-	mu        sync.Mutex
-	isDead    bool          // the process reports a dead engine
-	exitedAt  time.Time     // zero while the process runs
-	restartIn time.Duration // from exit to a new process; 0 means no restart
-	aborts    int           // how often running requests were aborted
-	woken     chan struct{} // closed at wake-up; nil while awake
-	changed   chan struct{} // receives after exit and revival
+	dead    atomic.Bool   // the process reports a dead engine
+	aborts  atomic.Int64  // how often running requests were aborted; a request compares it with the count at its start
+	changed chan struct{} // receives after exit and revival
+
+	mu      sync.Mutex
+	exited  bool          // connections are refused
+	restart *time.Timer   // nil if no restart is scheduled
+	woken   chan struct{} // closed at wake-up; nil while awake
 }
 
-func newEngine() *engine { return &engine{changed: make(chan struct{}, 1)} }
-
-// kill marks the engine dead.
-func (e *engine) kill() {
+// setExited ends the process, and schedules its restart unless that is after 0, or restarts it.
+func (e *engine) setExited(exited bool, restartAfter time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.isDead = true
-}
-
-// exit ends the process and schedules its restart. With abort, running requests end with what they have at their next
-// token.
-func (e *engine) exit(restartIn time.Duration, abort bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if abort {
-		e.aborts++
+	if e.restart != nil {
+		e.restart.Stop()
 	}
-	e.exitedAt, e.restartIn = time.Now(), restartIn
-	e.notifyChange()
+	e.exited = exited
+	if restartAfter > 0 {
+		e.restart = time.AfterFunc(restartAfter, func() { e.setExited(false, 0) })
+	}
+	select {
+	case e.changed <- struct{}{}:
+	default: // a notification is already pending
+	}
 }
 
-// revive undoes kill and exit.
-func (e *engine) revive() {
+func (e *engine) hasExited() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.isDead, e.exitedAt = false, time.Time{}
-	e.notifyChange()
+	return e.exited
 }
 
 // sleep puts the engine to sleep and aborts running requests. Those that come wait until it wakes up.
 func (e *engine) sleep() {
+	e.aborts.Add(1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.aborts++
 	if e.woken == nil {
 		e.woken = make(chan struct{})
 	}
@@ -69,38 +65,4 @@ func (e *engine) asleep() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.woken
-}
-
-func (e *engine) notifyChange() {
-	select {
-	case e.changed <- struct{}{}:
-	default: // a notification is already pending
-	}
-}
-
-func (e *engine) dead() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.isDead
-}
-
-// exited reports whether the process has exited, so that connections are refused, and how long that lasts at most.
-func (e *engine) exited() (bool, time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	remaining := time.Hour
-	if !e.exitedAt.IsZero() && e.restartIn > 0 {
-		remaining = e.restartIn - time.Since(e.exitedAt)
-	}
-	if remaining <= 0 {
-		e.exitedAt = time.Time{}
-	}
-	return !e.exitedAt.IsZero(), max(remaining, time.Millisecond)
-}
-
-// abortCount returns how often running requests were aborted. A request compares it with the count at its start.
-func (e *engine) abortCount() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.aborts
 }

@@ -23,6 +23,9 @@ type exchange struct {
 	body          []byte
 	fault         *Fault
 	faultsCleared <-chan struct{} // closed when the faults are cleared
+
+	events, tokens int  // sent in a stream
+	faultApplied   bool // to the stream
 }
 
 func (x *exchange) readBody() error {
@@ -67,22 +70,13 @@ func (x *exchange) writeResponse(status int, contentType string, body []byte) {
 	}
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	x.w.WriteHeader(status)
-	switch {
-	case x.hasFault(faultResetMid):
-		x.writePart(body)
-		x.resetConn()
-	case x.hasFault(faultCut):
-		x.writePart(body)
-		x.closeConn()
-	default:
-		_, _ = x.w.Write(body) // fails only if the client disconnected or the server is closing
+	if x.hasFault(faultResetMid) || x.hasFault(faultCut) {
+		_, _ = x.w.Write(body[:len(body)/2])        // the response is broken anyway
+		_ = http.NewResponseController(x.w).Flush() // as above
+		x.endConn(x.hasFault(faultResetMid))
+		return
 	}
-}
-
-// writePart writes the half of a body that precedes a break.
-func (x *exchange) writePart(body []byte) {
-	_, _ = x.w.Write(body[:len(body)/2])        // the response is broken anyway
-	_ = http.NewResponseController(x.w).Flush() // as above
+	_, _ = x.w.Write(body) // fails only if the client disconnected or the server is closing
 }
 
 // resetConn ends the connection with a TCP reset.

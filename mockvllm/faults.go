@@ -1,12 +1,9 @@
 package mockvllm
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -19,10 +16,9 @@ const completionsPath = "/v1/completions"
 // chatPath is the path of chat completions.
 const chatPath = "/v1/chat/completions"
 
-// Fault is a failure to simulate. Its JSON is the body of POST /mock/fault: the names below in snake case, durations
-// as strings ("250ms").
+// Fault is a failure to simulate, and the body of POST /mock/fault.
 type Fault struct {
-	Kind  string `json:"kind"`            // one of FaultKinds
+	Kind  string `json:"kind"`            // one of faultKinds
 	Path  string `json:"path,omitempty"`  // path of the requests it applies to; empty means /v1/completions, "*" every path
 	Times int    `json:"times,omitempty"` // number of requests it applies to; 0 means one, -1 all until it is cleared
 
@@ -34,10 +30,10 @@ type Fault struct {
 	Body    string `json:"body,omitempty"`    // error: the whole body; error_event: the JSON after "data: "; garbage: the bytes
 	Message string `json:"message,omitempty"` // replaces the kind's error message
 
-	Tokens       int           `json:"tokens,omitempty"`  // merge: tokens per event; 0 means 4
-	Wording      int           `json:"wording,omitempty"` // context_length: number of the wording, from 1; 0 means the version's
-	RestartAfter time.Duration `json:"-"`                 // from exit to restart; 0 means that only a clear restarts it
-	Clean        bool          `json:"clean,omitempty"`   // cut, no_done: the chunked body ends properly
+	Tokens       int    `json:"tokens,omitempty"`        // merge: tokens per event; 0 means 4
+	Wording      int    `json:"wording,omitempty"`       // context_length: number of the wording, from 1; 0 means the version's
+	RestartAfter string `json:"restart_after,omitempty"` // duration from exit to restart; empty means that only a clear restarts it
+	Clean        bool   `json:"clean,omitempty"`         // cut, no_done: the chunked body ends properly
 }
 
 // Kinds of fault, each with its effect on the client.
@@ -69,57 +65,26 @@ const (
 	maxFaultBodySize   = 8 << 20
 )
 
-// FaultKinds returns the kinds of fault, in the order of the README's table.
-func FaultKinds() []string {
-	return []string{
-		faultError, faultNested, faultFlat, faultText, faultOKError, faultContext, faultOverloaded, faultOOM, faultEngineDead,
-		faultSigterm, faultKilled, faultHang, faultReset, faultResetMid, faultCut, faultAbort, faultErrorEvent,
-		faultNoFinish, faultNoDone, faultGarbage, faultMerge,
-	}
+// faultKinds are the kinds of fault, in the order of the README's table.
+var faultKinds = []string{
+	faultError, faultNested, faultFlat, faultText, faultOKError, faultContext, faultOverloaded, faultOOM, faultEngineDead,
+	faultSigterm, faultKilled, faultHang, faultReset, faultResetMid, faultCut, faultAbort, faultErrorEvent,
+	faultNoFinish, faultNoDone, faultGarbage, faultMerge,
 }
 
-// plainFault is a Fault without its methods.
-type plainFault Fault
-
-// faultJSON is the JSON form of a Fault.
-type faultJSON struct {
-	*plainFault
-	RestartAfter string `json:"restart_after,omitempty"`
-}
-
-// MarshalJSON encodes the fault in the form that POST /mock/fault accepts.
-func (f Fault) MarshalJSON() ([]byte, error) {
-	encoded := faultJSON{plainFault: (*plainFault)(&f)}
-	if f.RestartAfter > 0 {
-		encoded.RestartAfter = f.RestartAfter.String()
-	}
-	return json.Marshal(encoded)
-}
-
-// UnmarshalJSON decodes a fault strictly: an unknown field, an unknown kind or a bad duration is an error.
-func (f *Fault) UnmarshalJSON(data []byte) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	*f = Fault{}
-	raw := faultJSON{plainFault: (*plainFault)(f)}
-	if err := decoder.Decode(&raw); err != nil {
-		return fmt.Errorf("read fault: %s", strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("read fault: one JSON object, nothing after it")
-	}
-	var err error
-	if f.RestartAfter, err = time.ParseDuration(cmp.Or(raw.RestartAfter, "0")); err != nil || f.RestartAfter < 0 {
-		return fmt.Errorf("restart_after must be a duration like \"250ms\", got %q", raw.RestartAfter)
-	}
-	return f.validate()
+// restartAfter returns the time from the process's exit to its restart. 0 means that only a clear restarts it.
+func (f *Fault) restartAfter() (time.Duration, error) {
+	return time.ParseDuration(cmp.Or(f.RestartAfter, "0"))
 }
 
 // validate returns an error that names the invalid field, if any.
 func (f *Fault) validate() error {
+	restart, err := f.restartAfter()
 	switch {
-	case !slices.Contains(FaultKinds(), f.Kind):
-		return fmt.Errorf("kind must be one of %s, got %q", strings.Join(FaultKinds(), ", "), f.Kind)
+	case !slices.Contains(faultKinds, f.Kind):
+		return fmt.Errorf("kind must be one of %s, got %q", strings.Join(faultKinds, ", "), f.Kind)
+	case err != nil || restart < 0:
+		return fmt.Errorf("restart_after must be a duration like \"250ms\", got %q", f.RestartAfter)
 	case f.Times < untilCleared:
 		return fmt.Errorf("times must be -1 (until cleared), 0 (once) or a count, got %d", f.Times)
 	case f.Path != "" && f.Path != anyPath && !strings.HasPrefix(f.Path, "/"):

@@ -25,10 +25,38 @@ type tokenLogprobs struct {
 	first   bool        // a prompt's first token, which has no log-probability
 }
 
+// generation is the engine's work on one request: prompts as tokens, limits resolved, and all outputs of all prompts. Each
+// step adds one token to each output.
+type generation struct {
+	spec        *versionSpec
+	model       *languageModel
+	request     *completionRequest
+	id          string
+	created     int64
+	served      string // name of the model in responses
+	fingerprint any    // null in some versions
+
+	tokens            [][]int  // of the prompts
+	texts             []string // the prompts as echo prepends them
+	maxTokens         int
+	maxLen            int     // in tokens, prompt and output together
+	topLogprobs       int     // number of most likely tokens listed per output token, or noLogprobs
+	topPromptLogprobs int     // the same per prompt token
+	banned            [][]int // sequences that may not occur in the output
+
+	sequences      []*sequence
+	probabilities  []float64
+	promptLogprobs [][]tokenLogprobs // by prompt; nil unless requested
+	generated      int
+}
+
+// noLogprobs means that no log-probabilities are requested; 0 requests the token's own.
+const noLogprobs = -1
+
 // sequence is one output being generated.
 type sequence struct {
+	generation *generation
 	index      int // among the response's choices
-	job        *job
 	prompt     int // index of its prompt
 	history    []int
 	logprobs   []tokenLogprobs
@@ -36,65 +64,55 @@ type sequence struct {
 	sampler    *sampler
 	decoder    decoder
 	text       string
+	reasoning  int   // bytes of text that are reasoning
 	script     []int // tokens that a constraint prescribes, the last one end-of-text; nil without one
 	finish     string
-	stopText   *string // the stop string that ended the output
-	stopID     *int    // the stop token that ended the output
-	hideFinish bool    // a no_finish fault suppresses finish_reason
+	stopReason any  // the stop string or the stop token that ended the output
+	hideFinish bool // a no_finish fault suppresses finish_reason
 
 	sentBytes  int // bytes of text already sent
-	sentChars  int
 	sentTokens int
 	sentEvents int
 	sentFinish bool // the event with finish_reason is sent
+	nextOffset int  // text_offset of the next token
 }
 
 func (seq *sequence) output() []int { return seq.history[seq.promptLen:] }
 
 func (seq *sequence) finished() bool { return seq.finish != "" }
 
-// generation is the engine's work on one request: all outputs of all its prompts. Each step adds one token to each.
-type generation struct {
-	model          *languageModel
-	job            *job
-	sequences      []*sequence
-	probabilities  []float64
-	promptLogprobs [][]tokenLogprobs // by prompt; nil unless requested
-	generated      int
-}
+// promptTokens counts each prompt once, however many outputs it has.
+func (g *generation) promptTokens() int { return len(slices.Concat(g.tokens...)) }
 
-func newGeneration(m *languageModel, j *job) *generation {
-	g := &generation{model: m, job: j, probabilities: make([]float64, m.size())}
-	for number, tokens := range j.tokens {
-		for child := range j.request.N {
+// begin makes the outputs, which are empty.
+func (g *generation) begin() {
+	g.probabilities = make([]float64, g.model.size())
+	for number, tokens := range g.tokens {
+		for child := range g.request.N {
 			seq := &sequence{
-				index: number*j.request.N + child, job: j, prompt: number,
-				history:   append(make([]int, 0, len(tokens)+min(j.maxTokens, 4096)), tokens...),
-				promptLen: len(tokens),
-				sampler:   newSampler(j.request.sampling, tokens, child, m.size()),
-				decoder:   decoder{tokenizer: m.tokenizer, skipSpecial: j.request.SkipSpecial},
+				generation: g, index: number*g.request.N + child, prompt: number, promptLen: len(tokens),
+				history: append(make([]int, 0, len(tokens)+min(g.maxTokens, 4096)), tokens...),
+				sampler: newSampler(g.request.sampling, tokens, child, g.model.size()),
+				decoder: decoder{tokenizer: g.model.tokenizer, skipSpecial: g.request.SkipSpecial},
 			}
-			seq.script = g.scriptFor(seq, child)
+			if g.request.constraint != nil {
+				seq.script = g.scriptFor(seq, child)
+			}
 			g.sequences = append(g.sequences, seq)
 		}
 	}
-	return g
 }
 
-// scriptFor returns the tokens that the request's constraint prescribes for an output, or nil without one.
+// scriptFor returns the tokens that the request's constraint prescribes for an output.
 func (g *generation) scriptFor(seq *sequence, child int) []int {
-	c := g.job.request.constraint
-	if c == nil {
-		return nil
-	}
 	random := seq.sampler.random
 	if seq.sampler.greedy() {
 		random = newRandom(0, uint64(child))
 	}
-	text, err := c.generate(random)
-	if err != nil {
+	text, failure := g.request.constraint.generate(random)
+	if failure != nil {
 		// A random walk through a recursive schema may not end, while the one of the check before did.
-		text, _ = c.generate(newRandom(0, 0))
+		text, _ = g.request.constraint.generate(newRandom(0, 0))
 	}
 	return append(g.model.encode(text, false), g.model.eos)
 }
@@ -109,17 +127,17 @@ func (g *generation) draw(seq *sequence) int {
 
 // scorePrompts computes the log-probability of every prompt token if the request asks for them.
 func (g *generation) scorePrompts(ctx context.Context) error {
-	if g.job.topPromptLogprobs == noLogprobs {
+	if g.topPromptLogprobs == noLogprobs {
 		return nil
 	}
-	for _, tokens := range g.job.tokens {
+	for _, tokens := range g.tokens {
 		scores := []tokenLogprobs{{id: tokens[0], first: true}}
 		for at := 1; at < len(tokens); at++ {
 			if at%256 == 0 && ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			g.model.predict(tokens[:at], g.probabilities)
-			scores = append(scores, g.logprobsOf(tokens[at], g.job.topPromptLogprobs))
+			scores = append(scores, g.logprobsOf(tokens[at], g.topPromptLogprobs))
 		}
 		g.promptLogprobs = append(g.promptLogprobs, scores)
 	}
@@ -157,12 +175,12 @@ func (g *generation) step() bool {
 		}
 		g.model.predict(seq.history, g.probabilities)
 		id := g.draw(seq)
-		if g.job.topLogprobs != noLogprobs {
-			seq.logprobs = append(seq.logprobs, g.logprobsOf(id, g.job.topLogprobs))
+		if g.topLogprobs != noLogprobs {
+			seq.logprobs = append(seq.logprobs, g.logprobsOf(id, g.topLogprobs))
 		}
 		seq.history = append(seq.history, id)
 		g.generated++
-		seq.accept(id, g.model.eos)
+		seq.accept(id)
 		unfinished = unfinished || !seq.finished()
 	}
 	return unfinished
@@ -170,13 +188,13 @@ func (g *generation) step() bool {
 
 // bannedTokens returns the tokens that would end the output before min_tokens, or complete a bad word.
 func (g *generation) bannedTokens(seq *sequence) []int {
-	r := g.job.request
+	r := g.request
 	var banned []int
 	output := seq.output()
 	if len(output) < r.MinTokens {
 		banned = append([]int{g.model.eos}, r.StopTokens...)
 	}
-	for _, word := range g.job.banned {
+	for _, word := range g.banned {
 		head := len(word) - 1
 		if head <= len(output) && slices.Equal(output[len(output)-head:], word[:head]) {
 			banned = append(banned, word[head])
@@ -195,16 +213,15 @@ func (g *generation) abort() {
 }
 
 // accept appends the token's text and determines whether the output ends.
-func (seq *sequence) accept(id, eos int) {
-	r := seq.job.request
+func (seq *sequence) accept(id int) {
+	g, r := seq.generation, seq.generation.request
 	count := len(seq.output())
-	stopToken := slices.Contains(r.StopTokens, id)
 	switch {
-	case id == eos && !r.IgnoreEOS:
+	case id == g.model.eos && !r.IgnoreEOS:
 		seq.finish = finishStop
-	case stopToken && count > r.MinTokens:
-		seq.finish, seq.stopID = finishStop, &id
-	case count >= seq.job.maxTokens || len(seq.history) >= seq.job.maxLen:
+	case slices.Contains(r.StopTokens, id) && count > r.MinTokens:
+		seq.finish, seq.stopReason = finishStop, id
+	case count >= g.maxTokens || len(seq.history) >= g.maxLen:
 		seq.finish = finishLength
 	}
 	if seq.finish == finishStop && !r.IncludeStop {
@@ -215,22 +232,26 @@ func (seq *sequence) accept(id, eos int) {
 	if count > r.MinTokens {
 		seq.truncateAtStop(before)
 	}
+	if r.chat != nil && count <= r.chat.reasoning {
+		seq.reasoning = len(seq.text)
+	}
 }
 
 // truncateAtStop truncates the text at the first of the request's stop strings that the newest part completes.
 func (seq *sequence) truncateAtStop(newFrom int) {
-	for _, stop := range seq.job.request.Stop {
+	r := seq.generation.request
+	for _, stop := range r.Stop {
 		from := max(0, newFrom-len(stop)+1)
 		at := strings.Index(seq.text[from:], stop)
 		if at < 0 {
 			continue
 		}
 		end := from + at
-		if seq.job.request.IncludeStop {
+		if r.IncludeStop {
 			end += len(stop)
 		}
 		seq.text = seq.text[:end]
-		seq.finish, seq.stopText, seq.stopID = finishStop, &stop, nil
+		seq.finish, seq.stopReason = finishStop, stop
 		return
 	}
 }
@@ -238,7 +259,7 @@ func (seq *sequence) truncateAtStop(newFrom int) {
 // sendable returns how many bytes of the text may be sent. While the output grows, a tail that could become a stop
 // string is held back.
 func (seq *sequence) sendable() int {
-	r := seq.job.request
+	r := seq.generation.request
 	end := len(seq.text)
 	if seq.finished() || r.IncludeStop || len(r.Stop) == 0 {
 		return end

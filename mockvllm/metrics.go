@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -21,39 +22,31 @@ const cacheContexts = 16
 
 func newEngineMetrics(s *Server) *engineMetrics {
 	registry := prometheus.NewRegistry()
-	labels := prometheus.Labels{"model_name": s.models[0]}
+	labels := prometheus.Labels{"model_name": s.options.Models[0]}
 	if !s.spec.V0 {
 		labels["engine"] = "0"
 	}
-	register := prometheus.WrapRegistererWith(labels, registry)
+	register := promauto.With(prometheus.WrapRegistererWith(labels, registry))
 	m := &engineMetrics{
-		handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true}),
-		cached:  prometheus.NewGauge(prometheus.GaugeOpts{Name: s.spec.CacheGauge, Help: "KV-cache usage. 1 means 100 percent usage."}),
-		generated: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "vllm:generation_tokens_total", Help: "Number of generation tokens processed.",
-		}),
-		perToken: prometheus.NewHistogram(prometheus.HistogramOpts{
+		handler:   promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true}),
+		cached:    register.NewGauge(prometheus.GaugeOpts{Name: s.spec.CacheGauge, Help: "KV-cache usage. 1 means 100 percent usage."}),
+		generated: register.NewCounter(prometheus.CounterOpts{Name: "vllm:generation_tokens_total", Help: "Number of generation tokens processed."}),
+		perToken: register.NewHistogram(prometheus.HistogramOpts{
 			Name: s.spec.TokenLatency, Help: "Histogram of inter-token latency in seconds.", Buckets: []float64{0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5},
 		}),
 	}
-	register.MustRegister(m.cached, m.generated, m.perToken,
-		prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:num_preemptions_total", Help: "Cumulative number of preemption from the engine."}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "vllm:num_requests_running", Help: "Number of requests in model execution batches.",
-		}, func() float64 { running, _ := s.queue.load(); return float64(running) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "vllm:num_requests_waiting", Help: "Number of requests waiting to be processed.",
-		}, func() float64 { _, waiting := s.queue.load(); return float64(waiting) }),
-	)
+	register.NewCounter(prometheus.CounterOpts{Name: "vllm:num_preemptions_total", Help: "Cumulative number of preemption from the engine."})
+	gauge := func(name, help string, value func() int) {
+		register.NewGaugeFunc(prometheus.GaugeOpts{Name: "vllm:" + name, Help: help}, func() float64 { return float64(value()) })
+	}
+	counter := func(name, help string, value func() int) {
+		register.NewCounterFunc(prometheus.CounterOpts{Name: "vllm:" + name, Help: help}, func() float64 { return float64(value()) })
+	}
+	gauge("num_requests_running", "Number of requests in model execution batches.", func() int { n, _ := s.queue.load(); return n })
+	gauge("num_requests_waiting", "Number of requests waiting to be processed.", func() int { _, n := s.queue.load(); return n })
 	if !s.spec.V0 {
-		register.MustRegister(
-			prometheus.NewCounterFunc(prometheus.CounterOpts{
-				Name: "vllm:prefix_cache_queries_total", Help: "Prefix cache queries, in terms of number of queried tokens.",
-			}, func() float64 { queries, _ := s.cache.counts(); return float64(queries) }),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{
-				Name: "vllm:prefix_cache_hits_total", Help: "Prefix cache hits, in terms of number of cached tokens.",
-			}, func() float64 { _, hits := s.cache.counts(); return float64(hits) }),
-		)
+		counter("prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", func() int { n, _ := s.cache.counts(); return n })
+		counter("prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", func() int { _, n := s.cache.counts(); return n })
 	}
 	return m
 }

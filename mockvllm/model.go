@@ -2,6 +2,7 @@ package mockvllm
 
 import (
 	"embed"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -29,16 +30,12 @@ type languageModel struct {
 // sharedModel builds the model on first use. There is one corpus, so there is one model.
 var sharedModel = sync.OnceValue(func() *languageModel { return newLanguageModel(corpusDocuments()) })
 
-func corpusDocuments() []string {
-	entries, err := corpusFiles.ReadDir("corpus")
-	if err != nil {
-		panic(err) // cannot fail: the folder is embedded
-	}
-	var documents []string
-	for _, entry := range entries {
-		content, err := corpusFiles.ReadFile("corpus/" + entry.Name())
+func corpusDocuments() (documents []string) {
+	names, _ := fs.Glob(corpusFiles, "corpus/*") // the pattern is valid
+	for _, name := range names {
+		content, err := corpusFiles.ReadFile(name)
 		if err != nil {
-			panic(err)
+			panic(err) // cannot fail: the folder is embedded
 		}
 		for document := range strings.SplitSeq(string(content), "\n"+documentSeparator+"\n") {
 			documents = append(documents, strings.TrimSuffix(document, "\n"))

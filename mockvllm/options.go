@@ -1,6 +1,7 @@
 package mockvllm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -50,7 +51,13 @@ func (o Options) Validate() error {
 		}
 		seen[name] = true
 	}
+	version := cmp.Or(o.Version, newestVersion)
+	newest, r := parseRelease(newestVersion), parseRelease(version)
 	switch {
+	case !versionPattern.MatchString(version) || r.before(versions().Forms[0].Since) || slices.Compare(r[:2], newest[:2]) > 0:
+		return fmt.Errorf("unknown vLLM version %q: known are 0.6.0 to %s", version, newestVersion) // patch releases are like the newest
+	case o.RustFrontend && r.before(release{0, 33, 0}):
+		return fmt.Errorf("the Rust frontend is imitated for 0.33.0 only, got version %q", version)
 	case o.ChatTemplate != TemplateNone && templates.Lookup(o.ChatTemplate+".tmpl") == nil:
 		return fmt.Errorf("the chat template must be chatml or llama, got %q", o.ChatTemplate)
 	case o.MaxModelLen < 0:
@@ -72,21 +79,6 @@ func (o Options) Validate() error {
 		if number.negative {
 			return fmt.Errorf("the %s must not be negative, got %v", number.name, number.value)
 		}
-	}
-	if r := parseRelease(o.Version); o.RustFrontend && o.Version != "" && r.before(release{0, 33, 0}) {
-		return fmt.Errorf("the Rust frontend is imitated for 0.33.0 only, got version %q", o.Version)
-	}
-	return validateVersion(o.Version)
-}
-
-// validateVersion rejects a version whose wire format is unknown. Patch releases of the newest are like it.
-func validateVersion(version string) error {
-	if version == "" {
-		return nil
-	}
-	newest, r := parseRelease(newestVersion), parseRelease(version)
-	if !versionPattern.MatchString(version) || r.before(versions().Forms[0].Since) || slices.Compare(r[:2], newest[:2]) > 0 {
-		return fmt.Errorf("unknown vLLM version %q: known are 0.6.0 to %s", version, newestVersion)
 	}
 	return nil
 }

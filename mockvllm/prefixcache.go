@@ -30,8 +30,8 @@ func newPrefixCache(capacity int) *prefixCache {
 }
 
 // lookup returns how many tokens at the start of a prompt are cached, and adds the prompt's blocks. The last token is
-// never taken from the cache, since its logits are needed. Without read the prompt is computed anew and not counted, as
-// vLLM does if the request wants the log-probabilities of the prompt.
+// never taken from the cache, since its logits are needed. Without read the tokens are those of a finished
+// sequence, or of a prompt that is computed anew and not counted, as in vLLM if its log-probabilities are wanted.
 func (c *prefixCache) lookup(prompt []int, salt string, read bool) (cached int) {
 	if c.capacity == 0 {
 		return 0
@@ -48,17 +48,6 @@ func (c *prefixCache) lookup(prompt []int, salt string, read bool) (cached int) 
 	}
 	c.use(keys)
 	return cached
-}
-
-// add adds the blocks of a finished sequence.
-func (c *prefixCache) add(tokens []int, salt string) {
-	if c.capacity == 0 {
-		return
-	}
-	keys := c.keys(tokens, salt)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.use(keys)
 }
 
 // use makes blocks the most recently used ones. The last is the first to be evicted, since the others are useful without

@@ -81,17 +81,10 @@ func (p *Process) serve(ctx context.Context, listener net.Listener) {
 
 // await waits until the simulated process has exited, or runs, or ctx ends.
 func (p *Process) await(ctx context.Context, exited bool) {
-	for ctx.Err() == nil {
-		state, remaining := p.engine.exited()
-		if state == exited {
-			return
-		}
-		timer := time.NewTimer(remaining)
+	for ctx.Err() == nil && p.engine.hasExited() != exited {
 		select {
-		case <-timer.C:
 		case <-p.engine.changed:
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 }

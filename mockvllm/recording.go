@@ -2,7 +2,7 @@ package mockvllm
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"sync"
@@ -17,28 +17,22 @@ const (
 
 // Recorded is a request as the server received it, byte for byte.
 type Recorded struct {
-	Method       string
-	Path         string
-	Header       http.Header
-	Body         []byte
-	Time         time.Time
-	Disconnected time.Time // when the client disconnected before the response's end; zero if it did not
+	Method       string       `json:"method"`
+	Path         string       `json:"path"`
+	Header       http.Header  `json:"header"`
+	Body         RecordedBody `json:"body"`
+	Time         time.Time    `json:"time"`
+	Disconnected time.Time    `json:"left,omitzero"` // when the client disconnected before the response's end
 }
+
+// RecordedBody is a request's body, which is text in JSON.
+type RecordedBody []byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (b RecordedBody) MarshalText() ([]byte, error) { return b, nil }
 
 // ClientDisconnected reports whether the client disconnected before the response's end.
 func (r Recorded) ClientDisconnected() bool { return !r.Disconnected.IsZero() }
-
-// MarshalJSON encodes the body as text.
-func (r Recorded) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Method       string      `json:"method"`
-		Path         string      `json:"path"`
-		Header       http.Header `json:"header"`
-		Body         string      `json:"body"`
-		Time         time.Time   `json:"time"`
-		Disconnected time.Time   `json:"left,omitzero"`
-	}{r.Method, r.Path, r.Header, string(r.Body), r.Time, r.Disconnected})
-}
 
 type recorder struct {
 	mu    sync.Mutex
@@ -46,27 +40,18 @@ type recorder struct {
 	bytes int
 }
 
-func newRecorder() *recorder { return &recorder{} }
-
 // begin records a request. The caller must call end when the handler returns; later disconnects are not recorded.
 func (c *recorder) begin(x *exchange) (end func()) {
 	record := &Recorded{Method: x.r.Method, Path: x.r.URL.Path, Header: x.r.Header.Clone(), Body: x.body, Time: x.arrived}
 	c.keep(record)
-	noted := make(chan struct{})
-	ctx := x.r.Context()
-	stop := context.AfterFunc(ctx, func() {
-		defer close(noted)
-		if cause := context.Cause(ctx); cause == errClosed || cause == errKilled { //nolint:errorlint // never wrapped
+	return func() {
+		cause := context.Cause(x.r.Context())
+		if cause == nil || errors.Is(cause, errClosed) || errors.Is(cause, errKilled) {
 			return
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		record.Disconnected = time.Now()
-	})
-	return func() {
-		if !stop() {
-			<-noted
-		}
 	}
 }
 

@@ -121,22 +121,17 @@ func (s *versionSpec) decode(fields, body gjson.Result, into any) *failure {
 	return nil
 }
 
+// typeNames are pydantic's names for the types of fields: that of the error, and that in its message.
+var typeNames = map[reflect.Kind][2]string{
+	reflect.Int: {"int_type", "integer"}, reflect.Int64: {"int_type", "integer"}, reflect.Float64: {"float_type", "number"},
+	reflect.Bool: {"bool_type", "boolean"}, reflect.String: {"string_type", "string"}, reflect.Slice: {"list_type", "list"},
+	reflect.Struct: {"dict_type", "dictionary"}, reflect.Map: {"dict_type", "dictionary"},
+}
+
 // wrongType is pydantic's error about a value that is not of a type.
 func (s *versionSpec) wrongType(expected reflect.Kind, field string, input gjson.Result) *failure {
-	kind, noun := "dict_type", "dictionary"
-	switch expected { //nolint:exhaustive // requests have no others
-	case reflect.Int, reflect.Int64:
-		kind, noun = "int_type", "integer"
-	case reflect.Float64:
-		kind, noun = "float_type", "number"
-	case reflect.Bool:
-		kind, noun = "bool_type", "boolean"
-	case reflect.String:
-		kind, noun = "string_type", "string"
-	case reflect.Slice:
-		kind, noun = "list_type", "list"
-	}
-	return s.schemaFailure(kind, field, "Input should be a valid "+noun, input, "")
+	names := typeNames[expected]
+	return s.schemaFailure(names[0], field, "Input should be a valid "+names[1], input, "")
 }
 
 // parseCompletion decodes a completion, and checks what needs neither the model nor the engine.
@@ -176,24 +171,28 @@ func (s *versionSpec) parseCompletion(body gjson.Result) (*completionRequest, *f
 
 // readPrompts reads "text", [1,2], and, unless by the Rust frontend, ["text","text"] and [[1],[2]].
 func (s *versionSpec) readPrompts(v gjson.Result) ([]prompt, bool) {
-	if v.Type == gjson.String {
-		return []prompt{{text: v.Str, isText: true}}, true
-	}
-	var tokens []int
-	if json.Unmarshal([]byte(v.Raw), &tokens) == nil {
-		return []prompt{{tokens: tokens}}, true
-	}
 	var texts []string
+	var tokens []int
 	var lists [][]int
-	var prompts []prompt
-	if json.Unmarshal([]byte(v.Raw), &texts) == nil {
-		for _, text := range texts {
-			prompts = append(prompts, prompt{text: text, isText: true})
-		}
-	} else if json.Unmarshal([]byte(v.Raw), &lists) == nil {
-		for _, tokens := range lists {
-			prompts = append(prompts, prompt{tokens: tokens})
-		}
+	switch raw := []byte(v.Raw); {
+	case v.Type == gjson.String:
+		texts = []string{v.Str}
+	case json.Unmarshal(raw, &tokens) == nil:
+		lists = [][]int{tokens}
+	case s.Rust:
+		return nil, false
+	case json.Unmarshal(raw, &lists) == nil:
+	case json.Unmarshal(raw, &texts) == nil:
+		lists = nil // it has what the attempt before could read
+	default:
+		return nil, false
 	}
-	return prompts, len(prompts) > 0 && !s.Rust
+	var prompts []prompt
+	for _, text := range texts {
+		prompts = append(prompts, prompt{text: text, isText: true})
+	}
+	for _, tokens := range lists {
+		prompts = append(prompts, prompt{tokens: tokens})
+	}
+	return prompts, len(prompts) > 0
 }

@@ -73,12 +73,12 @@ func (s *Server) listModels(x *exchange) {
 	if s.spec.Rust {
 		owner, permission = "vllm-frontend-rs", ""
 	}
-	root := string(appendString(nil, s.models[0]))
+	root := string(appendString(nil, s.options.Models[0]))
 	dst := []byte(`{"object":"list","data":[`)
-	for i, name := range s.models {
+	for i, name := range s.options.Models {
 		dst = appendString(append(appendComma(dst, i), `{"id":`...), name)
 		dst = fmt.Appendf(dst, `,"object":"model","created":%d,"owned_by":"%s","root":%s,"parent":null,"max_model_len":%d%s}`,
-			created, owner, root, s.maxModelLen, permission)
+			created, owner, root, s.options.MaxModelLen, permission)
 	}
 	x.writeJSON(append(dst, "]}"...))
 }
@@ -86,16 +86,16 @@ func (s *Server) listModels(x *exchange) {
 // health reports only whether the engine has died: not sleep, load or a hang.
 func (s *Server) health(x *exchange) {
 	status := http.StatusOK
-	if s.engine.dead() {
+	if s.engine.dead.Load() {
 		status = s.spec.DeadHealth
 	}
 	x.writeResponse(status, "", nil)
 }
 
 func (s *Server) serveVersion(x *exchange) {
-	o := object{"version": s.version}
+	o := object{"version": s.options.Version}
 	if s.spec.Rust {
-		o["rust_frontend_version"] = s.version
+		o["rust_frontend_version"] = s.options.Version
 	}
 	x.writeJSON(form("version rust_frontend_version?").encode(o))
 }
@@ -174,7 +174,7 @@ func (s *Server) tokenize(x *exchange) {
 		special = *r.AddSpecial
 	}
 	tokens := s.model.encode(text, special)
-	o := object{"count": len(tokens), "max_model_len": s.maxModelLen, "tokens": tokens}
+	o := object{"count": len(tokens), "max_model_len": s.options.MaxModelLen, "tokens": tokens}
 	if s.spec.TokenStrings {
 		o["token_strs"] = nil
 	}

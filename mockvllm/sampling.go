@@ -28,11 +28,6 @@ type sampling struct {
 
 func (p *sampling) greedy() bool { return p.Temperature < greedyBelow }
 
-// keepsLogits reports whether no parameter but the temperature changes the model's probabilities.
-func (p *sampling) keepsLogits() bool {
-	return !p.penalises() && len(p.Bias) == 0 && len(p.Allowed) == 0
-}
-
 func (p *sampling) penalises() bool {
 	return p.Presence != 0 || p.Frequency != 0 || p.Repetition != 1
 }
@@ -82,16 +77,15 @@ func newRandom(low, high uint64) *rand.Rand {
 
 // draw samples the next token; banned tokens cannot be drawn.
 func (s *sampler) draw(probabilities []float64, banned []int) int {
-	if s.greedy() && s.keepsLogits() && len(banned) == 0 {
-		return slices.Index(probabilities, slices.Max(probabilities)) // the logits have the same order
-	}
 	// Shifted so that likely tokens have positive logits, as in a neural network: repetition_penalty divides positive
 	// logits and multiplies negative ones.
 	shift := math.Log(float64(len(probabilities)))
 	for id, p := range probabilities {
 		s.logits[id] = math.Log(p) + shift
+		if len(s.Allowed) > 0 && !slices.Contains(s.Allowed, id) || slices.Contains(banned, id) {
+			s.logits[id] = math.Inf(-1)
+		}
 	}
-	s.maskTokens(banned)
 	for id, bias := range s.Bias {
 		s.logits[id] += min(100, max(-100, bias))
 	}
@@ -107,19 +101,6 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 		s.counts[id]++
 	}
 	return id
-}
-
-func (s *sampler) maskTokens(banned []int) {
-	if len(s.Allowed) > 0 {
-		masked := slices.Repeat([]float64{math.Inf(-1)}, len(s.logits))
-		for _, id := range s.Allowed {
-			masked[id] = s.logits[id]
-		}
-		copy(s.logits, masked)
-	}
-	for _, id := range banned {
-		s.logits[id] = math.Inf(-1)
-	}
 }
 
 // applyPenalties lowers tokens that have occurred: repetition_penalty counts the prompt too, the others only the
@@ -189,17 +170,9 @@ func byWeight(a, b candidate) int {
 
 // mostLikely returns the k heaviest candidates, heaviest first.
 func mostLikely(from []candidate, k int) []candidate {
-	if k == 0 {
-		return nil
-	}
-	if k >= len(from) || k > 64 {
-		sorted := slices.SortedFunc(slices.Values(from), byWeight)
-		return sorted[:min(k, len(sorted))]
-	}
-	top := make([]candidate, 0, k+1)
+	var top []candidate
 	for _, c := range from {
-		if len(top) < k || byWeight(c, top[k-1]) < 0 {
-			at, _ := slices.BinarySearchFunc(top, c, byWeight)
+		if at, _ := slices.BinarySearchFunc(top, c, byWeight); at < k {
 			top = slices.Insert(top, at, c)
 			top = top[:min(k, len(top))]
 		}

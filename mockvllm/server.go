@@ -31,20 +31,15 @@ var errKilled = errors.New("process killed")
 // Server imitates one vLLM server. It is an http.Handler: serve it with httptest, or with Start for uvicorn's
 // timeouts and a port that faults can close.
 type Server struct {
-	options      Options
-	models       []string
-	version      string
-	maxModelLen  int
-	maxLogprobs  int
+	options      Options // with defaults
 	spec         *versionSpec
 	model        *languageModel
 	longestPiece int
 	routes       map[string]route
-	instant      *instantResponse
 
 	faults   *faultList
 	engine   *engine
-	recorder *recorder
+	recorder recorder
 	metrics  *engineMetrics
 	queue    *scheduler
 	cache    *prefixCache
@@ -62,11 +57,10 @@ func New(o Options) *Server {
 		o.Models = []string{"mock-model"}
 	}
 	o.MaxModelLen, o.MaxLogprobs = cmp.Or(o.MaxModelLen, 8192), cmp.Or(o.MaxLogprobs, 20)
-	o.Version = cmp.Or(o.Version, newestVersion)
+	o.Version = strings.TrimPrefix(cmp.Or(o.Version, newestVersion), "v")
 	s := &Server{
-		options: o, models: o.Models, version: strings.TrimPrefix(o.Version, "v"), maxModelLen: o.MaxModelLen,
-		maxLogprobs: o.MaxLogprobs, spec: specOf(parseRelease(o.Version), o.RustFrontend), model: sharedModel(),
-		faults: newFaultList(), engine: newEngine(), recorder: newRecorder(),
+		options: o, spec: specOf(parseRelease(o.Version), o.RustFrontend), model: sharedModel(),
+		faults: newFaultList(), engine: &engine{changed: make(chan struct{}, 1)},
 		queue:    &scheduler{limit: o.MaxNumSeqs, byPriority: o.SchedulingPolicy == PolicyPriority},
 		cache:    newPrefixCache(o.PrefixCacheBlocks),
 		inflight: make(map[*exchange]context.CancelCauseFunc),
@@ -74,9 +68,6 @@ func New(o Options) *Server {
 	s.longestPiece = s.model.longestPiece()
 	s.metrics = newEngineMetrics(s)
 	s.routes = s.buildRoutes()
-	if o.Instant {
-		s.instant = newInstantResponse(s.models[0], s.maxModelLen)
-	}
 	return s
 }
 
@@ -90,7 +81,7 @@ func (s *Server) Close() {
 func (s *Server) cancelRequests(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = s.closed || cause == errClosed //nolint:errorlint // never wrapped
+	s.closed = s.closed || errors.Is(cause, errClosed)
 	for _, cancel := range s.inflight {
 		cancel(cause)
 	}
@@ -98,10 +89,13 @@ func (s *Server) cancelRequests(cause error) {
 
 // endProcess applies a fault that ends the process: sigterm aborts the running requests, killed cuts them off.
 func (s *Server) endProcess(f *Fault) {
-	s.engine.exit(f.RestartAfter, f.Kind == faultSigterm)
+	restart, _ := f.restartAfter() // it is valid
+	s.engine.setExited(true, restart)
 	s.cache.reset()
 	if f.Kind == faultKilled {
 		s.cancelRequests(errKilled)
+	} else {
+		s.engine.aborts.Add(1)
 	}
 }
 
@@ -115,7 +109,8 @@ func (s *Server) InjectFault(f Fault) {
 
 // ClearFaults removes all faults, resumes hanging requests and revives a dead engine.
 func (s *Server) ClearFaults() {
-	s.engine.revive()
+	s.engine.dead.Store(false)
+	s.engine.setExited(false, 0)
 	s.faults.clear()
 }
 
@@ -138,20 +133,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{server: s, w: w, arrived: time.Now()}
-	if exited, _ := s.engine.exited(); exited {
-		x.resetConn()
-		return
-	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	x.r = r.WithContext(ctx)
-	if !s.begin(x, cancel) {
+	if s.engine.hasExited() || !s.begin(x, cancel) {
 		x.resetConn()
 		return
 	}
 	defer s.end(x)
-	if s.instant != nil && r.URL.Path == completionsPath {
-		s.instant.serve(x)
+	if x.readBody() != nil {
+		x.closeConn()
+		return
+	}
+	if s.options.Instant && r.URL.Path == completionsPath {
+		s.serveInstant(x)
 		return
 	}
 	s.serve(x)
@@ -176,12 +171,8 @@ func (s *Server) end(x *exchange) {
 	s.handlers.Done()
 }
 
-// serve reads and records a request, applies a fault if one matches, and calls the route's handler.
+// serve records a request, applies a fault if one matches, and calls the route's handler.
 func (s *Server) serve(x *exchange) {
-	if err := x.readBody(); err != nil {
-		x.closeConn()
-		return
-	}
 	defer s.recorder.begin(x)()
 	if !s.authorised(x.r) {
 		x.writeFailure(memberFailure(http.StatusUnauthorized, "error", "Unauthorized"))

@@ -110,43 +110,7 @@ func (t *tokenizer) decode(tokens []int) string {
 	for _, id := range tokens {
 		raw = append(raw, t.pieces[id]...)
 	}
-	text, rest := replaceInvalid(raw)
-	if len(rest) > 0 {
-		text += string(utf8.RuneError)
-	}
-	return text
-}
-
-// replaceInvalid decodes UTF-8 as Python does, with one U+FFFD per maximal invalid sequence. It returns as rest the
-// incomplete character at the end.
-func replaceInvalid(raw []byte) (text string, rest []byte) {
-	if utf8.Valid(raw) {
-		return string(raw), nil
-	}
-	var out strings.Builder
-	for len(raw) > 0 {
-		r, size := utf8.DecodeRune(raw)
-		if r == utf8.RuneError && size == 1 {
-			if !utf8.FullRune(raw) {
-				return out.String(), raw
-			}
-			size = invalidLength(raw)
-		}
-		out.WriteRune(r)
-		raw = raw[size:]
-	}
-	return out.String(), nil
-}
-
-// invalidLength returns the length of the invalid sequence at the start: the bytes of a character that is never
-// completed.
-func invalidLength(raw []byte) int {
-	for length := min(3, len(raw)-1); length > 1; length-- {
-		if !utf8.FullRune(raw[:length]) {
-			return length
-		}
-	}
-	return 1
+	return strings.ToValidUTF8(string(raw), string(utf8.RuneError))
 }
 
 // decoder decodes tokens incrementally. A character whose bytes are spread over tokens appears with the last of
@@ -162,7 +126,14 @@ func (d *decoder) next(id int) string {
 		return ""
 	}
 	d.pending = append(d.pending, d.tokenizer.pieces[id]...)
-	text, rest := replaceInvalid(d.pending)
-	d.pending = append(d.pending[:0], rest...)
+	end := len(d.pending)
+	for start := end - 1; start >= max(0, end-utf8.UTFMax+1); start-- {
+		if !utf8.FullRune(d.pending[start:]) {
+			end = start
+			break
+		}
+	}
+	text := strings.ToValidUTF8(string(d.pending[:end]), string(utf8.RuneError))
+	d.pending = append(d.pending[:0], d.pending[end:]...)
 	return text
 }
