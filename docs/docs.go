@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
 	"github.com/yuin/goldmark/parser"
 )
@@ -160,12 +161,13 @@ func Search(pages []Page, query string, v Variables) []SearchResult {
 	for _, p := range pages {
 		for _, section := range p.sections(v) {
 			heading, text := strings.ToLower(section.Heading), strings.ToLower(section.Heading+" "+section.Excerpt)
-			switch {
-			case containsAll(heading, words):
-				section.Excerpt = excerpt(section.Excerpt, words)
+			if !containsAll(text, words) {
+				continue
+			}
+			section.Excerpt = excerpt(section.Excerpt, words)
+			if containsAll(heading, words) {
 				inHeading = append(inHeading, section)
-			case containsAll(text, words):
-				section.Excerpt = excerpt(section.Excerpt, words)
+			} else {
 				inText = append(inText, section)
 			}
 		}
@@ -186,6 +188,7 @@ func containsAll(text string, words []string) bool {
 // with # are not headings.
 func (p Page) sections(v Variables) []SearchResult {
 	var all []SearchResult
+	ids := parser.NewContext().IDs() // gives headings the anchors that HTML gives them
 	code := false
 	for line := range strings.Lines(p.Markdown(v)) {
 		if strings.HasPrefix(line, "```") {
@@ -195,8 +198,8 @@ func (p Page) sections(v Variables) []SearchResult {
 		if !code && level > 0 && strings.HasPrefix(line[level:], " ") {
 			heading := strings.TrimSpace(line[level:])
 			section := SearchResult{Page: p, Heading: heading}
-			if level > 1 {
-				section.Anchor = anchor(heading)
+			if id := ids.Generate([]byte(heading), ast.KindHeading); level > 1 {
+				section.Anchor = string(id)
 			}
 			all = append(all, section)
 			continue
@@ -206,21 +209,6 @@ func (p Page) sections(v Variables) []SearchResult {
 		}
 	}
 	return all
-}
-
-// anchor returns the id that goldmark gives a heading: its ASCII letters in lower case, digits, _ and -, with a dash
-// for each space.
-func anchor(heading string) string {
-	var id strings.Builder
-	for _, c := range strings.ToLower(heading) {
-		switch {
-		case 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '_' || c == '-':
-			id.WriteRune(c)
-		case c == ' ':
-			id.WriteByte('-')
-		}
-	}
-	return id.String()
 }
 
 // excerpt returns the text around the first word, without Markdown syntax.
