@@ -121,7 +121,7 @@ func (s *versionSpec) checkRanges(r *completionRequest) *failure {
 		{"top_p", r.TopP, math.SmallestNonzeroFloat64, 1, "in (0, 1]"},
 		{"min_p", r.MinP, 0, 1, "in [0, 1]"},
 	} {
-		number := pythonFloat(p.value)
+		number := string(appendFloat(nil, p.value))
 		switch inside := p.value >= p.least && p.value <= p.most; {
 		case !inside && (p.name == "temperature" || p.name == "top_p"): // vLLM names only these two as the parameter
 			return invalidParam(p.name, "%s must be %s, got %s.", p.name, p.rule, number).withValue(number)

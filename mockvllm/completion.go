@@ -2,6 +2,7 @@ package mockvllm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -125,16 +126,17 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	}()
 	var last time.Time
 	for steps := 0; ; steps++ {
-		if x.endsProcess() && !g.request.Stream && steps == x.fault.AfterTokens {
+		if (x.hasFault(faultSigterm) || x.hasFault(faultKilled)) && !g.request.Stream && steps == x.fault.AfterTokens {
 			s.endProcess(x.fault)
 		}
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		abort := s.engine.aborts.Load() != aborts || x.hasFault(faultAbort) && steps >= x.fault.AfterTokens
 		unfinished := false
-		if abort {
-			g.abort()
+		if s.engine.aborts.Load() != aborts || x.hasFault(faultAbort) && steps >= x.fault.AfterTokens {
+			for _, seq := range g.sequences {
+				seq.finish = cmp.Or(seq.finish, finishAbort)
+			}
 		} else {
 			before := g.generated
 			unfinished = g.step()

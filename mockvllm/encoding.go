@@ -45,10 +45,6 @@ func appendFloat(dst []byte, value float64) []byte {
 	return append(dst, ".0"...)
 }
 
-func pythonFloat(value float64) string {
-	return string(appendFloat(nil, value))
-}
-
 func appendInts(dst []byte, values []int) []byte {
 	dst = append(dst, '[')
 	for i, value := range values {

@@ -54,14 +54,18 @@ func internalError(message string) *failure {
 	return &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: message}
 }
 
+// rawFailure is an error with this body.
+func rawFailure(status int, contentType, body string) *failure {
+	return &failure{status: status, raw: &body, contentType: contentType}
+}
+
 func textFailure(status int, text string) *failure {
-	return &failure{status: status, raw: &text, contentType: "text/plain; charset=utf-8"}
+	return rawFailure(status, "text/plain; charset=utf-8", text)
 }
 
 // memberFailure is an error that has one member with a text, such as FastAPI's {"detail":"text"}.
 func memberFailure(status int, name form, text string) *failure {
-	body := string(name.encode(object{string(name): text}))
-	return &failure{status: status, raw: &body, contentType: "application/json"}
+	return rawFailure(status, jsonType, string(name.encode(object{string(name): text})))
 }
 
 // fullMessage returns the message as the version words it.

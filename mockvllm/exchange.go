@@ -6,13 +6,15 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 )
 
 // maxBody limits a request body, in bytes. vLLM has no limit, but a broken test should fail rather than swap.
 const maxBody = 256 << 20
+
+// jsonType is the Content-Type of plain responses.
+const jsonType = "application/json"
 
 // exchange is one request with its response and the fault that applies to it, if any.
 type exchange struct {
@@ -38,14 +40,9 @@ func (x *exchange) readBody() error {
 // hasFault reports whether a fault of this kind applies to the exchange.
 func (x *exchange) hasFault(kind string) bool { return x.fault != nil && x.fault.Kind == kind }
 
-// endsProcess reports whether the exchange has a fault that ends the server's process.
-func (x *exchange) endsProcess() bool {
-	return x.fault != nil && slices.Contains([]string{faultSigterm, faultKilled}, x.fault.Kind)
-}
-
 // writeFailure writes an error response. Nothing may have been written before.
 func (x *exchange) writeFailure(f *failure) {
-	contentType := "application/json"
+	contentType := jsonType
 	if x.server.spec.Rust && x.fault == nil {
 		f = x.server.rustFailure(f)
 	}
@@ -56,7 +53,7 @@ func (x *exchange) writeFailure(f *failure) {
 }
 
 // writeJSON writes a 200 response.
-func (x *exchange) writeJSON(body []byte) { x.writeResponse(http.StatusOK, "application/json", body) }
+func (x *exchange) writeJSON(body []byte) { x.writeResponse(http.StatusOK, jsonType, body) }
 
 // writeResponse writes a plain response, damaged as the fault says.
 func (x *exchange) writeResponse(status int, contentType string, body []byte) {

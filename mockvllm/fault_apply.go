@@ -55,7 +55,7 @@ func (s *Server) failureFor(f *Fault) *failure {
 	usual := f.worded(internalError("Something went wrong on purpose."))
 	switch f.Kind {
 	case faultError:
-		return &failure{status: usual.status, raw: &f.Body, contentType: "application/json"}
+		return rawFailure(usual.status, jsonType, f.Body)
 	case faultNested:
 		return usual.inErrorShape(usual.status, true)
 	case faultFlat:
@@ -90,8 +90,7 @@ func (f *Fault) worded(failure *failure) *failure {
 
 // inErrorShape encodes the failure in an error shape that need not be the version's.
 func (f *failure) inErrorShape(status int, nested bool) *failure {
-	body := string((&versionSpec{Nested: nested}).errorBody(f))
-	return &failure{status: status, raw: &body, contentType: "application/json"}
+	return rawFailure(status, jsonType, string((&versionSpec{Nested: nested}).errorBody(f)))
 }
 
 // contextFailure is the response to a request that is too long, in the wording of this number, or the version's for 0.

@@ -109,8 +109,6 @@ type faultList struct {
 	cleared chan struct{} // closed and replaced by clear
 }
 
-func newFaultList() *faultList { return &faultList{cleared: make(chan struct{})} }
-
 func (l *faultList) add(f Fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -203,15 +203,6 @@ func (g *generation) bannedTokens(seq *sequence) []int {
 	return banned
 }
 
-// abort finishes all unfinished outputs.
-func (g *generation) abort() {
-	for _, seq := range g.sequences {
-		if !seq.finished() {
-			seq.finish = finishAbort
-		}
-	}
-}
-
 // accept appends the token's text and determines whether the output ends.
 func (seq *sequence) accept(id int) {
 	g, r := seq.generation, seq.generation.request

@@ -4,6 +4,7 @@ import (
 	"embed"
 	"io/fs"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 )
@@ -115,12 +116,7 @@ func (m *languageModel) occurrences(context []int) []int {
 		return slices.Compare(m.tokensAt(pos, len(context)), context)
 	})
 	after := m.suffixes[low:]
-	count, _ := slices.BinarySearchFunc(after, context, func(pos int, context []int) int {
-		if slices.Equal(m.tokensAt(pos, len(context)), context) {
-			return -1
-		}
-		return 1
-	})
+	count := sort.Search(len(after), func(i int) bool { return !slices.Equal(m.tokensAt(after[i], len(context)), context) })
 	last := len(m.corpus) - len(context)
 	if count == 1 && after[0] >= last {
 		return nil // the only occurrence ends the corpus, so nothing follows

@@ -43,7 +43,14 @@ type recorder struct {
 // begin records a request. The caller must call end when the handler returns; later disconnects are not recorded.
 func (c *recorder) begin(x *exchange) (end func()) {
 	record := &Recorded{Method: x.r.Method, Path: x.r.URL.Path, Header: x.r.Header.Clone(), Body: x.body, Time: x.arrived}
-	c.keep(record)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = append(c.kept, record)
+	c.bytes += len(record.Body)
+	for len(c.kept) > recordedRequests || c.bytes > recordedBytes && len(c.kept) > 1 {
+		c.bytes -= len(c.kept[0].Body)
+		c.kept = slices.Delete(c.kept, 0, 1)
+	}
 	return func() {
 		cause := context.Cause(x.r.Context())
 		if cause == nil || errors.Is(cause, errClosed) || errors.Is(cause, errKilled) {
@@ -52,17 +59,6 @@ func (c *recorder) begin(x *exchange) (end func()) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		record.Disconnected = time.Now()
-	}
-}
-
-func (c *recorder) keep(record *Recorded) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.kept = append(c.kept, record)
-	c.bytes += len(record.Body)
-	for len(c.kept) > recordedRequests || c.bytes > recordedBytes && len(c.kept) > 1 {
-		c.bytes -= len(c.kept[0].Body)
-		c.kept = slices.Delete(c.kept, 0, 1)
 	}
 }
 

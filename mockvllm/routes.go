@@ -25,14 +25,14 @@ func (s *Server) buildRoutes() map[string]route {
 		"/v1/models":      {get, false, s.listModels},
 		"/health":         {get, false, s.health},
 		"/version":        {get, false, s.serveVersion},
-		"/load":           {get, false, s.load},
+		"/load":           {get, false, func(x *exchange) { x.writeJSON(fmt.Appendf(nil, `{"server_load":%d}`, s.running.Load())) }},
 		"/tokenize":       {post, true, s.tokenize},
 		"/detokenize":     {post, true, s.detokenize},
 		"/metrics":        {get, false, s.serveMetrics},
 		"/openapi.json":   {get, false, s.serveOpenAPI},
 		"/sleep":          {post, false, s.sleep},
 		"/wake_up":        {post, false, s.wakeUp},
-		"/is_sleeping":    {get, false, s.isSleeping},
+		"/is_sleeping":    {get, false, func(x *exchange) { x.writeJSON(fmt.Appendf(nil, `{"is_sleeping":%t}`, s.engine.asleep() != nil)) }},
 	}
 	if s.spec.Rust {
 		delete(routes, "/openapi.json")
@@ -100,10 +100,6 @@ func (s *Server) serveVersion(x *exchange) {
 	x.writeJSON(form("version rust_frontend_version?").encode(o))
 }
 
-func (s *Server) load(x *exchange) {
-	x.writeJSON(form("server_load").encode(object{"server_load": s.running.Load()}))
-}
-
 func (s *Server) sleep(x *exchange) {
 	s.engine.sleep()
 	s.cache.reset()
@@ -113,10 +109,6 @@ func (s *Server) sleep(x *exchange) {
 func (s *Server) wakeUp(x *exchange) {
 	s.engine.wake()
 	x.writeResponse(http.StatusOK, "", nil)
-}
-
-func (s *Server) isSleeping(x *exchange) {
-	x.writeJSON(form("is_sleeping").encode(object{"is_sleeping": s.engine.asleep() != nil}))
 }
 
 // tokenizerRequest is the body of /tokenize and /detokenize.

@@ -90,7 +90,11 @@ func (s *sampler) draw(probabilities []float64, banned []int) int {
 		s.logits[id] += min(100, max(-100, bias))
 	}
 	s.applyPenalties()
-	s.boundLogits()
+	for id, logit := range s.logits {
+		// As 32-bit floats: a repetition_penalty close to zero makes logits infinite, and if every token is masked all of
+		// them are. Then no weight could be computed.
+		s.logits[id] = min(max(logit, -math.MaxFloat32), math.MaxFloat32)
+	}
 	var id int
 	if s.greedy() {
 		id = slices.Index(s.logits, slices.Max(s.logits))
@@ -121,14 +125,6 @@ func (s *sampler) applyPenalties() {
 		if count > 0 {
 			s.logits[id] -= s.Frequency*float64(count) + s.Presence
 		}
-	}
-}
-
-// boundLogits keeps the logits within the range of a GPU's 32-bit floats. A repetition_penalty close to zero makes them
-// infinite, and if every token is masked all of them are: then no weight could be computed.
-func (s *sampler) boundLogits() {
-	for id, logit := range s.logits {
-		s.logits[id] = min(max(logit, -math.MaxFloat32), math.MaxFloat32)
 	}
 }
 

@@ -13,18 +13,15 @@ type scheduler struct {
 	limit      int  // 0 means none
 	byPriority bool // the queue is ordered by priority, lower first, then by arrival; otherwise by arrival
 
-	mu       sync.Mutex
-	running  int // sequences
-	queued   int // sequences
-	arrivals int
-	queue    []*waiter // the next to run first
+	mu      sync.Mutex
+	running int       // sequences
+	queue   []*waiter // the next to run first
 }
 
 // waiter is a request in the queue.
 type waiter struct {
 	sequences int
 	priority  int
-	arrival   int
 	admitted  chan struct{} // closed at admission
 }
 
@@ -41,13 +38,9 @@ func (s *scheduler) acquire(ctx context.Context, sequences, priority int) (relea
 	if !s.byPriority {
 		priority = 0
 	}
-	s.arrivals++
-	w := &waiter{sequences: sequences, priority: priority, arrival: s.arrivals, admitted: make(chan struct{})}
-	at, _ := slices.BinarySearchFunc(s.queue, w, func(a, b *waiter) int {
-		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.arrival, b.arrival))
-	})
-	s.queue = slices.Insert(s.queue, at, w)
-	s.queued += sequences
+	w := &waiter{sequences: sequences, priority: priority, admitted: make(chan struct{})}
+	s.queue = append(s.queue, w)
+	slices.SortStableFunc(s.queue, func(a, b *waiter) int { return cmp.Compare(a.priority, b.priority) })
 	s.mu.Unlock()
 	select {
 	case <-w.admitted:
@@ -56,11 +49,10 @@ func (s *scheduler) acquire(ctx context.Context, sequences, priority int) (relea
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at = slices.Index(s.queue, w); at < 0 {
+	if at := slices.Index(s.queue, w); at < 0 {
 		s.running -= sequences // admitted at the same moment
 	} else {
 		s.queue = slices.Delete(s.queue, at, at+1)
-		s.queued -= sequences
 	}
 	s.admit()
 	return nil, context.Cause(ctx)
@@ -82,7 +74,6 @@ func (s *scheduler) admit() {
 	for len(s.queue) > 0 && s.fits(s.queue[0].sequences) {
 		w := s.queue[0]
 		s.queue = slices.Delete(s.queue, 0, 1)
-		s.queued -= w.sequences
 		s.running += w.sequences
 		close(w.admitted)
 	}
@@ -92,5 +83,8 @@ func (s *scheduler) admit() {
 func (s *scheduler) load() (running, queued int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.running, s.queued
+	for _, w := range s.queue {
+		queued += w.sequences
+	}
+	return s.running, queued
 }

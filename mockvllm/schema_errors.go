@@ -44,14 +44,8 @@ func (s *versionSpec) invalidBody(message, param string) *failure {
 
 // repr quotes a value as Python does, as far as that is JSON with other quotes and names.
 func repr(v gjson.Result) string {
-	switch v.Type {
-	case gjson.Null:
-		return "None"
-	case gjson.True:
-		return "True"
-	case gjson.False:
-		return "False"
-	case gjson.Number, gjson.String, gjson.JSON:
+	if name, ok := map[string]string{"": "None", "null": "None", "true": "True", "false": "False"}[v.Raw]; ok {
+		return name
 	}
 	return strings.ReplaceAll(v.Raw, `"`, "'")
 }

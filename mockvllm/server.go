@@ -60,7 +60,7 @@ func New(o Options) *Server {
 	o.Version = strings.TrimPrefix(cmp.Or(o.Version, newestVersion), "v")
 	s := &Server{
 		options: o, spec: specOf(parseRelease(o.Version), o.RustFrontend), model: sharedModel(),
-		faults: newFaultList(), engine: &engine{changed: make(chan struct{}, 1)},
+		faults: &faultList{cleared: make(chan struct{})}, engine: &engine{changed: make(chan struct{}, 1)},
 		queue:    &scheduler{limit: o.MaxNumSeqs, byPriority: o.SchedulingPolicy == PolicyPriority},
 		cache:    newPrefixCache(o.PrefixCacheBlocks),
 		inflight: make(map[*exchange]context.CancelCauseFunc),

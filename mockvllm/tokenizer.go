@@ -60,8 +60,6 @@ func (t *tokenizer) add(piece string) int {
 // size returns the number of tokens in the vocabulary.
 func (t *tokenizer) size() int { return len(t.pieces) }
 
-func (t *tokenizer) special(id int) bool { return id == t.bos || id == t.eos }
-
 // longestPiece returns the length of the longest token in characters, a factor of vLLM's check before tokenisation.
 func (t *tokenizer) longestPiece() int {
 	longest := 0
@@ -122,7 +120,7 @@ type decoder struct {
 }
 
 func (d *decoder) next(id int) string {
-	if d.skipSpecial && d.tokenizer.special(id) {
+	if d.skipSpecial && (id == d.tokenizer.bos || id == d.tokenizer.eos) {
 		return ""
 	}
 	d.pending = append(d.pending, d.tokenizer.pieces[id]...)
