@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,105 +31,72 @@ func lineBody(prompt string) []byte {
 	return fmt.Appendf(nil, `{"model": %q, "prompt": %q, "max_tokens": 16}`, model, prompt)
 }
 
-// batches measures the upload and validation of long lines, the rates of short lines and of live requests of the same body, as
-// many at a time, and the latency of one live client, alone and while a batch runs.
-func batches(lines int) experiment {
-	live := func(name string, connections int) load {
-		return load{name: name, connections: connections, path: completionsPath, body: lineBody(shortPrompt)}
+// batchLoads are the upload and validation of long lines, short lines beside live requests of the same body, as many at a
+// time, and one live client, alone and while a batch runs.
+func batchLoads(lines int) []load {
+	live := load{lines: lines, path: completionsPath, body: lineBody(shortPrompt)}
+	upload, rate, latency := live, live, live
+	upload.name = fmt.Sprintf("upload and validation of %d lines of 1 KB", lines)
+	rate.name, rate.connections = fmt.Sprintf("%d short lines, %d at a time", lines, linesAtOnce), linesAtOnce
+	latency.name = fmt.Sprintf("one client beside a batch, at a backend that runs %d requests of %v", backendPlaces, backendDelay)
+	latency.connections = 1
+	return []load{upload, rate, latency}
+}
+
+func measureBatch(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	if l.connections == 1 {
+		return measureBesideBatch(ctx, b, l, column)
 	}
-	return experiment{name: "batches", columns: []string{liveRequests, inBatch}, once: true, loads: []load{
-		{name: fmt.Sprintf("upload and validation of %d lines of 1 KB", lines)},
-		live(fmt.Sprintf("%d short lines, %d at a time", lines, linesAtOnce), linesAtOnce),
-		live(fmt.Sprintf("one client beside a batch, at a backend that runs %d requests of %v", backendPlaces, backendDelay), 1),
-	}, measure: func(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
-		switch {
-		case l.connections == 1:
-			return measureBesideBatch(ctx, b, l, column, lines)
-		case l.connections == 0 && column == liveRequests:
-			return nil, nil
-		}
-		t, err := b.behindGateway(ctx, gatewayOptions{}, childOptions{})
-		if err != nil {
-			return nil, err
-		}
-		if l.connections == 0 {
-			return t.validateBatch(ctx, lines)
-		}
-		if column == liveRequests {
-			s, err := t.measure(ctx, l, liveSpan)
-			if err != nil {
-				return nil, err
-			}
-			return &outcome{[]figure{{requestRate, s.rate()}}, s.counts}, nil
-		}
-		id, err := t.startBatch(ctx, lines, shortPrompt)
-		began := time.Now()
-		if err == nil {
-			err = t.awaitBatch(ctx, id, func(status string) bool { return status == "completed" })
-		}
-		return &outcome{figures: []figure{{requestRate, float64(lines) / time.Since(began).Seconds()}}}, err
-	}}
+	t := b.behindGateway(ctx, gatewayOptions{}, childOptions{})
+	switch {
+	case l.connections == 0 && column == liveRequests:
+		return nil
+	case l.connections == 0:
+		return t.validateBatch(ctx, l.lines)
+	case column == liveRequests:
+		s := t.measure(ctx, l, liveSpan)
+		return &outcome{[]figure{{requestRate, s.rate()}}, s.counts}
+	}
+	id := t.startBatch(ctx, l.lines, shortPrompt)
+	began := time.Now()
+	t.awaitBatch(ctx, id, "completed")
+	return &outcome{figures: []figure{{requestRate, float64(l.lines) / time.Since(began).Seconds()}}}
 }
 
 // validateBatch measures the upload and validation of a file of long lines.
-func (t *target) validateBatch(ctx context.Context, lines int) (*outcome, error) {
-	_, before, err := t.process.used()
-	if err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	id, err := t.startBatch(ctx, lines, strings.Repeat("word ", 160))
-	took := time.Since(began)
-	if err != nil {
-		return nil, err
-	}
-	peak, err := t.process.peakMemory()
-	return &outcome{figures: []figure{{"seconds", took.Seconds()}, {"memory, MB", float64(peak-before) / 1e6}}}, errors.Join(err, t.cancelBatch(ctx, id))
+func (t *target) validateBatch(ctx context.Context, lines int) *outcome {
+	before, began := t.process.memory(), time.Now()
+	id := t.startBatch(ctx, lines, strings.Repeat("word ", 160))
+	took, peak := time.Since(began), t.process.peakMemory()
+	t.cancelBatch(ctx, id)
+	return &outcome{figures: []figure{{"seconds", took.Seconds()}, {"memory, MB", (peak - before) / 1e6}}}
 }
 
-func measureBesideBatch(ctx context.Context, b *testbed, l *load, column string, lines int) (o *outcome, err error) {
-	t, err := b.behindGateway(ctx, gatewayOptions{}, childOptions{Places: backendPlaces, Delay: backendDelay})
-	if err != nil {
-		return nil, err
-	}
+func measureBesideBatch(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	t := b.behindGateway(ctx, gatewayOptions{}, childOptions{Places: backendPlaces, Delay: backendDelay})
 	span := liveSpan
 	if column == inBatch {
-		id, err := t.startBatch(ctx, lines, shortPrompt)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, t.cancelBatch(ctx, id)) }()
-		span = min(span, time.Duration(lines/linesAtOnce)*backendDelay/2) // so that the batch does not end before
+		id := t.startBatch(ctx, l.lines, shortPrompt)
+		defer t.cancelBatch(ctx, id)
+		span = min(span, time.Duration(l.lines/linesAtOnce)*backendDelay/2) // so that the batch does not end before
 	}
-	s, err := t.measure(ctx, l, span)
-	if err != nil {
-		return nil, err
-	}
-	return &outcome{[]figure{{"latency, p99, ms", micros(s.quantile(0.99)) / 1e3}}, s.counts}, nil
+	s := t.measure(ctx, l, span)
+	return &outcome{[]figure{{"latency, p99, ms", micros(s.quantile(0.99)) / 1e3}}, s.counts}
 }
 
 var errBatch = errors.New("the batch did not complete")
 
 // object is what the gateway says of a file or a batch.
-type object struct {
-	ID     string `json:"id"`
-	Status string `json:"status"`
-}
+type object struct{ ID, Status string }
 
-func (t *target) call(ctx context.Context, method, path, contentType string, body io.Reader) (o object, err error) {
+func (t *target) call(ctx context.Context, method, path, contentType string, body io.Reader) (o object) {
 	header := http.Header{"Authorization": {"Bearer " + t.keys[0]}, "Content-Type": {contentType}}
-	text, err := fetch(ctx, method, "http://"+t.address+path, header, body)
-	if err != nil {
-		return o, err
-	}
-	if err := json.Unmarshal(text, &o); err != nil {
-		return o, fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	return o, nil
+	check(json.Unmarshal(must(fetch(ctx, method, "http://"+t.address+path, header, body)), &o))
+	return o
 }
 
 // startBatch uploads a file of lines with a prompt, creates a batch of it, and waits until it is validated.
-func (t *target) startBatch(ctx context.Context, lines int, prompt string) (id string, err error) {
+func (t *target) startBatch(ctx context.Context, lines int, prompt string) (id string) {
 	var form bytes.Buffer // writes to it do not fail
 	w := multipart.NewWriter(&form)
 	_ = w.WriteField("purpose", "batch")
@@ -137,38 +105,29 @@ func (t *target) startBatch(ctx context.Context, lines int, prompt string) (id s
 		fmt.Fprintf(to, `{"custom_id": "line %d", "method": "POST", "url": %q, "body": %s}`+"\n", i, completionsPath, lineBody(prompt))
 	}
 	_ = w.Close()
-	file, err := t.call(ctx, http.MethodPost, "/v1/files", w.FormDataContentType(), &form)
-	if err != nil {
-		return "", err
-	}
+	file := t.call(ctx, http.MethodPost, "/v1/files", w.FormDataContentType(), &form)
 	body := fmt.Sprintf(`{"input_file_id": %q, "endpoint": %q, "completion_window": "24h"}`, file.ID, completionsPath)
-	b, err := t.call(ctx, http.MethodPost, "/v1/batches", "application/json", strings.NewReader(body))
-	if err != nil {
-		return "", err
-	}
-	return b.ID, t.awaitBatch(ctx, b.ID, func(status string) bool { return status != "validating" })
+	b := t.call(ctx, http.MethodPost, "/v1/batches", "application/json", strings.NewReader(body))
+	t.awaitBatch(ctx, b.ID, "in_progress", "finalizing", "completed")
+	return b.ID
 }
 
-// awaitBatch waits until a batch has a status.
-func (t *target) awaitBatch(ctx context.Context, id string, done func(status string) bool) error {
+// awaitBatch waits until a batch has one of the statuses.
+func (t *target) awaitBatch(ctx context.Context, id string, statuses ...string) {
 	for {
-		b, err := t.call(ctx, http.MethodGet, "/v1/batches/"+id, "application/json", http.NoBody)
+		b := t.call(ctx, http.MethodGet, "/v1/batches/"+id, "application/json", http.NoBody)
 		switch {
-		case err != nil:
-			return err
-		case done(b.Status):
-			return nil
+		case slices.Contains(statuses, b.Status):
+			return
 		case b.Status == "failed", b.Status == "expired":
-			return fmt.Errorf("%w: it is %s", errBatch, b.Status)
+			check(fmt.Errorf("%w: it is %s", errBatch, b.Status))
 		case !wait.For(ctx, 10*time.Millisecond):
-			return fmt.Errorf("%w: %w", errBatch, context.Cause(ctx))
+			check(fmt.Errorf("%w: %w", errBatch, context.Cause(ctx)))
 		}
 	}
 }
 
-func (t *target) cancelBatch(ctx context.Context, id string) error {
-	if _, err := t.call(ctx, http.MethodPost, "/v1/batches/"+id+"/cancel", "application/json", http.NoBody); err != nil {
-		return err
-	}
-	return t.awaitBatch(ctx, id, func(status string) bool { return status == "cancelled" })
+func (t *target) cancelBatch(ctx context.Context, id string) {
+	t.call(ctx, http.MethodPost, "/v1/batches/"+id+"/cancel", "application/json", http.NoBody)
+	t.awaitBatch(ctx, id, "cancelled")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 )
 
@@ -15,7 +16,7 @@ type experiment struct {
 	loads   []load
 	once    bool // measured in one round only
 	// measure measures a load in a column. It returns nil for a column in which the load is not measured.
-	measure func(ctx context.Context, b *testbed, l *load, column string) (*outcome, error)
+	measure func(ctx context.Context, b *testbed, l *load, column string) *outcome
 }
 
 // outcome is what one load had in one column in one round.
@@ -38,12 +39,38 @@ func (e *experiment) title(l *load) string {
 	return e.name + ": " + l.name
 }
 
+// abortError is what check panics with.
+type abortError struct{ error }
+
+// check ends the experiment with an error, if there is one.
+func check(err error) {
+	if err != nil {
+		panic(abortError{err})
+	}
+}
+
+// must returns a value, or ends the experiment with an error.
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
+// run measures all loads. An error ends it with the results so far.
 func (e *experiment) run(ctx context.Context, o options) (results []*result, err error) {
 	b, err := newTestbed(o)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.close()) }()
+	at := "" // what is measured
+	defer func() {
+		reason := recover()
+		if a, ok := reason.(abortError); ok {
+			err = fmt.Errorf("%s: %w", at, a.error)
+		} else if reason != nil {
+			panic(reason)
+		}
+		err = errors.Join(err, b.close())
+	}()
 	for i := range e.loads {
 		l := &e.loads[i]
 		results = append(results, &result{
@@ -59,12 +86,9 @@ func (e *experiment) run(ctx context.Context, o options) (results []*result, err
 		for _, r := range results {
 			for i := range e.columns {
 				column := e.columns[(i+round)%len(e.columns)] // each round begins with another one
-				fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, rounds, r.title, column)
-				got, err := e.measure(ctx, b, r.load, column)
-				if err != nil {
-					return results, fmt.Errorf("%s, %s: %w", r.title, column, err)
-				}
-				if got != nil {
+				at = r.title + ", " + column
+				fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, at)
+				if got := e.measure(ctx, b, r.load, column); got != nil {
 					r.add(column, got)
 				}
 			}
@@ -96,7 +120,19 @@ func (r *result) add(column string, o *outcome) {
 	r.counts[column] = sum
 }
 
-// compared returns a measure of a column as compared with the first column.
+// compared returns a measure of a column as compared with the first column, round by round, since the load of the machine
+// varies more between rounds than within one.
 func (r *result) compared(by comparison, measure, column string) summary {
-	return summarize(by(r.values[measure][column], r.values[measure][r.columns[0]]))
+	bases := r.values[measure][r.columns[0]]
+	var all []float64
+	for round, value := range r.values[measure][column] {
+		base := math.NaN()
+		if round < len(bases) {
+			base = bases[round]
+		}
+		if compared := by(value, base); !math.IsNaN(compared) {
+			all = append(all, compared)
+		}
+	}
+	return summarize(all)
 }

@@ -67,16 +67,18 @@ func experiments(o options) []experiment {
 			held(min(many, o.streams), every).with(goal{streamMemory, gateway, 0.55, 0.7, nil}),
 		}},
 		{name: "receipts", columns: []string{withoutReceipt, withReceipt}, measure: measureReceipt, loads: []load{
-			one.with(goal{cpuPerRequest, withReceipt, 150, 60, differences}),
-			several.with(goal{cpuPerRequest, withReceipt, 110, 60, differences}),
-			bursts.with(goal{cpuPerRequest, withReceipt, 160, 60, differences}),
+			one.with(goal{cpuPerRequest, withReceipt, 150, 60, difference}),
+			several.with(goal{cpuPerRequest, withReceipt, 110, 60, difference}),
+			bursts.with(goal{cpuPerRequest, withReceipt, 160, 60, difference}),
 		}},
 		{name: "chat", columns: []string{completion, chatCompletion}, measure: measureChat, loads: []load{
 			several.with(goal{cpuPerRequest, chatCompletion, 1.15, 1, nil}),
 			streams(32, 200, 0).with(goal{cpuPerRequest, chatCompletion, 1.15, 1, nil}),
 		}},
-		batches(lines),
-		prefix(o, goal{cacheHits, oneReplica, 1.11, 1.11, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}),
+		{name: "batches", columns: []string{liveRequests, inBatch}, measure: measureBatch, once: true, loads: batchLoads(lines)},
+		{name: "prefix", columns: []string{byPrefix, byInFlight, oneReplica}, measure: measurePrefix, once: true, loads: []load{
+			prefixLoad(o).with(goal{cacheHits, oneReplica, 1.11, 1.11, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}),
+		}},
 		{name: "queued", columns: []string{gateway}, measure: measureQueued, once: true, loads: []load{
 			plain("10000 requests of 1 KB for one slot", 10_000, 1<<10),
 		}},
@@ -129,35 +131,23 @@ func proxyColumns(o options) []string {
 }
 
 // measureProxy sends a load through a proxy and, once in each round, to the upstream directly.
-func measureProxy(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
+func measureProxy(ctx context.Context, b *testbed, l *load, column string) *outcome {
 	if l.held {
-		return b.hold(ctx, l, column)
+		return measureHeld(ctx, b, l, column)
 	}
-	upstream, err := b.upstream(ctx, childOptions{Pace: l.pace})
-	if err != nil {
-		return nil, err
-	}
-	t, err := b.shared(column+upstream.address, func() (*target, error) { return b.startProxy(ctx, column, upstream.address) })
-	if err != nil {
-		return nil, err
-	}
+	upstream := b.upstream(ctx, childOptions{Pace: l.pace})
+	t := b.shared(column+upstream.address, func() *target { return b.startProxy(ctx, column, upstream.address) })
 	if b.direct[l.name] == nil {
-		if b.direct[l.name], err = upstream.measure(ctx, l, b.options.span); err != nil {
-			return nil, err
-		}
+		b.direct[l.name] = upstream.measure(ctx, l, b.options.span)
 	}
-	s, err := t.measure(ctx, l, b.options.span)
-	if err != nil {
-		return nil, err
-	}
+	s, direct := t.measure(ctx, l, b.options.span), b.direct[l.name]
 	figures := []figure{{cpuPerRequest, s.perRequest(s.cpu)}}
 	if l.events > 0 {
 		figures = append(figures, figure{cpuPerEvent, s.perRequest(s.cpu) / float64(l.events)})
 	}
-	direct := b.direct[l.name]
 	return &outcome{append(figures, figure{requestRate, s.rate()},
 		figure{addedMedian, micros(s.quantile(0.5) - direct.quantile(0.5))},
-		figure{addedP99, micros(s.quantile(0.99) - direct.quantile(0.99))}), s.counts}, nil
+		figure{addedP99, micros(s.quantile(0.99) - direct.quantile(0.99))}), s.counts}
 }
 
 const (
@@ -167,18 +157,21 @@ const (
 	longTimeout = 2 * time.Minute
 )
 
-// hold measures the memory of streams that are open at the same time. It starts a proxy for them, since memory that a process
-// has used before does not show as growth.
-func (b *testbed) hold(ctx context.Context, l *load, column string) (*outcome, error) {
-	if column == flushing || column == oldGateway {
-		return nil, nil
+// measureHeld measures the memory of streams that are open at the same time. It starts a proxy for them, since memory that a
+// process has used before does not show as growth. How often rows are flushed makes no difference to it.
+func measureHeld(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	if column == flushing {
+		return nil
 	}
-	upstream := newHeldUpstream(ctx, l.pace)
-	defer upstream.close()
-	t, err := b.startProxy(ctx, column, upstream.Listener.Addr().String())
-	if err != nil {
-		return nil, err
-	}
+	upstream := must(newReplayer(ctx, childOptions{Listen: "127.0.0.1:0", Pace: l.pace, Held: true}))
+	serving, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- upstream.serve(serving) }()
+	defer func() {
+		stop()
+		<-ended // if it has failed, so have the requests
+	}()
+	t := b.startProxy(ctx, column, upstream.listener.Addr().String())
 	defer t.process.stop()
 	once := func(connections int, body []byte) *sample {
 		clients := t.clients(connections, l.events, longTimeout)
@@ -186,54 +179,29 @@ func (b *testbed) hold(ctx context.Context, l *load, column string) (*outcome, e
 		return send(ctx, clients, onceEach(connections, t.request(0, l.path, body)))
 	}
 	warmedUp := once(warmUpStreams, streams(1, 1, 0).body)
-	_, before, err := t.process.used()
-	if err != nil {
-		return nil, err
-	}
+	before := t.process.memory()
 	sent := make(chan *sample, 1)
 	go func() { sent <- once(l.connections, l.body) }()
 	limit := time.Now().Add(longTimeout / 2) // streams that have failed do not begin
 	for upstream.open.Load() < int64(l.connections) && time.Now().Before(limit) && wait.For(ctx, 10*time.Millisecond) {
 	}
 	wait.For(ctx, 2*l.pace)
-	_, during, err := t.process.used()
+	during := t.process.memory()
 	close(upstream.release)
 	s := <-sent
+	check(ctx.Err())
 	begun := s.counts.complete + s.counts.truncated
-	if err := errors.Join(err, ctx.Err()); err != nil || begun == 0 {
-		return nil, errors.Join(err, s.counts.example)
+	if begun == 0 {
+		check(s.counts.example)
 	}
 	warmedUp.counts.complete = 0
 	s.counts.add(warmedUp.counts)
-	return &outcome{[]figure{{streamMemory, float64(during-before) / float64(begun) / 1e3}}, s.counts}, nil
-}
-
-// behindGateway returns a gateway in front of an upstream. The testbed has one of each.
-func (b *testbed) behindGateway(ctx context.Context, g gatewayOptions, o childOptions) (*target, error) {
-	return b.shared(fmt.Sprint(g, o), func() (*target, error) {
-		upstream, err := b.upstream(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		return b.startGateway(ctx, g, upstream.address)
-	})
-}
-
-// cpuOutcome returns the CPU time per request as the only figure.
-func cpuOutcome(s *sample, err error) (*outcome, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &outcome{[]figure{{cpuPerRequest, s.perRequest(s.cpu)}}, s.counts}, nil
+	return &outcome{[]figure{{streamMemory, (during - before) / float64(begun) / 1e3}}, s.counts}
 }
 
 // measureReceipt sends a load with or without the header that asks for a receipt, through one gateway.
-func measureReceipt(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
-	t, err := b.behindGateway(ctx, gatewayOptions{sections: "receipts: {enabled: true}\n"}, childOptions{})
-	if err != nil {
-		return nil, err
-	}
-	asking := *t
+func measureReceipt(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	asking := *b.behindGateway(ctx, gatewayOptions{sections: "receipts: {enabled: true}\n"}, childOptions{})
 	if column == withReceipt {
 		asking.header = "X-Acs-Receipt: true\r\n"
 	}
@@ -241,11 +209,8 @@ func measureReceipt(ctx context.Context, b *testbed, l *load, column string) (*o
 }
 
 // measureChat sends completions or chat completions of the same size through one gateway.
-func measureChat(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
-	t, err := b.behindGateway(ctx, gatewayOptions{model: ", chat: true"}, childOptions{})
-	if err != nil {
-		return nil, err
-	}
+func measureChat(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	t := b.behindGateway(ctx, gatewayOptions{model: ", chat: true"}, childOptions{})
 	sent := *l
 	turn := strings.Repeat("word ", 1<<10/4/5) // a quarter of 1 KB
 	text := fmt.Sprintf(`"prompt": %q`, strings.Repeat(turn, 4))
@@ -262,95 +227,52 @@ func measureChat(ctx context.Context, b *testbed, l *load, column string) (*outc
 	return cpuOutcome(t.measure(ctx, &sent, b.options.span))
 }
 
-// measurePostgres sends a load through a gateway on SQLite or one on PostgreSQL.
-func measurePostgres(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
-	upstream, err := b.upstream(ctx, childOptions{})
-	if err != nil {
-		return nil, err
-	}
-	t, err := b.shared(fmt.Sprint(column, l.accounts), func() (*target, error) {
-		if column == onSQLite {
-			return b.startGateway(ctx, gatewayOptions{accounts: l.accounts}, upstream.address)
-		}
-		server, url, err := b.startPostgres(ctx)
-		if err != nil {
-			return nil, err
-		}
-		t, err := b.startGateway(ctx, gatewayOptions{url: url, accounts: l.accounts}, upstream.address)
-		if err == nil {
-			t.server = server
-		}
-		return t, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	before, err := t.ledgerTotals(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s, err := t.measure(ctx, l, b.options.span)
-	if err != nil {
-		return nil, err
-	}
-	figures := []figure{{cpuPerRequest, s.perRequest(s.cpu)}, {"latency, median, µs", micros(s.quantile(0.5))}}
-	if t.server != nil {
-		after, err := t.ledgerTotals(ctx)
-		if err != nil {
-			return nil, err
-		}
-		figures = append(figures, figure{"PostgreSQL's CPU per request, µs", s.perRequest(s.serverCPU)},
-			figure{"calls per request", (after.calls - before.calls) / max(after.settled-before.settled, 1)})
-	}
-	return &outcome{figures, s.counts}, nil
+// cpuOutcome returns the CPU time per request as the only figure.
+func cpuOutcome(s *sample) *outcome {
+	return &outcome{[]figure{{cpuPerRequest, s.perRequest(s.cpu)}}, s.counts}
 }
 
-// ledgerTotals are two counters of a gateway: its calls to PostgreSQL, and the requests that it has settled.
-type ledgerTotals struct{ calls, settled float64 }
-
-func (t *target) ledgerTotals(ctx context.Context) (l ledgerTotals, err error) {
-	if l.calls, err = scrape(ctx, t.admin, "basegate_ledger_calls_total "); err != nil {
-		return l, err
+// measurePostgres sends a load through a gateway on SQLite or one on PostgreSQL.
+func measurePostgres(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	t := b.behindGateway(ctx, gatewayOptions{postgres: column == onPostgres, accounts: l.accounts}, childOptions{})
+	totals := func() (calls, settled float64) {
+		return scrape(ctx, t.admin, "basegate_ledger_calls_total "), scrape(ctx, t.admin, `basegate_ledger_settlements_total{state="settled"} `)
 	}
-	l.settled, err = scrape(ctx, t.admin, `basegate_ledger_settlements_total{state="settled"} `)
-	return l, err
+	calls, settled := totals()
+	s := t.measure(ctx, l, b.options.span)
+	o := cpuOutcome(s)
+	o.figures = append(o.figures, figure{"latency, median, µs", micros(s.quantile(0.5))})
+	if t.server != nil {
+		callsAfter, settledAfter := totals()
+		o.figures = append(o.figures, figure{"PostgreSQL's CPU per request, µs", s.perRequest(s.serverCPU)},
+			figure{"calls per request", (callsAfter - calls) / max(settledAfter-settled, 1)})
+	}
+	return o
 }
 
 var errNotQueued = errors.New("not all requests are queued")
 
 // measureQueued measures the memory of connections, and of requests that queue on them for the one slot of their key. The
 // backend responds to none before the measurement has ended.
-func measureQueued(ctx context.Context, b *testbed, l *load, _ string) (*outcome, error) {
-	t, err := b.behindGateway(ctx, gatewayOptions{concurrency: 1}, childOptions{Delay: time.Hour})
-	if err != nil {
-		return nil, err
-	}
-	_, before, err := t.process.used()
-	if err != nil {
-		return nil, err
-	}
+func measureQueued(ctx context.Context, b *testbed, l *load, _ string) *outcome {
+	t := b.behindGateway(ctx, gatewayOptions{concurrency: 1}, childOptions{Delay: time.Hour})
+	before := t.process.memory()
 	clients := t.clients(l.connections, 0, longTimeout)
 	defer closeAll(clients)
 	get := fmt.Appendf(nil, "GET /v1/models HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\n\r\n", t.keys[0])
-	if s := send(ctx, clients, onceEach(l.connections, get)); s.counts.example != nil {
-		return nil, s.counts.example
-	}
-	_, idle, err := t.process.used()
-	if err != nil {
-		return nil, err
-	}
+	check(send(ctx, clients, onceEach(l.connections, get)).counts.example)
+	idle := t.process.memory()
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	defer t.process.stop() // ends the requests
 	sending.Go(func() { send(ctx, clients, onceEach(l.connections, t.request(0, l.path, l.body))) })
 	limit := time.Now().Add(longTimeout / 2)
 	for waiting := 0.0; waiting < float64(l.connections-1); wait.For(ctx, 100*time.Millisecond) {
-		if waiting, err = scrape(ctx, t.admin, "basegate_admission_waiting_requests "); err != nil || time.Now().After(limit) {
-			return nil, errors.Join(err, fmt.Errorf("%w: %v are", errNotQueued, waiting))
+		if waiting = scrape(ctx, t.admin, "basegate_admission_waiting_requests "); time.Now().After(limit) {
+			check(fmt.Errorf("%w: %v are", errNotQueued, waiting))
 		}
 	}
-	_, during, err := t.process.used()
 	return &outcome{figures: []figure{
-		{"memory of idle connections, MB", float64(idle-before) / 1e6}, {"memory of the requests, in addition, MB", float64(during-idle) / 1e6},
-	}}, err
+		{"memory of idle connections, MB", (idle - before) / 1e6}, {"memory of the requests, in addition, MB", (t.process.memory() - idle) / 1e6},
+	}}
 }

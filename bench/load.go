@@ -21,6 +21,8 @@ type load struct {
 	pace        time.Duration // between two events; 0 means all at once
 	held        bool          // each stream is sent once, and all are open at the same time
 	accounts    int           // that the connections are spread over
+	lines       int           // of the batch beside which it is sent
+	scale       int           // that divides the numbers of conversations and questions
 	path        string
 	body        []byte
 	goals       []goal
@@ -96,7 +98,7 @@ var errNoneComplete = errors.New("no request was complete")
 
 // measure warms up, sends a load for the span, and takes the CPU time of the target's process. Errors during the warm-up
 // count too.
-func (t *target) measure(ctx context.Context, l *load, span time.Duration) (*sample, error) {
+func (t *target) measure(ctx context.Context, l *load, span time.Duration) *sample {
 	clients := t.clients(l.connections, l.events, requestTimeout+2*time.Duration(l.events)*l.pace)
 	defer closeAll(clients)
 	requests := make([][]byte, l.connections)
@@ -113,32 +115,28 @@ func (t *target) measure(ctx context.Context, l *load, span time.Duration) (*sam
 		}
 	}
 	before := send(ctx, clients, repeat(warmUp)).counts
-	cpu, serverCPU, err := t.cpu()
-	if err != nil {
-		return nil, err
-	}
+	cpu, serverCPU := t.cpu()
 	began := time.Now()
 	s := send(ctx, clients, repeat(span))
 	s.wall = time.Since(began)
-	if s.cpu, s.serverCPU, err = t.cpu(); err != nil {
-		return nil, err
-	}
+	s.cpu, s.serverCPU = t.cpu()
 	s.cpu, s.serverCPU = s.cpu-cpu, s.serverCPU-serverCPU
 	if s.counts.complete == 0 {
-		return nil, fmt.Errorf("%w: %w", errNoneComplete, s.counts.example)
+		check(fmt.Errorf("%w: %w", errNoneComplete, s.counts.example))
 	}
 	before.complete = 0
 	s.counts.add(before)
-	return s, ctx.Err()
+	check(ctx.Err())
+	return s
 }
 
 // cpu returns the CPU time of the target's process and of its server.
-func (t *target) cpu() (own, server time.Duration, err error) {
-	if own, _, err = t.process.used(); err != nil || t.server == nil {
-		return own, 0, err
+func (t *target) cpu() (own, server time.Duration) {
+	own, _ = t.process.used()
+	if t.server != nil {
+		server, _ = t.server.used()
 	}
-	server, _, err = t.server.used()
-	return own, server, err
+	return own, server
 }
 
 // send lets each client send what next returns for it, one request after another, until next returns nil.
@@ -227,15 +225,12 @@ func (c *client) close() {
 
 // send makes one request. It returns an error for a status other than 200 and for an incomplete body. After an error the
 // next request uses a new connection.
-func (c *client) send(ctx context.Context, request []byte) error {
-	err := c.roundTrip(ctx, request)
-	if err != nil {
-		c.close()
-	}
-	return err
-}
-
-func (c *client) roundTrip(ctx context.Context, request []byte) error {
+func (c *client) send(ctx context.Context, request []byte) (err error) {
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
 	resp, err := c.begin(ctx, request)
 	if err != nil {
 		return err

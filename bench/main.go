@@ -117,4 +117,5 @@ type childOptions struct {
 	Pace   time.Duration // between two events of a stream
 	Delay  time.Duration // before a response
 	Places int           // requests that the upstream runs at once; 0: any number
+	Held   bool          // the upstream holds streams of several tokens until their release
 }

@@ -29,135 +29,98 @@ const (
 	vocabulary     = 200 // token ids from 20 to below 220, which the mock's model has
 )
 
-// prefix compares three ways to serve these requests: by prefix, by the fewest requests in flight, and with one replica that
-// caches everything.
-func prefix(o options, goals ...goal) experiment {
-	scale := 1
+func prefixLoad(o options) load {
+	l := load{connections: prefixClients, path: completionsPath, scale: 1}
 	if o.short {
-		scale = 5
+		l.scale = 5
 	}
-	l := load{
-		name:        fmt.Sprintf("%d conversations, %d questions about %d prompts", conversations/scale, questions/scale, fewShots/scale),
-		connections: prefixClients, path: completionsPath, goals: goals,
-	}
-	measure := func(ctx context.Context, b *testbed, l *load, column string) (*outcome, error) {
-		replicas, balance := prefixReplicas, column
-		if column == oneReplica {
-			replicas, balance = 1, byPrefix
-		}
-		mocks, err := b.startReplicas(ctx, replicas)
-		if err != nil {
-			return nil, err
-		}
-		t, err := b.startGateway(ctx, gatewayOptions{model: ", " + balance}, mocks...)
-		if err != nil {
-			return nil, err
-		}
-		clients := t.clients(l.connections, l.events, requestTimeout+fewShotTokens*prefillDelay)
-		defer closeAll(clients)
-		s := send(ctx, clients, newConversations(scale, t, l).next)
-		figures, err := replicaFigures(ctx, mocks)
-		return &outcome{append(figures, figure{"time to first token, median, ms", micros(s.quantile(0.5)) / 1e3}), s.counts}, err
-	}
-	return experiment{name: "prefix", columns: []string{byPrefix, byInFlight, oneReplica}, loads: []load{l}, once: true, measure: measure}
+	l.name = fmt.Sprintf("%d conversations, %d questions about %d prompts", conversations/l.scale, questions/l.scale, fewShots/l.scale)
+	return l
 }
 
-// startReplicas starts mocks with prefix caches, and returns their addresses.
-func (b *testbed) startReplicas(ctx context.Context, n int) ([]string, error) {
-	var all []string
-	for range n {
-		address, err := loopback.FreeAddress(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := b.start(ctx, "replica", address, "/health", b.options.basegate, "mockvllm", "--listen", address, "--model", model,
-			"--prefix-cache-blocks", strconv.Itoa(replicaBlocks*prefixReplicas/n), "--prefill-delay", prefillDelay.String()); err != nil {
-			return nil, err
-		}
-		all = append(all, address)
+// measurePrefix measures three ways to serve these requests: by prefix, by the fewest requests in flight, and with one replica
+// that caches everything.
+func measurePrefix(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	replicas, balance := prefixReplicas, column
+	if column == oneReplica {
+		replicas, balance = 1, byPrefix
 	}
-	return all, nil
+	var mocks []string
+	for range replicas {
+		address := must(loopback.FreeAddress(ctx))
+		b.start(ctx, "replica", address, "/health", b.options.basegate, "mockvllm", "--listen", address, "--model", model,
+			"--prefix-cache-blocks", strconv.Itoa(replicaBlocks*prefixReplicas/replicas), "--prefill-delay", prefillDelay.String())
+		mocks = append(mocks, address)
+	}
+	t := b.startGateway(ctx, gatewayOptions{model: ", " + balance}, mocks...)
+	clients := t.clients(l.connections, l.events, requestTimeout+fewShotTokens*prefillDelay)
+	defer closeAll(clients)
+	s := send(ctx, clients, nextPrompts(t, l))
+	return &outcome{append(replicaFigures(ctx, mocks), figure{"time to first token, median, ms", micros(s.quantile(0.5)) / 1e3}), s.counts}
 }
 
-// replicaFigures returns what the replicas found in their caches, and how evenly the requests were distributed.
-func replicaFigures(ctx context.Context, replicas []string) ([]figure, error) {
+// replicaFigures returns what the replicas found in their caches, and how evenly the requests, which generate a token each, were
+// distributed.
+func replicaFigures(ctx context.Context, replicas []string) []figure {
 	var hits, queries, requests, most float64
 	for _, address := range replicas {
-		for name, add := range map[string]func(float64){
-			"vllm:prefix_cache_hits_total{":    func(n float64) { hits += n },
-			"vllm:prefix_cache_queries_total{": func(n float64) { queries += n },
-			"vllm:request_success_total{":      func(n float64) { requests, most = requests+n, max(most, n) },
-		} {
-			n, err := scrape(ctx, "http://"+address, name)
-			if err != nil {
-				return nil, err
-			}
-			add(n)
-		}
+		metric := func(name string) float64 { return scrape(ctx, "http://"+address, "vllm:"+name+"_total{") }
+		hits, queries = hits+metric("prefix_cache_hits"), queries+metric("prefix_cache_queries")
+		n := metric("generation_tokens")
+		requests, most = requests+n, max(most, n)
 	}
-	return []figure{{cacheHits, 100 * hits / max(queries, 1)}, {busiest, most * float64(len(replicas)) / max(requests, 1)}}, nil
+	return []figure{{cacheHits, 100 * hits / queries}, {busiest, most * float64(len(replicas)) / requests}}
 }
 
 // conversation is a number of prompts. Each is sent when the response to the one before is complete; which conversation is next
 // is drawn.
 type conversation [][]int
 
-// conversationQueue holds the conversations that have a next prompt and wait for no response.
-type conversationQueue struct {
-	target *target
-	load   *load
-
-	mu      sync.Mutex
-	random  *rand.Rand
-	waiting []conversation
-	sent    []conversation // the rest of the one that each client has sent a prompt of
-}
-
-func newConversations(scale int, t *target, l *load) *conversationQueue {
+// nextPrompts returns the function that returns the next request of a client: for one token, so that a response takes the time
+// to the first token.
+func nextPrompts(t *target, l *load) func(client int) []byte {
 	random := rand.New(rand.NewPCG(prefixSeed, 0))
-	q := &conversationQueue{target: t, load: l, random: random, sent: make([]conversation, l.connections)}
-	for range conversations / scale {
+	tokens := func(n int) []int {
+		all := make([]int, n)
+		for i := range all {
+			all[i] = 20 + random.IntN(vocabulary)
+		}
+		return all
+	}
+	var mu sync.Mutex
+	var waiting []conversation                  // those that have a next prompt and wait for no response
+	sent := make([]conversation, l.connections) // the rest of the one that each client has sent a prompt of
+	for range conversations / l.scale {
 		var c conversation
-		prompt := q.tokens(100 + q.random.IntN(300))
+		prompt := tokens(100 + random.IntN(300))
 		for range turns {
 			c = append(c, prompt)
-			prompt = slices.Concat(prompt, q.tokens(100+q.random.IntN(200)))
+			prompt = slices.Concat(prompt, tokens(100+random.IntN(200)))
 		}
-		q.waiting = append(q.waiting, c)
+		waiting = append(waiting, c)
 	}
-	examples := make([][]int, fewShots/scale)
+	examples := make([][]int, fewShots/l.scale)
 	for i := range examples {
-		examples[i] = q.tokens(fewShotTokens)
+		examples[i] = tokens(fewShotTokens)
 	}
-	for i := range questions / scale {
-		q.waiting = append(q.waiting, conversation{slices.Concat(examples[i%len(examples)], q.tokens(20+q.random.IntN(60)))})
+	for i := range questions / l.scale {
+		waiting = append(waiting, conversation{slices.Concat(examples[i%len(examples)], tokens(20+random.IntN(60)))})
 	}
-	return q
-}
-
-func (q *conversationQueue) tokens(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = 20 + q.random.IntN(vocabulary)
+	return func(client int) []byte {
+		mu.Lock()
+		defer mu.Unlock()
+		if rest := sent[client]; len(rest) > 0 {
+			waiting = append(waiting, rest)
+		}
+		sent[client] = nil
+		if len(waiting) == 0 {
+			return nil
+		}
+		drawn, last := random.IntN(len(waiting)), len(waiting)-1
+		c := waiting[drawn]
+		waiting[drawn] = waiting[last]
+		waiting, sent[client] = waiting[:last], c[1:]
+		body, _ := json.Marshal(map[string]any{"model": model, "prompt": c[0], "max_tokens": 1}) // cannot fail
+		return t.request(client, l.path, body)
 	}
-	return all
-}
-
-// next returns the request of a client for one token, so that a response takes the time to the first token.
-func (q *conversationQueue) next(client int) []byte {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if rest := q.sent[client]; len(rest) > 0 {
-		q.waiting = append(q.waiting, rest)
-	}
-	q.sent[client] = nil
-	if len(q.waiting) == 0 {
-		return nil
-	}
-	drawn, last := q.random.IntN(len(q.waiting)), len(q.waiting)-1
-	c := q.waiting[drawn]
-	q.waiting[drawn] = q.waiting[last]
-	q.waiting, q.sent[client] = q.waiting[:last], c[1:]
-	body, _ := json.Marshal(map[string]any{"model": model, "prompt": c[0], "max_tokens": 1}) // cannot fail
-	return q.target.request(client, q.load.path, body)
 }

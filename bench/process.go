@@ -30,42 +30,29 @@ type process struct {
 var errNotReady = errors.New("it is not ready")
 
 // startProcess starts a program and waits until it is ready. Its output goes to a file.
-func (b *testbed) startProcess(ctx context.Context, name string, isReady func(context.Context) bool, program string, args ...string) (*process, error) {
-	output, err := os.Create(filepath.Join(b.dir, name+".log"))
-	if err != nil {
-		return nil, fmt.Errorf("make log: %w", err)
-	}
+func (b *testbed) startProcess(ctx context.Context, name string, isReady func(context.Context) bool, program string, args ...string) *process {
+	output := must(os.Create(filepath.Join(b.dir, name+".log")))
 	defer output.Close() // the child has its own descriptor
 	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...)
 	command.Stdout, command.Stderr = output, output
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which then ends the others
-	if err := command.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
+	check(command.Start())
 	p := &process{name: name, command: command, exited: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
 	go func() {
 		_ = command.Wait() // a process that ends early fails requests, and those that end later are stopped
 		close(p.exited)
+		cancel()
 	}()
 	b.closers = append(b.closers, p.stop)
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
 	for !isReady(ctx) {
-		if p.hasExited() || !wait.For(ctx, 20*time.Millisecond) {
+		if !wait.For(ctx, 20*time.Millisecond) {
 			text, _ := os.ReadFile(output.Name()) // the error before suffices
-			return nil, fmt.Errorf("start %s: %w: %.1000s", name, errNotReady, text)
+			check(fmt.Errorf("start %s: %w: %.1000s", name, errNotReady, text))
 		}
 	}
-	return p, nil
-}
-
-func (p *process) hasExited() bool {
-	select {
-	case <-p.exited:
-		return true
-	default:
-		return false
-	}
+	return p
 }
 
 // stop ends the process by SIGTERM, or by SIGKILL if that does not, and waits for its exit.
@@ -81,13 +68,9 @@ const clockTick = 10 * time.Millisecond
 
 // used returns the CPU time and the resident memory of the process and its children, in bytes. The CPU time of children that
 // have exited counts too.
-func (p *process) used() (cpu time.Duration, memory int, err error) {
-	all, err := procfs.AllProcs()
-	if err != nil {
-		return 0, 0, fmt.Errorf("list processes (needs Linux): %w", err)
-	}
+func (p *process) used() (cpu time.Duration, memory int) {
 	found := false
-	for _, one := range all {
+	for _, one := range must(procfs.AllProcs()) { // needs Linux
 		s, err := one.Stat()
 		if err != nil || s.PID != p.command.Process.Pid && s.PPID != p.command.Process.Pid {
 			continue // it has exited, or is another one
@@ -97,22 +80,21 @@ func (p *process) used() (cpu time.Duration, memory int, err error) {
 		memory += s.ResidentMemory()
 	}
 	if !found {
-		return 0, 0, fmt.Errorf("read the use of %s: %w", p.name, os.ErrProcessDone)
+		check(fmt.Errorf("read the use of %s: %w", p.name, os.ErrProcessDone))
 	}
-	return cpu, memory, nil
+	return cpu, memory
+}
+
+// memory returns the resident memory of the process and its children, in bytes.
+func (p *process) memory() float64 {
+	_, memory := p.used()
+	return float64(memory)
 }
 
 // peakMemory returns the most resident memory that the process has had without its children, in bytes.
-func (p *process) peakMemory() (int, error) {
-	one, err := procfs.NewProc(p.command.Process.Pid)
-	if err != nil {
-		return 0, fmt.Errorf("read the memory of %s: %w", p.name, err)
-	}
-	s, err := one.NewStatus()
-	if err != nil {
-		return 0, fmt.Errorf("read the memory of %s: %w", p.name, err)
-	}
-	return int(s.VmHWM), nil
+func (p *process) peakMemory() float64 {
+	status := must(must(procfs.NewProc(p.command.Process.Pid)).NewStatus())
+	return float64(status.VmHWM)
 }
 
 // wantedFiles suffice for 10,000 held streams, each of which uses two connections of a proxy.

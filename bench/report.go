@@ -30,21 +30,17 @@ var (
 	errOverLimit  = errors.New("over the limit or not measured")
 )
 
-// measured returns the figure that the goal bounds.
-func (g *goal) measured(r *result) summary {
+// in returns the figure that the goal bounds, and the limit in a run.
+func (g *goal) in(r *result, o options) (measured summary, limit float64) {
 	as := g.as
 	if as == nil {
-		as = ratios
+		as = ratio
 	}
-	return r.compared(as, g.measure, g.column)
-}
-
-// limitIn returns the limit in a run.
-func (g *goal) limitIn(o options) float64 {
+	limit = g.limit
 	if o.short {
-		return g.limit * shortLimitFactor
+		limit *= shortLimitFactor
 	}
-	return g.limit
+	return r.compared(as, g.measure, g.column), limit
 }
 
 // checkResults returns an error for each column in which the gateway did not complete every request, and with -check for
@@ -59,7 +55,7 @@ func checkResults(results []*result, o options) []error {
 			}
 		}
 		for _, g := range r.load.goals {
-			if m, limit := g.measured(r), g.limitIn(o); o.check && (!m.measured || m.median > limit) {
+			if m, limit := g.in(r, o); o.check && (!m.measured || m.median > limit) {
 				all = append(all, fmt.Errorf("%s, %s: %s: %w: %s, the limit is %s", r.title, g.column, g.measure, errOverLimit, m, number(limit)))
 			}
 		}
@@ -81,7 +77,8 @@ func printResults(to io.Writer, o options, results []*result) error {
 		}
 		rows = append(rows, r.rows()...)
 		for _, g := range r.load.goals {
-			goals = append(goals, []string{r.title + ": " + g.measure, g.column, g.measured(r).String(), number(g.limitIn(o)), number(g.ambition)})
+			m, limit := g.in(r, o)
+			goals = append(goals, []string{r.title + ": " + g.measure, g.column, m.String(), number(limit), number(g.ambition)})
 		}
 	}
 	return errors.Join(printTable(to, rows), printTable(to, goals))
@@ -97,7 +94,7 @@ func (r *result) rows() [][]string {
 		for _, column := range r.columns {
 			values := summarize(r.values[measure][column])
 			cell := values.String()
-			if ratio := r.compared(ratios, measure, column); column != r.columns[0] && ratio.measured {
+			if ratio := r.compared(ratio, measure, column); column != r.columns[0] && ratio.measured {
 				cell = number(values.median) + " · " + ratio.String()
 			}
 			row = append(row, cell)
@@ -106,15 +103,14 @@ func (r *result) rows() [][]string {
 		title = ""
 	}
 	row := []string{title, "truncated, failed, complete"}
-	counted := false
 	for _, column := range r.columns {
 		cell := "-"
 		if c := r.counts[column]; c.truncated+c.failed+c.complete > 0 {
-			cell, counted = fmt.Sprintf("%d, %d, %d", c.truncated, c.failed, c.complete), true
+			cell = fmt.Sprintf("%d, %d, %d", c.truncated, c.failed, c.complete)
 		}
 		row = append(row, cell)
 	}
-	if counted {
+	if slices.ContainsFunc(row[2:], func(cell string) bool { return cell != "-" }) {
 		rows = append(rows, row)
 	}
 	return rows

@@ -45,29 +45,17 @@ func number(f float64) string {
 	}
 }
 
-// comparison compares the values of a column with those of the first column, round by round, since the load of the machine
-// varies more between rounds than within one.
-type comparison func(values, bases []float64) []float64
+// comparison compares a value with that of the first column, which is NaN if there is none. NaN has no meaning.
+type comparison func(value, base float64) float64
 
-// ratios divides. A round in which either value is zero or negative, as noise can make a small latency, has no ratio.
-func ratios(values, bases []float64) []float64 {
-	var all []float64
-	for round, value := range values {
-		if round < len(bases) && bases[round] > 0 && value > 0 {
-			all = append(all, value/bases[round])
-		}
+// ratio divides. A zero or negative value, as noise can make a small latency, has no ratio.
+func ratio(value, base float64) float64 {
+	if base > 0 && value > 0 {
+		return value / base
 	}
-	return all
+	return math.NaN()
 }
 
-func differences(values, bases []float64) []float64 {
-	var all []float64
-	for round, value := range values {
-		if round < len(bases) {
-			all = append(all, value-bases[round])
-		}
-	}
-	return all
-}
+func difference(value, base float64) float64 { return value - base }
 
-func absolute(values, _ []float64) []float64 { return values }
+func absolute(value, _ float64) float64 { return value }

@@ -3,8 +3,6 @@ package main
 import (
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestMedianOfAnEvenCountIsTheMeanOfTheMiddleTwo(t *testing.T) {
@@ -44,30 +42,22 @@ func TestDecimalsDecreaseWithMagnitude(t *testing.T) {
 	}
 }
 
-func TestRatiosDivideRoundByRound(t *testing.T) {
-	got := ratios([]float64{2, 9, 1}, []float64{1, 3, 2})
-	if diff := cmp.Diff([]float64{2, 3, 0.5}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestRatiosOmitRoundsWithoutPositiveValues(t *testing.T) {
-	got := ratios([]float64{2, 2, -4, 0, 3}, []float64{0, -1, 2, 1, 2})
-	if diff := cmp.Diff([]float64{1.5}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestRatiosOfAMissingTargetAreEmpty(t *testing.T) {
-	if got := ratios(nil, []float64{1, 2}); got != nil {
-		t.Errorf("got %v, want none", got)
-	}
-}
-
-func TestDifferencesSubtractRoundByRound(t *testing.T) {
-	got := differences([]float64{5, 1, 9}, []float64{2, 3})
-	if diff := cmp.Diff([]float64{3, -2}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+func TestValuesAreComparedRoundByRound(t *testing.T) {
+	for name, c := range map[string]struct {
+		by            comparison
+		values, bases []float64
+		want          summary
+	}{
+		"ratios":                          {ratio, []float64{2, 9, 1}, []float64{1, 3, 2}, summary{0.5, 2, 3, true}},
+		"ratios of positive values only":  {ratio, []float64{2, 2, -4, 0, 3}, []float64{0, -1, 2, 1, 2}, summary{1.5, 1.5, 1.5, true}},
+		"ratios to a missing target":      {ratio, []float64{1, 2}, nil, summary{}},
+		"ratios of a missing target":      {ratio, nil, []float64{1, 2}, summary{}},
+		"differences of common rounds":    {difference, []float64{5, 1, 9}, []float64{2, 3}, summary{-2, 0.5, 3, true}},
+		"values, whether or not compared": {absolute, []float64{5}, nil, summary{5, 5, 5, true}},
+	} {
+		if got := resultOf(c.bases, c.values).compared(c.by, cpuPerRequest, gateway); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
 	}
 }
 

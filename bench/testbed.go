@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,53 +69,41 @@ func (b *testbed) close() error {
 }
 
 // start starts a program that listens on an address, and waits until its path ready responds. Its output goes to a file.
-func (b *testbed) start(ctx context.Context, name, address, ready, program string, args ...string) (*target, error) {
+func (b *testbed) start(ctx context.Context, name, address, ready, program string, args ...string) *target {
 	isReady := func(ctx context.Context) bool {
 		_, err := fetch(ctx, http.MethodGet, "http://"+address+ready, nil, nil)
 		return err == nil
 	}
-	p, err := b.startProcess(ctx, name+" "+address, isReady, program, args...)
-	if err != nil {
-		return nil, err
-	}
-	return &target{address: address, keys: []string{dummyKey}, process: p}, nil
+	p := b.startProcess(ctx, name+" "+address, isReady, program, args...)
+	return &target{address: address, keys: []string{dummyKey}, process: p}
 }
 
 // shared returns the target of a name. It starts it if there is none.
-func (b *testbed) shared(name string, start func() (*target, error)) (*target, error) {
+func (b *testbed) shared(name string, start func() *target) *target {
 	if b.targets[name] == nil {
-		t, err := start()
-		if err != nil {
-			return nil, err
-		}
-		b.targets[name] = t
+		b.targets[name] = start()
 	}
-	return b.targets[name], nil
+	return b.targets[name]
 }
 
 // startChild starts this program as one of its children.
-func (b *testbed) startChild(ctx context.Context, command string, o childOptions) (t *target, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
-	if o.Listen, err = loopback.FreeAddress(ctx); err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(o)
-	if err != nil {
-		return nil, fmt.Errorf("encode options: %w", err)
-	}
-	return b.start(ctx, command, o.Listen, "/health", self, command, string(text))
+func (b *testbed) startChild(ctx context.Context, command string, o childOptions) *target {
+	o.Listen = must(loopback.FreeAddress(ctx))
+	return b.start(ctx, command, o.Listen, "/health", must(os.Executable()), command, string(must(json.Marshal(o))))
 }
 
 // upstream returns the upstream with these options.
-func (b *testbed) upstream(ctx context.Context, o childOptions) (*target, error) {
-	return b.shared(fmt.Sprint("upstream ", o), func() (*target, error) { return b.startChild(ctx, upstreamCommand, o) })
+func (b *testbed) upstream(ctx context.Context, o childOptions) *target {
+	return b.shared(fmt.Sprint("upstream ", o), func() *target { return b.startChild(ctx, upstreamCommand, o) })
+}
+
+// behindGateway returns a gateway in front of an upstream. The testbed has one of each.
+func (b *testbed) behindGateway(ctx context.Context, g gatewayOptions, o childOptions) *target {
+	return b.shared(fmt.Sprint(g, o), func() *target { return b.startGateway(ctx, g, b.upstream(ctx, o).address) })
 }
 
 // startProxy starts the proxy of a column in front of an upstream.
-func (b *testbed) startProxy(ctx context.Context, column, upstream string) (*target, error) {
+func (b *testbed) startProxy(ctx context.Context, column, upstream string) *target {
 	switch column {
 	case reverseProxy:
 		return b.startChild(ctx, reverseProxyCommand, childOptions{Target: upstream})
@@ -138,7 +127,7 @@ var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-bud
 // gatewayOptions are what differs between gateways.
 type gatewayOptions struct {
 	program     string // empty: the gateway's binary
-	url         string // of the database; empty: a SQLite file
+	postgres    bool   // on a PostgreSQL server of its own, in place of a SQLite file
 	database    string // further members of the section, after a comma
 	model       string // further members of the model, after a comma
 	sections    string // further sections of the configuration
@@ -152,18 +141,12 @@ const withTimerSlack = `echo 1000000 >/proc/self/timerslack_ns; exec "$0" "$@"`
 // startGateway starts a gateway with a database of its own, configured and started as in production: it logs each request to a file,
 // checks a key from the database, and checks budgets. The context is as large as those of current models, so that the
 // gateway need not count a prompt's tokens. The backends are host:port.
-func (b *testbed) startGateway(ctx context.Context, o gatewayOptions, backends ...string) (*target, error) {
-	listen, err := loopback.FreeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
-	admin, err := loopback.FreeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (b *testbed) startGateway(ctx context.Context, o gatewayOptions, backends ...string) *target {
+	listen, admin := must(loopback.FreeAddress(ctx)), must(loopback.FreeAddress(ctx))
 	database := fmt.Sprintf("path: %q", filepath.Join(b.dir, listen+".db"))
-	if o.url != "" {
-		database = fmt.Sprintf("url: %q", o.url)
+	var server *process
+	if o.postgres {
+		server, database = b.startPostgres(ctx)
 	}
 	var list []string
 	for i, address := range backends {
@@ -175,36 +158,21 @@ database: {%s%s}
 %smodels:
   - {id: %s, checkpoint: %s, max_model_len: 1000000, backends: [%s]%s}
 `, listen, admin, database, o.database, o.sections, model, model, strings.Join(list, ", "), o.model)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return nil, fmt.Errorf("write configuration: %w", err)
-	}
-	if o.program == "" {
-		o.program = b.options.basegate
+	check(os.WriteFile(path, []byte(text), 0o600))
+	program := cmp.Or(o.program, b.options.basegate)
+	create := func(args ...string) string {
+		return must(command(ctx, program, slices.Concat(args, []string{"--config", path}, budgetFlags)...))
 	}
 	var keys []string
 	for i := range max(o.accounts, 1) {
 		account := fmt.Sprintf("account%d@example.org", i)
-		if _, err := command(ctx, o.program, append([]string{"account", "create", account, "--config", path}, budgetFlags...)...); err != nil {
-			return nil, err
-		}
-		concurrency := o.concurrency
-		if concurrency == 0 {
-			concurrency = unlimited
-		}
-		key, err := command(ctx, o.program, append([]string{
-			"key", "create", "--config", path, "--account", account, "--name", "bench", "--concurrency", strconv.Itoa(concurrency),
-		}, budgetFlags...)...)
-		if err != nil {
-			return nil, err
-		}
-		keys = append(keys, key)
+		create("account", "create", account)
+		concurrency := strconv.Itoa(cmp.Or(o.concurrency, unlimited))
+		keys = append(keys, create("key", "create", "--account", account, "--name", "bench", "--concurrency", concurrency))
 	}
-	t, err := b.start(ctx, gateway, listen, "/readyz", "sh", "-c", withTimerSlack, o.program, "serve", "--config", path)
-	if err != nil {
-		return nil, err
-	}
-	t.admin, t.keys = "http://"+admin, keys
-	return t, nil
+	t := b.start(ctx, gateway, listen, "/readyz", "sh", "-c", withTimerSlack, program, "serve", "--config", path)
+	t.admin, t.keys, t.server = "http://"+admin, keys, server
+	return t
 }
 
 // haproxyText is HAProxy's configuration: as many threads as Go uses processors, kept connections to the upstream, no log,
@@ -226,16 +194,11 @@ backend vllm
   server vllm %s
 `
 
-func (b *testbed) startHAProxy(ctx context.Context, upstream string) (*target, error) {
-	address, err := loopback.FreeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (b *testbed) startHAProxy(ctx context.Context, upstream string) *target {
+	address := must(loopback.FreeAddress(ctx))
 	path := filepath.Join(b.dir, address+".cfg")
 	text := fmt.Sprintf(haproxyText, b.options.streams, runtime.GOMAXPROCS(0), address, upstream)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return nil, fmt.Errorf("write configuration: %w", err)
-	}
+	check(os.WriteFile(path, []byte(text), 0o600))
 	return b.start(ctx, haproxy, address, "/health", b.options.haproxy, "-db", "-f", path)
 }
 
@@ -261,33 +224,26 @@ func postgresPrograms() string {
 	return slices.Max(found)
 }
 
-// startPostgres starts a PostgreSQL server of its own with fsync, on a socket in a temporary directory, and returns its URL.
-func (b *testbed) startPostgres(ctx context.Context) (*process, string, error) {
-	bin := postgresPrograms()
-	dir, err := os.MkdirTemp("", "basegate-bench-postgres-")
-	if err != nil {
-		return nil, "", fmt.Errorf("make directory: %w", err)
-	}
+// startPostgres starts a PostgreSQL server of its own with fsync, on a socket in a temporary directory, and returns the member
+// of the gateway's section that has its URL.
+func (b *testbed) startPostgres(ctx context.Context) (server *process, member string) {
+	bin, dir := postgresPrograms(), must(os.MkdirTemp("", "basegate-bench-postgres-"))
 	b.closers = append(b.closers, func() { _ = os.RemoveAll(dir) }) // in the system's directory of temporary files
 	var as []string
 	if os.Getuid() == 0 { // PostgreSQL refuses to run as root
 		as = []string{"setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"}
-		if _, err := command(ctx, "chown", "postgres", dir); err != nil {
-			return nil, "", err
-		}
+		must(command(ctx, "chown", "postgres", dir))
 	}
 	data := filepath.Join(dir, "data")
 	initialize := append(as, filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C")
-	if _, err := command(ctx, initialize[0], initialize[1:]...); err != nil {
-		return nil, "", err
-	}
+	must(command(ctx, initialize[0], initialize[1:]...))
 	serve := append(as, filepath.Join(bin, "postgres"), "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "shared_buffers=256MB")
 	isReady := func(ctx context.Context) bool {
 		_, err := command(ctx, filepath.Join(bin, "pg_isready"), "-q", "-h", dir, "-U", "postgres")
 		return err == nil
 	}
-	p, err := b.startProcess(ctx, "PostgreSQL", isReady, serve[0], serve[1:]...)
-	return p, "postgres://postgres@/postgres?host=" + dir, err
+	server = b.startProcess(ctx, "PostgreSQL", isReady, serve[0], serve[1:]...)
+	return server, fmt.Sprintf(`url: "postgres://postgres@/postgres?host=%s"`, dir)
 }
 
 // command runs a program and returns its output.
@@ -326,20 +282,11 @@ func fetch(ctx context.Context, method, url string, header http.Header, body io.
 }
 
 // scrape returns the sum of the samples whose lines begin with the prefix, of the metrics at a base URL.
-func scrape(ctx context.Context, base, prefix string) (sum float64, err error) {
-	text, err := fetch(ctx, http.MethodGet, base+"/metrics", nil, nil)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, prefix) {
-			continue
+func scrape(ctx context.Context, base, prefix string) (sum float64) {
+	for line := range strings.Lines(string(must(fetch(ctx, http.MethodGet, base+"/metrics", nil, nil)))) {
+		if strings.HasPrefix(line, prefix) {
+			sum += must(strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64))
 		}
-		value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
-		if err != nil {
-			return 0, fmt.Errorf("read %s: %w", prefix, err)
-		}
-		sum += value
 	}
-	return sum, nil
+	return sum
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/internal/wait"
 	"basegate/mockvllm"
 )
 
@@ -42,48 +43,37 @@ const uvicornIdleTimeout = 5 * time.Second
 // many idle connections as the gateway does: with net/http's default of two per host the benchmark would measure dialling.
 func serveReverseProxy(ctx context.Context, o childOptions) error {
 	to := &url.URL{Scheme: "http", Host: o.Target}
-	return serveHTTP(ctx, o.Listen, &http.Server{ReadHeaderTimeout: time.Minute, Handler: &httputil.ReverseProxy{
+	server := &http.Server{Addr: o.Listen, ReadHeaderTimeout: time.Minute, Handler: &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		Transport: &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true},
-	}})
-}
-
-// serveUpstream serves a mock vLLM with constant responses until ctx ends: recorded ones if they take no time.
-func serveUpstream(ctx context.Context, o childOptions) error {
-	mock := mockvllm.New(mockvllm.Options{
-		Models: []string{model}, ChatTemplate: mockvllm.TemplateChatML, Instant: true, TokenDelay: o.Pace, FirstDelay: o.Delay, MaxNumSeqs: o.Places,
-	})
-	defer mock.Close()
-	if o.Pace == 0 && o.Delay == 0 {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
-		if err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
-		return newReplayer(mock).serve(ctx, listener)
-	}
-	return serveHTTP(ctx, o.Listen, &http.Server{
-		Handler: mock, ReadHeaderTimeout: time.Minute, IdleTimeout: uvicornIdleTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-	})
-}
-
-// serveHTTP serves on a host:port until ctx ends.
-func serveHTTP(ctx context.Context, listen string, server *http.Server) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
+	}}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // the process ends either way
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)
 	}
 	return nil
 }
 
+// serveUpstream serves a replayer until ctx ends.
+func serveUpstream(ctx context.Context, o childOptions) error {
+	p, err := newReplayer(ctx, o)
+	if err != nil {
+		return err
+	}
+	return p.serve(ctx)
+}
+
 // replayer responds to completions with recorded responses of a mock, and lets the mock respond to other requests. It does
 // without net/http's server, which would use more CPU time than the proxy that is measured.
 type replayer struct {
-	mock http.Handler
+	listener net.Listener
+	mock     *mockvllm.Server
+	options  childOptions
+	places   chan struct{} // holds an element for each request that runs; nil: any number run
+
+	// Streams of several tokens are held until release is closed: they repeat their second event. nil: none is held.
+	release chan struct{}
+	open    atomic.Int64 // held streams that have begun
 
 	mu       sync.Mutex
 	recorded map[responseKey][][]byte // what is written, each by one write
@@ -96,17 +86,33 @@ type responseKey struct {
 	tokens        int64
 }
 
-func newReplayer(mock http.Handler) *replayer {
-	return &replayer{mock: mock, recorded: map[responseKey][][]byte{}}
+// newReplayer returns a replayer that listens.
+func newReplayer(ctx context.Context, o childOptions) (*replayer, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	p := &replayer{
+		listener: listener, options: o, recorded: map[responseKey][][]byte{},
+		mock: mockvllm.New(mockvllm.Options{Models: []string{model}, ChatTemplate: mockvllm.TemplateChatML, Instant: true}),
+	}
+	if o.Held {
+		p.release = make(chan struct{})
+	}
+	if o.Places > 0 {
+		p.places = make(chan struct{}, o.Places)
+	}
+	return p, nil
 }
 
 // serve serves until ctx ends.
-func (p *replayer) serve(ctx context.Context, listener net.Listener) error {
-	defer context.AfterFunc(ctx, func() { _ = listener.Close() })() // the process ends either way
+func (p *replayer) serve(ctx context.Context) error {
+	defer p.mock.Close()
+	defer context.AfterFunc(ctx, func() { _ = p.listener.Close() })() // the process ends either way
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	for {
-		conn, err := listener.Accept()
+		conn, err := p.listener.Accept()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -131,15 +137,7 @@ func (p *replayer) serveConn(ctx context.Context, conn net.Conn) {
 			return
 		}
 		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
-		if err != nil {
-			return
-		}
-		for _, part := range p.response(ctx, r, body) {
-			if _, err := conn.Write(part); err != nil {
-				return
-			}
-		}
-		if r.Close {
+		if err != nil || !p.respond(ctx, conn, r, body) || r.Close {
 			return
 		}
 	}
@@ -148,107 +146,97 @@ func (p *replayer) serveConn(ctx context.Context, conn net.Conn) {
 // maxBody limits a request body, in bytes.
 const maxBody = 16 << 20
 
-// response returns the response to a request as the byte slices to write one by one. It asks the mock once for each of those
-// that it records.
-func (p *replayer) response(ctx context.Context, r *http.Request, body []byte) [][]byte {
+// respond writes the response to a request. It asks the mock once for each response that it records. It returns false if the
+// connection is closed.
+func (p *replayer) respond(ctx context.Context, conn net.Conn, r *http.Request, body []byte) bool {
 	path := r.URL.Path
 	if r.Method != http.MethodPost || path != completionsPath && path != chatPath {
-		return encode(record(ctx, p.mock, r.Method, path, body))
+		return write(conn, p.record(ctx, r.Method, path, body)...)
+	}
+	if p.places != nil {
+		p.places <- struct{}{}
+		defer func() { <-p.places }()
 	}
 	fields := gjson.GetManyBytes(body, "stream", "max_tokens", "stream_options.include_usage")
 	key := responseKey{path: path, stream: fields[0].Bool(), tokens: fields[1].Int(), usage: fields[2].Bool()}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.recorded[key] == nil {
-		p.recorded[key] = encode(record(ctx, p.mock, r.Method, path, body))
+		p.recorded[key] = p.record(ctx, r.Method, path, body)
 	}
-	return p.recorded[key]
+	parts := p.recorded[key]
+	p.mu.Unlock()
+	if p.release != nil && key.tokens > 1 {
+		return p.hold(ctx, conn, parts)
+	}
+	if p.options.Delay > 0 {
+		wait.For(ctx, p.options.Delay)
+	}
+	for i, part := range parts {
+		if p.options.Pace > 0 && 0 < i && i <= int(key.tokens) { // usage and [DONE] follow at once
+			wait.For(ctx, p.options.Pace)
+		}
+		if !write(conn, part) {
+			return false
+		}
+	}
+	return true
 }
 
-// record sends one request to a handler and returns its response.
-func record(ctx context.Context, handler http.Handler, method, path string, body []byte) *httptest.ResponseRecorder {
+// hold writes the events of a held stream: the first, the second until release, and then the last ones.
+func (p *replayer) hold(ctx context.Context, conn net.Conn, parts [][]byte) bool {
+	next := time.NewTicker(p.options.Pace)
+	defer next.Stop()
+	for sent := 0; write(conn, parts[min(sent, 1)]); sent++ {
+		if sent == 0 {
+			p.open.Add(1)
+		}
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+			return false
+		case <-p.release:
+			return write(conn, parts[len(parts)-4:]...) // a finish among them, [DONE], and the end of the body
+		}
+	}
+	return false
+}
+
+func write(conn net.Conn, parts ...[]byte) bool {
+	for _, part := range parts {
+		if _, err := conn.Write(part); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// record asks the mock for the response to a request, and encodes it for HTTP/1.1 as net/http would write it: a stream in
+// chunks of the size of its buffer, or of one event if events are sent at intervals.
+func (p *replayer) record(ctx context.Context, method, path string, body []byte) [][]byte {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(ctx, method, path, bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
-	handler.ServeHTTP(w, r)
-	return w
-}
-
-// chunkSize is the most that one write of a stream holds, in bytes: the size of net/http's buffer.
-const chunkSize = 4 << 10
-
-// encode encodes a response for HTTP/1.1, as net/http would write it.
-func encode(w *httptest.ResponseRecorder) [][]byte {
+	p.mock.ServeHTTP(w, r)
 	contentType := w.Header().Get("Content-Type")
-	head := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n", w.Code, http.StatusText(w.Code), contentType)
+	next := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n", w.Code, http.StatusText(w.Code), contentType)
 	if !strings.HasPrefix(contentType, "text/event-stream") {
-		return [][]byte{fmt.Appendf(head, "Content-Length: %d\r\n\r\n%s", w.Body.Len(), w.Body.Bytes())}
+		return [][]byte{fmt.Appendf(next, "Content-Length: %d\r\n\r\n%s", w.Body.Len(), w.Body.Bytes())}
+	}
+	next = append(next, "Transfer-Encoding: chunked\r\n\r\n"...)
+	chunks := slices.Chunk(w.Body.Bytes(), chunkSize)
+	if p.options.Pace > 0 {
+		chunks = bytes.SplitAfterSeq(w.Body.Bytes(), eventEnd)
 	}
 	var parts [][]byte
-	next := append(head, "Transfer-Encoding: chunked\r\n\r\n"...)
-	for chunk := range slices.Chunk(w.Body.Bytes(), chunkSize) {
+	for chunk := range chunks {
+		if len(chunk) == 0 {
+			break // behind the last event
+		}
 		parts = append(parts, fmt.Appendf(next, "%x\r\n%s\r\n", len(chunk), chunk))
 		next = nil
 	}
 	return append(parts, []byte("0\r\n\r\n"))
 }
 
-// heldUpstream sends an event at intervals on each stream until release, when all streams end. Streams of one token end at
-// once. To other requests, such as probes, it responds with an empty 200.
-type heldUpstream struct {
-	*httptest.Server
-
-	first, rest []byte        // of a recorded stream, the first event and what follows it
-	every       time.Duration // between two events of a stream
-	release     chan struct{} // closed to end the streams
-	open        atomic.Int64  // streams that have begun
-}
-
-func newHeldUpstream(ctx context.Context, every time.Duration) *heldUpstream {
-	mock := mockvllm.New(mockvllm.Options{Models: []string{model}, Instant: true})
-	defer mock.Close()
-	u := &heldUpstream{every: every, release: make(chan struct{})}
-	body := fmt.Appendf(nil, `{"model": %q, "prompt": "x", "max_tokens": 2, "stream": true, "stream_options": {"include_usage": true}}`, model)
-	first, rest, _ := bytes.Cut(record(ctx, mock, http.MethodPost, completionsPath, body).Body.Bytes(), eventEnd)
-	u.first, u.rest = slices.Concat(first, eventEnd), rest
-	u.Server = httptest.NewServer(http.HandlerFunc(u.serve))
-	return u
-}
-
-func (u *heldUpstream) close() {
-	u.CloseClientConnections()
-	u.Close()
-}
-
-func (u *heldUpstream) serve(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path != completionsPath {
-		return
-	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
-	if err != nil {
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	if gjson.GetBytes(body, "max_tokens").Int() == 1 {
-		_, _ = w.Write(slices.Concat(u.first, u.rest)) // fails only if the proxy disconnected
-		return
-	}
-	next := time.NewTicker(u.every)
-	defer next.Stop()
-	for sent := 0; ; sent++ {
-		if _, err := w.Write(u.first); err != nil || http.NewResponseController(w).Flush() != nil {
-			return
-		}
-		if sent == 0 {
-			u.open.Add(1)
-		}
-		select {
-		case <-next.C:
-		case <-r.Context().Done():
-			return
-		case <-u.release:
-			_, _ = w.Write(u.rest) // as above
-			return
-		}
-	}
-}
+// chunkSize is the most that one write of a stream holds, in bytes: the size of net/http's buffer.
+const chunkSize = 4 << 10
