@@ -165,12 +165,10 @@ func measureHeld(ctx context.Context, b *testbed, l *load, column string) *outco
 	}
 	upstream := must(newReplayer(ctx, childOptions{Listen: "127.0.0.1:0", Pace: l.pace, Held: true}))
 	serving, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- upstream.serve(serving) }()
-	defer func() {
-		stop()
-		<-ended // if it has failed, so have the requests
-	}()
+	var upstreams sync.WaitGroup
+	defer upstreams.Wait()
+	defer stop()
+	upstreams.Go(func() { _ = upstream.serve(serving) }) // if it fails, so do the requests
 	t := b.startProxy(ctx, column, upstream.listener.Addr().String())
 	defer t.process.stop()
 	once := func(connections int, body []byte) *sample {

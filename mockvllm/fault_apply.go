@@ -117,7 +117,8 @@ func (s *Server) contextFailure(number int) *failure {
 
 // serveControl serves the mock's own endpoints: faults and recorded requests.
 func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
-	status, content := http.StatusOK, any(nil)
+	var content any
+	status := http.StatusOK
 	switch r.Method + " " + r.URL.Path {
 	case "POST /mock/fault":
 		var f Fault
