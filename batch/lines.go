@@ -112,7 +112,7 @@ var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(new(bytes.
 // parseLine parses a line. Its body is validated elsewhere, by the rules of the endpoint, so its bytes are only delimited
 // here: the decoder checks its syntax.
 func parseLine(text []byte) (l line, refused *invalidLineError) {
-	d := decoders.Get().(*jsontext.Decoder) //nolint:errcheck // the pool holds nothing else
+	d := decoders.Get().(*jsontext.Decoder)
 	defer func() {
 		d.Reset(new(bytes.Buffer)) // which lets go of the line
 		decoders.Put(d)

@@ -153,7 +153,7 @@ func newBatchesList[T any](
 			for i := range all {
 				l.rows = append(l.rows, row(&all[i], prefixes))
 			}
-			l.objects = all
+			l.objects = append([]T{}, all...) // [] if there are none
 			return nil
 		})
 		return l, err

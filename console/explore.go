@@ -429,11 +429,11 @@ func newRangeChart(e *exploration, rows []usage.Row, n names) chart {
 	}
 	layout, axis := time.DateOnly, "2 Jan"
 	first, next := e.From, func(at time.Time) time.Time { return at.AddDate(0, 0, 1) }
-	switch {
-	case e.Interval == usage.ByMonth:
+	switch e.Interval {
+	case usage.ByMonth:
 		layout, axis = "2006-01", "Jan 06"
 		first, next = monthOf(e.From).begin, func(at time.Time) time.Time { return at.AddDate(0, 1, 0) }
-	case e.Interval == usage.ByHour:
+	case usage.ByHour:
 		layout, next = "2006-01-02 15:04", func(at time.Time) time.Time { return at.Add(time.Hour) }
 		if e.days() <= 2 {
 			axis = "15:04"

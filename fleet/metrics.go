@@ -15,20 +15,34 @@ var backendMetrics = []struct {
 	managed bool // only of backends that the gateway can start
 	value   func(*Backend) float64
 }{
-	{desc("ready", "1 if the last probe found the backend ready."), prometheus.GaugeValue, false,
-		func(b *Backend) float64 { return oneIf(b.is(Ready)) }},
-	{desc("boot_estimate_seconds", "Expected duration of a boot of the backend: the median of the last ones, or the configured estimate."),
-		prometheus.GaugeValue, true, func(b *Backend) float64 { return b.bootEstimate().Seconds() }},
-	{desc("in_flight", "Attempts in flight at the backend."), prometheus.GaugeValue, false,
-		func(b *Backend) float64 { return float64(b.InFlight()) }},
-	{desc("held_requests", "Requests that wait here for the turn of their account because the backend's engine is full."),
-		prometheus.GaugeValue, false, func(b *Backend) float64 { return float64(b.Held()) }},
-	{desc("wrong_checkpoint", "1 if the backend serves another checkpoint than the configured one."), prometheus.GaugeValue, false,
-		func(b *Backend) float64 { return oneIf(b.Mismatch() != "") }},
-	{desc("boot_failures_total", "Launches and wakes of the backend that have failed."), prometheus.CounterValue, true,
-		func(b *Backend) float64 { return float64(b.bootFailures.Load()) }},
-	{desc("breaker_open", "1 if the backend's breaker is open, 0.5 if it is half-open."), prometheus.GaugeValue, false,
-		func(b *Backend) float64 { return breakerValue[b.Breaker()] }},
+	{
+		desc("ready", "1 if the last probe found the backend ready."), prometheus.GaugeValue, false,
+		func(b *Backend) float64 { return oneIf(b.is(Ready)) },
+	},
+	{
+		desc("boot_estimate_seconds", "Expected duration of a boot of the backend: the median of the last ones, or the configured estimate."),
+		prometheus.GaugeValue, true, func(b *Backend) float64 { return b.bootEstimate().Seconds() },
+	},
+	{
+		desc("in_flight", "Attempts in flight at the backend."), prometheus.GaugeValue, false,
+		func(b *Backend) float64 { return float64(b.InFlight()) },
+	},
+	{
+		desc("held_requests", "Requests that wait here for the turn of their account because the backend's engine is full."),
+		prometheus.GaugeValue, false, func(b *Backend) float64 { return float64(b.Held()) },
+	},
+	{
+		desc("wrong_checkpoint", "1 if the backend serves another checkpoint than the configured one."), prometheus.GaugeValue, false,
+		func(b *Backend) float64 { return oneIf(b.Mismatch() != "") },
+	},
+	{
+		desc("boot_failures_total", "Launches and wakes of the backend that have failed."), prometheus.CounterValue, true,
+		func(b *Backend) float64 { return float64(b.bootFailures.Load()) },
+	},
+	{
+		desc("breaker_open", "1 if the backend's breaker is open, 0.5 if it is half-open."), prometheus.GaugeValue, false,
+		func(b *Backend) float64 { return breakerValue[b.Breaker()] },
+	},
 }
 
 var stateDesc = desc("state", "1 for the state that the backend is in.", "state")
