@@ -124,7 +124,7 @@ const ToAnotherBackend = " go to another backend of the model, and get 400 where
 // Serves reports whether a completion like this body may be sent to the backend: its server is not known to be unable to serve
 // it.
 func (b *Backend) Serves(body []byte) bool {
-	r, err := validate.Completion(body, validate.Limits{MaxLogprobs: func(string) int { return validate.DefaultMaxLogprobs }})
+	r, err := validate.Completion(body, validate.Limits{})
 	if err != nil {
 		return true
 	}

@@ -32,8 +32,8 @@ var errTimeout = errors.New("the backend was silent for too long")
 
 // forward makes attempts until one brings a response, no further one is allowed, or the request is cancelled. The class
 // of the last outcome decides whether another attempt follows, and at which backends. The response has been checked as
-// far as possible before any of it is sent to the client; the caller must close it. send makes one attempt.
-func (s *Server) forward(x *exchange, send sender) (*response, error) {
+// far as possible before any of it is sent to the client; the caller must close it.
+func (s *Server) forward(x *exchange) (*response, error) {
 	var last breaker.Outcome
 	once := false // a RetryElsewhereOnce has been used
 	prefix := x.prefix()
@@ -53,7 +53,7 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 			lease.Release()
 			return nil, err
 		}
-		response, outcome := s.attempt(x, lease, send)
+		response, outcome := s.attempt(x, lease)
 		if response != nil {
 			return response, nil
 		}
@@ -70,7 +70,7 @@ func (s *Server) forward(x *exchange, send sender) (*response, error) {
 		once = once || retry == breaker.RetryElsewhereOnce
 		x.attempts.tried = append(x.attempts.tried, fleet.FailedAttempt{Backend: lease.Backend, RetrySame: retry == breaker.RetryAnywhere})
 	}
-	x.attempts.busy = last.Class == breaker.Busy
+	x.attempts.allBusy = last.Class == breaker.Busy
 	return nil, s.attemptErr(x, last)
 }
 
@@ -173,12 +173,9 @@ func (x *exchange) backOff(lease *fleet.Lease) error {
 	return nil
 }
 
-// sender sends the request to the backend of p and receives the response that p then holds.
-type sender func(s *Server, x *exchange, p *response) breaker.Outcome
-
 // attempt sends the request to one backend. It returns a response, or the outcome that says why there is none; in that
 // case nothing has been sent to the client.
-func (s *Server) attempt(x *exchange, lease *fleet.Lease, send sender) (*response, breaker.Outcome) {
+func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Outcome) {
 	p := &response{lease: lease}
 	p.ctx, p.cancel = context.WithCancelCause(x.r.Context())
 	p.watchdog.start(x.settings.FirstByteTimeout, p.cancel)
@@ -192,7 +189,7 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease, send sender) (*respons
 	}()
 	x.attempts.backend, x.attempts.working = lease.Backend, true
 	x.timings.sent = time.Now()
-	outcome := s.judge(x, p, send(s, x, p))
+	outcome := s.judge(x, p, s.send(x, p))
 	if outcome.Class == breaker.Success && x.request.Stream {
 		lease.Begin()
 		s.metrics.attempt(x.model.ID(), lease.Name, breaker.Success)
@@ -220,22 +217,10 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 	s.metrics.attempt(x.model.ID(), lease.Name, outcome.Class)
 }
 
-// complete is the sender of a completion or chat completion. It receives what must be known before any of the response
-// is sent to the client: the whole of a plain response, the first event of a stream.
-func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
-	x.reservation.SetBackend(p.lease.Name)
-	edits := versionEdits(x.request, p.lease.Backend)
-	address := p.lease.CompletionsURL()
-	if x.isChat() {
-		address = p.lease.ChatURL()
-	}
-	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil && x.caller.line == nil
-	if l := x.caller.line; l != nil && p.lease.SchedulesByPriority() {
-		edits.Priority = l.priority()
-	}
-	if x.reservation.Clamped() || x.request.HasDefaultMaxTokens() {
-		edits.MaxTokens = x.reservation.MaxTokens()
-	}
+// send sends the request to the backend of p and receives what must be known before any of the response is sent to the client:
+// the whole of a plain response, the first event of a stream.
+func (s *Server) send(x *exchange, p *response) breaker.Outcome {
+	address, edits := s.upstream(x, p)
 	p.bestOf = edits.BestOf
 	var err error
 	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, address, x.request.Upstream(edits)) //nolint:bodyclose // by close
@@ -250,6 +235,26 @@ func (s *Server) complete(x *exchange, p *response) breaker.Outcome {
 	default:
 		return p.receivePlain(x)
 	}
+}
+
+// upstream returns the address to which the request is sent at the backend, and the changes to its body.
+func (s *Server) upstream(x *exchange, p *response) (*url.URL, validate.Edits) {
+	if c := x.tokenizer(); c != nil {
+		return p.lease.URL(c.path), validate.Edits{Model: x.model.Checkpoint()}
+	}
+	x.reservation.SetBackend(p.lease.Name)
+	edits := versionEdits(x.request, p.lease.Backend)
+	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil && x.caller.line == nil
+	if l := x.caller.line; l != nil && p.lease.SchedulesByPriority() {
+		edits.Priority = l.priority()
+	}
+	if x.reservation.Clamped() || x.request.HasDefaultMaxTokens() {
+		edits.MaxTokens = x.reservation.MaxTokens()
+	}
+	if x.isChat() {
+		return p.lease.ChatURL(), edits
+	}
+	return p.lease.CompletionsURL(), edits
 }
 
 // response is a backend's response on its way to the client.
@@ -372,4 +377,33 @@ func (p *response) endIfSilent() {
 	if time.Since(time.Unix(0, p.arrival.Load())) >= fleet.RefusedFor {
 		p.cancel(errNotListening)
 	}
+}
+
+// watchdog cancels an attempt at a backend that is silent for too long. The time that the gateway and a slow client take
+// does not count.
+type watchdog struct {
+	timer   *time.Timer
+	left    time.Duration // how long the backend may still be silent
+	resumed time.Time
+}
+
+// start begins to wait for the backend. cancel is called with errTimeout after that much silence.
+func (w *watchdog) start(left time.Duration, cancel context.CancelCauseFunc) {
+	w.left, w.resumed = left, time.Now()
+	w.timer = time.AfterFunc(left, func() { cancel(errTimeout) })
+}
+
+// stop stops waiting. It may be called more than once.
+func (w *watchdog) stop() { w.timer.Stop() }
+
+// progress is called when the backend has sent something that counts: from now on it may be silent for left.
+func (w *watchdog) progress(left time.Duration) { w.left = left }
+
+// noProgress is called, before resume, when the backend has sent something that does not count.
+func (w *watchdog) noProgress() { w.left -= time.Since(w.resumed) }
+
+// resume waits for the backend again.
+func (w *watchdog) resume() {
+	w.resumed = time.Now()
+	w.timer.Reset(w.left)
 }

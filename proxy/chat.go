@@ -6,39 +6,12 @@ import (
 	"fmt"
 
 	"basegate/budget/admission"
-	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/validate"
 )
 
 // ChatPath is the path of chat completions.
 const ChatPath = "/v1/chat/completions"
-
-// chat serves POST /v1/chat/completions. If no model chats, it reads no body.
-func (s *Server) chat(x *exchange) error {
-	if err := s.authenticate(x); err != nil {
-		return err
-	}
-	if len(s.chatModels(x)) == 0 {
-		return apierr.NoChat(nil)
-	}
-	return s.generate(x, s.validateChat)
-}
-
-// validateChat are the rules of a chat completion. For a model that does not chat, it makes no difference what the body has
-// besides.
-func (s *Server) validateChat(x *exchange, body []byte) (*validate.Request, error) {
-	r, err := validate.Chat(body, validate.Limits{
-		MaxLogprobs: s.maxLogprobs, MaxSequences: x.settings.SequencesPerRequest, DefaultMaxTokens: s.chatDefaultMaxTokens,
-		XArgs: s.xargs(x), Receipts: s.receipts != nil, Memory: &x.memory,
-	})
-	if r != nil {
-		if m, ok := s.fleet.Model(r.Model); ok && mayUse(&x.caller.identity, m) && !m.Chat() {
-			return r, apierr.NoChat(s.chatModels(x))
-		}
-	}
-	return r, err
-}
 
 // chatModels returns the ids of the models that chat and that the key may use.
 func (s *Server) chatModels(x *exchange) []string {
@@ -49,13 +22,6 @@ func (s *Server) chatModels(x *exchange) []string {
 		}
 	}
 	return ids
-}
-
-func (s *Server) chatDefaultMaxTokens(model string) int64 {
-	if m, ok := s.fleet.Model(model); ok {
-		return m.ChatDefaultMaxTokens()
-	}
-	return validate.DefaultChatMaxTokens
 }
 
 // isChat reports whether the request is a chat completion.

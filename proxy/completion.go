@@ -1,19 +1,32 @@
 package proxy
 
-// completion serves POST /v1/completions.
-func (s *Server) completion(x *exchange) error { return s.generate(x, s.validateCompletion) }
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"time"
 
-// generate serves a request that generates text. Its steps are in the order that the HTTP contract defines: the first one
-// that fails decides the response.
-func (s *Server) generate(x *exchange, rules bodyRules) error {
-	defer x.memory.Release()
-	defer x.releaseBody()
-	withReceipt := false
-	if err := s.readRequest(x, s.receiptRules(rules, &withReceipt)); err != nil {
+	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
+
+	"basegate/budget"
+	"basegate/budget/admission"
+	apierr "basegate/errors"
+	"basegate/fleet"
+	"basegate/identity"
+	"basegate/proxy/stream"
+	"basegate/validate"
+)
+
+// generate serves a request that generates text, a live one or a line of a batch. Its steps are in the order that the HTTP
+// contract defines: the first one that fails decides the response.
+func (s *Server) generate(x *exchange) error {
+	if err := s.readRequest(x); err != nil {
 		return err
-	}
-	if withReceipt {
-		s.beginReceipt(x)
 	}
 	if err := s.checkBudget(x); err != nil {
 		return err
@@ -28,29 +41,26 @@ func (s *Server) generate(x *exchange, rules bodyRules) error {
 		return err
 	}
 	defer x.delivery.keepalive.stop()
-	if err := x.awaitModel(); err != nil {
-		return err
-	}
-	if err := s.acquireSlot(x); err != nil {
+	if err := s.admit(x); err != nil {
 		return err
 	}
 	defer x.releaseSlot()
 	if err := x.checkLength(); err != nil {
 		return err
 	}
-	if err := x.setRest(); err != nil {
+	if err := x.resolveMaxTokens(); err != nil {
 		return err
 	}
 	if err := s.reserve(x); err != nil {
 		return err
 	}
 	defer x.reservation.Release()
-	return s.settleFailure(x, s.serve(x))
+	return s.settleFailure(x, s.relay(x))
 }
 
-// serve obtains a response from a backend and relays it.
-func (s *Server) serve(x *exchange) error {
-	defer x.endWhenLost()()
+// relay obtains a response from a backend and relays it.
+func (s *Server) relay(x *exchange) error {
+	defer x.cancelWhenFenced()()
 	x.memory.SetRunning()
 	if x.request.Stream {
 		x.charge.echoed = x.echoedTokens()
@@ -58,7 +68,7 @@ func (s *Server) serve(x *exchange) error {
 	x.startCounting()
 	defer x.stopCounting()
 	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
-	response, err := s.forward(x, (*Server).complete)
+	response, err := s.forward(x)
 	x.delivery.keepalive.stop()
 	if err != nil {
 		return err
@@ -68,4 +78,399 @@ func (s *Server) serve(x *exchange) error {
 		return s.relayStream(x, response)
 	}
 	return s.relayPlain(x, response)
+}
+
+// readRequest authenticates a request, reads and validates its body and finds the model.
+func (s *Server) readRequest(x *exchange) error {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	if x.caller.line != nil {
+		return s.parse(x, x.caller.line.Body)
+	}
+	if x.endpoint == chatEndpoint && len(s.chatModels(x)) == 0 {
+		return apierr.NoChat(nil)
+	}
+	body, err := s.readBody(x)
+	if err != nil {
+		return err
+	}
+	return s.parse(x, body)
+}
+
+var errNoKey = errors.New("no bearer token")
+
+// authenticate finds the key of the request and its payer.
+func (s *Server) authenticate(x *exchange) error {
+	identity, err := s.identify(x)
+	x.caller.identity, x.caller.payer = identity, budget.Payer{}
+	if err != nil {
+		return x.refuseKey(err)
+	}
+	x.caller.payer = Payer(&identity)
+	return nil
+}
+
+// identify looks up the key in the one Authorization header. The requests of the console and of batches name their key instead.
+func (s *Server) identify(x *exchange) (identity.Principal, error) {
+	if d := x.caller.onBehalfOf; d != nil {
+		return s.keys.Identify(x.r.Context(), d.account, d.key)
+	}
+	secret, found := Bearer(x.r.Header)
+	if !found {
+		return identity.Principal{}, errNoKey
+	}
+	return s.keys.Authenticate(x.r.Context(), secret)
+}
+
+// Bearer returns the token of the one Authorization header; false if there is none, there are several, or it has another scheme.
+func Bearer(h http.Header) (token string, found bool) {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	return strings.TrimSpace(token), strings.EqualFold(scheme, "Bearer")
+}
+
+// Payer returns the payer of a key's requests with its caps.
+func Payer(i *identity.Principal) budget.Payer {
+	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
+}
+
+// largeBody is the size, in bytes, from which bodies are parsed a few at a time: parsing takes milliseconds for each
+// megabyte, which small requests would otherwise wait for.
+const largeBody = 256 << 10
+
+// newLargeBodies returns places to parse large bodies, as many as half of the processors.
+func newLargeBodies() *admission.Turns { return admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0) }
+
+// LargeBodies returns the places to parse large bodies, for metrics.
+func (s *Server) LargeBodies() *admission.Turns { return s.largeBodies }
+
+// parse validates the body and finds the model. If a receipt was asked for, it begins the receipt.
+func (s *Server) parse(x *exchange, body []byte) (err error) {
+	if err := s.validateInTurn(x, body); err != nil {
+		return err
+	}
+	if err := s.beginReceipt(x); err != nil {
+		return err
+	}
+	if x.model, err = s.findModel(x, x.request.Model); err != nil {
+		return err
+	}
+	return x.checkServers()
+}
+
+func (s *Server) validateInTurn(x *exchange, body []byte) (err error) {
+	if len(body) >= largeBody {
+		turn, err := s.largeBodies.Acquire(x.r.Context(), x.caller.identity.AccountID)
+		if err != nil {
+			return x.cancelErr()
+		}
+		defer turn.Release()
+	}
+	x.request, err = s.validate(x, body)
+	if errors.Is(err, admission.ErrFull) {
+		return bufferFull(err)
+	}
+	return err
+}
+
+// validate validates a body by the rules of the endpoint. Its error is an API error, or that of the memory.
+func (s *Server) validate(x *exchange, body []byte) (r *validate.Request, err error) {
+	switch x.endpoint {
+	case tokenizeEndpoint:
+		return validate.Tokenize(body, &x.memory)
+	case detokenizeEndpoint:
+		return validate.Detokenize(body, &x.memory)
+	}
+	limits := validate.Limits{
+		Model:        func(id string) validate.Model { return s.modelLimits(x, id) },
+		MaxSequences: x.settings.SequencesPerRequest, Receipts: s.receipts != nil, Memory: &x.memory,
+	}
+	switch d := x.caller.dialect; {
+	case d != nil:
+		d.Translation, err = d.endpoint.Parse(body, limits)
+		r = d.Request
+	case x.endpoint == chatEndpoint, x.endpoint == estimateEndpoint && s.estimatesChat(x, body):
+		r, err = validate.Chat(body, limits)
+		if r == nil {
+			return nil, err
+		}
+		if m, ok := s.lookup(x, r.Model); ok && !m.Chat() { // whatever the body has besides
+			return r, apierr.NoChat(s.chatModels(x))
+		}
+	default:
+		r, err = validate.Completion(body, limits)
+	}
+	if err != nil {
+		return r, err
+	}
+	if x.caller.line != nil && r.Stream {
+		return nil, errStreamInBatch
+	}
+	if m, ok := s.lookup(x, r.Model); ok && r.Kind != validate.Messages && !m.Completions() {
+		return r, apierr.NoCompletions(r.NameOf("model"), r.Model)
+	}
+	return r, nil
+}
+
+// modelLimits returns what a body is checked against that names a model. findModel refuses one that the key may not use.
+func (s *Server) modelLimits(x *exchange, id string) validate.Model {
+	m, ok := s.lookup(x, id)
+	if !ok {
+		return validate.UnknownModel
+	}
+	return validate.Model{MaxLogprobs: m.MaxLogprobs(), DefaultMaxTokens: m.ChatDefaultMaxTokens(), XArgs: m.XArgs()}
+}
+
+// estimatesChat reports whether the body of an estimate is that of a chat completion: it has messages, or neither messages
+// nor a prompt, for a model that only chats.
+func (s *Server) estimatesChat(x *exchange, body []byte) bool {
+	if len(s.chatModels(x)) > 0 && gjson.GetBytes(body, "messages").Exists() {
+		return true
+	}
+	if gjson.GetBytes(body, "prompt").Exists() {
+		return false
+	}
+	m, ok := s.lookup(x, gjson.GetBytes(body, "model").Str)
+	return ok && !m.Completions()
+}
+
+// checkBudget refuses a request of a key or an account with an exhausted cap, before it waits in the queue.
+func (s *Server) checkBudget(x *exchange) error {
+	e := s.ledger.Exhausted(x.caller.payer)
+	switch {
+	case e == nil:
+		return nil
+	case x.caller.line != nil:
+		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
+	default:
+		return x.budgetExceeded(e)
+	}
+}
+
+// admit waits for the model and a slot. A line of a batch has a place instead. The caller must call releaseSlot.
+func (s *Server) admit(x *exchange) error {
+	if x.caller.line != nil {
+		return s.usePlace(x)
+	}
+	if err := x.awaitModel(); err != nil {
+		return err
+	}
+	return s.acquireSlot(x)
+}
+
+// unlimitedWait is longer than any boot.
+const unlimitedWait = 1<<63 - 1
+
+// awaitModel starts the model if it does not run, and waits for it for up to its cold_wait, or with keepalive until its
+// boot ends.
+func (x *exchange) awaitModel() error {
+	err := x.model.EnsureServable(x.routing())
+	wait := x.model.ColdWait() - x.timings.booting
+	if x.delivery.keepalive.interval > 0 {
+		wait = unlimitedWait // until the boot ends: nothing closes the connection
+	}
+	if _, booting := errors.AsType[*fleet.BootingError](err); booting && wait > 0 {
+		x.delivery.keepalive.waitingFor(x.bootComment)
+		if full := x.memory.Grow(admission.WaitingCost); full != nil {
+			return bufferFull(full)
+		}
+		defer x.memory.Shrink(admission.WaitingCost)
+		ctx, cancel := context.WithTimeout(x.r.Context(), wait)
+		defer cancel()
+		began := time.Now()
+		err = x.model.AwaitBoot(ctx, x.routing())
+		x.timings.booting += time.Since(began)
+	}
+	if err != nil {
+		return x.unavailable(err)
+	}
+	return nil
+}
+
+// unavailable returns the error of a model at which no attempt can be made.
+func (x *exchange) unavailable(err error) error {
+	switch {
+	case x.cancelled():
+		return x.cancelErr()
+	case errors.Is(err, fleet.ErrUnsuitable):
+		return x.unserved()
+	default:
+		return x.model.APIError(err)
+	}
+}
+
+// acquireSlot waits until the key and its account have a free slot. After a long wait, the key is looked up again, because it
+// may have been paused or its caps changed meanwhile.
+//
+// If the ledger gives out the slots of the key, this one only limits its calls of the tokenizer at this gateway; reserve
+// replaces it.
+func (s *Server) acquireSlot(x *exchange) error {
+	queue := s.queue
+	if s.slots != nil {
+		queue = s.counts
+	}
+	began := time.Now()
+	slot, err := queue.Enqueue(s.requester(x), &x.memory)
+	if err == nil {
+		if x.delivery.keepalive.interval > 0 {
+			x.delivery.keepalive.waitingFor(func() string { return fmt.Sprintf("queued, %d before you", slot.Before()) })
+		}
+		err = slot.Wait(x.r.Context())
+	}
+	x.timings.queued = time.Since(began)
+	switch {
+	case errors.Is(err, admission.ErrFull):
+		return bufferFull(err)
+	case err != nil:
+		return x.cancelErr()
+	}
+	x.slot = slot
+	if x.timings.queued < reauthenticateAfter {
+		return nil
+	}
+	if err := s.authenticate(x); err != nil {
+		slot.Release()
+		return err
+	}
+	return nil
+}
+
+// releaseSlot releases the slot, if the request has one. It may be called more than once.
+func (x *exchange) releaseSlot() {
+	if x.slot != nil {
+		x.slot.Release()
+	}
+}
+
+// reauthenticateAfter is how long a request must have waited for its key to be looked up again.
+const reauthenticateAfter = time.Second
+
+// Limits returns how many requests of a key, and of its account, may run at a time.
+func (s *Server) Limits(i *identity.Principal) admission.Limits {
+	settings := s.settings.Load()
+	l := admission.Limits{Key: i.MaxRunning(settings.ConcurrencyPerKey)}
+	if n := settings.ConcurrencyPerAccount; n > 0 {
+		l.Account = i.MaxRunningOfAccount(n)
+	}
+	return l
+}
+
+// requester returns the key of a request, which waits for its slots.
+func (s *Server) requester(x *exchange) admission.Requester {
+	i := &x.caller.identity
+	return admission.Requester{Key: i.KeyID, Account: i.AccountID, Limits: s.Limits(i)}
+}
+
+// bufferFullRetry is when a client should retry that was refused because too much is buffered.
+const bufferFullRetry = 5 * time.Second
+
+func bufferFull(cause error) error {
+	return apierr.Overload(apierr.NoMemory, "too much is waiting here already", bufferFullRetry, cause)
+}
+
+// relayPlain sends a plain response to the client after its charge is on disk.
+func (s *Server) relayPlain(x *exchange, p *response) error {
+	p.usage = s.chargeable(x, p.usage)
+	body := p.plain.bytes
+	if p.bestOf == validate.EmulateBestOf {
+		body = chooseBest(body, x.request)
+	}
+	pieces := withUserTag(body, x.request.RawUser())
+	translated, err := x.caller.dialect.translate(x, body)
+	switch {
+	case err != nil:
+		return err
+	case translated != nil:
+		pieces = [][]byte{translated}
+	}
+	if err := x.sealPlain(p, pieces); err != nil {
+		return err
+	}
+	if err := x.settle(p.usage, http.StatusOK, ""); err != nil {
+		return err
+	}
+	pieces, err = x.withReceipt(pieces)
+	if err != nil {
+		return err
+	}
+	return s.sendBody(x, cmp.Or(p.Header.Get("Content-Type"), "application/json"), pieces...)
+}
+
+// settle charges the request and waits until the charge is on disk, so that no client receives the last byte of a
+// response that is not charged. The error is for the client. If the charge of a plain response cannot be written, nothing
+// of it has been sent, and it costs nothing.
+func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) error {
+	outcome := budget.Outcome{
+		Prompt: usage.Prompt, Completion: usage.Completion, Status: status, Code: string(code),
+		Queue: x.timings.queued, FirstToken: x.timings.firstToken, Total: time.Since(x.timings.arrived),
+		Boot: x.timings.booting, Attempts: x.attemptRecords(code),
+	}
+	if code == "" {
+		fallback := outcome
+		fallback.Code = string(apierr.Overloaded)
+		if !x.delivery.streaming {
+			fallback.Prompt, fallback.Completion, fallback.Status = 0, 0, apierr.Overloaded.Status()
+		}
+		outcome.Fallback = &fallback
+		if x.receipt != nil {
+			outcome.Receipt = x.receipt.entry.Pending()
+		}
+	}
+	x.charge.usage, x.charge.settled = usage, true
+	if x.caller.line != nil && code == "" {
+		x.caller.line.settlement = x.reservation.Prepare(outcome)
+		return nil
+	}
+	// The commit must not be cancelled when the gateway stops: a response could be charged as complete while its client
+	// receives an error.
+	ctx := context.WithoutCancel(x.r.Context())
+	err := x.reservation.Settle(ctx, outcome)
+	if err == nil && code == "" && x.receipt != nil {
+		err = x.receipt.entry.Confirm(ctx)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case x.cancelled():
+		return x.cancelErr()
+	default:
+		return ledgerUnavailable(err)
+	}
+}
+
+// settleFailure settles a request that failed or whose client disconnected. It returns err, which is the error
+// for the client, and not an error of the ledger.
+func (s *Server) settleFailure(x *exchange, err error) error {
+	if err == nil || x.charge.settled {
+		return err
+	}
+	status, code := x.failureOutcome(err)
+	var usage stream.Usage
+	if x.charge.stream != nil || (x.attempts.working && code == codeClientGone) {
+		usage = s.chargeable(x, usage)
+	}
+	if failed := x.settle(usage, status, code); failed != nil && !errors.Is(failed, errClientGone) {
+		s.log.Warn("the end of a failed request is not on the ledger yet", zap.String("request_id", x.id), zap.Error(failed))
+	}
+	return err
+}
+
+// failureOutcome returns what the log and the ledger record of a request that failed.
+func (x *exchange) failureOutcome(err error) (status int, code apierr.Code) {
+	if errors.Is(err, errClientGone) {
+		return statusClientGone, codeClientGone
+	}
+	code = apierr.From(err).Code
+	switch {
+	case x.delivery.streaming:
+		return x.delivery.status, code
+	case x.timedOut(err) != nil:
+		return http.StatusOK, code
+	default:
+		return code.Status(), code
+	}
 }

@@ -70,28 +70,7 @@ func (s *Server) dialect(x *exchange) error {
 	}
 	d.endpoint = &d.Endpoints[i]
 	x.r.Pattern = path
-	return s.generate(x, s.validateDialect)
-}
-
-// validateDialect are the rules of the dialect's endpoint.
-func (s *Server) validateDialect(x *exchange, body []byte) (r *validate.Request, err error) {
-	d := x.caller.dialect
-	d.Translation, err = d.endpoint.Parse(body, validate.Limits{
-		MaxLogprobs: func(model string) int {
-			if m, ok := s.lookup(x, model); ok {
-				return m.MaxLogprobs()
-			}
-			return validate.DefaultMaxLogprobs
-		},
-		MaxSequences: x.settings.SequencesPerRequest, Receipts: s.receipts != nil, Memory: &x.memory,
-	})
-	if err != nil {
-		return d.Request, err
-	}
-	if m, ok := s.lookup(x, d.Request.Model); ok && !m.Completions() {
-		return d.Request, apierr.NoCompletions(d.Request.NameOf("model"), d.Request.Model)
-	}
-	return d.Request, nil
+	return s.generate(x)
 }
 
 // translate returns the translation of a plain response, or nil if the response is sent as it is.

@@ -4,13 +4,10 @@ import (
 	"errors"
 	"time"
 
-	"github.com/tidwall/gjson"
-
 	"basegate/budget"
 	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
-	"basegate/validate"
 )
 
 // estimateObject is the response to POST /v1/estimate. Counts are in tokens.
@@ -41,10 +38,7 @@ type limitedBy struct {
 // estimate serves POST /v1/estimate: it checks the body of a completion or chat completion in the order of the
 // contract, and sends it to no backend. A model that a completion would start is no reason to refuse.
 func (s *Server) estimate(x *exchange) error {
-	defer x.memory.Release()
-	defer x.releaseBody()
-	withReceipt := false
-	if err := s.readRequest(x, s.receiptRules(s.validateEstimate, &withReceipt)); err != nil {
+	if err := s.readRequest(x); err != nil {
 		return err
 	}
 	if err := s.checkBudget(x); err != nil {
@@ -60,23 +54,7 @@ func (s *Server) estimate(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	o := s.newEstimateObject(x, estimate)
-	o.Receipt = withReceipt
-	return s.sendJSON(x, o)
-}
-
-// validateEstimate are the rules of a chat completion for a body with messages, or with neither messages nor a prompt for a
-// model that only chats, and otherwise those of a completion.
-func (s *Server) validateEstimate(x *exchange, body []byte) (*validate.Request, error) {
-	chats := len(s.chatModels(x)) > 0 && gjson.GetBytes(body, "messages").Exists()
-	if !chats && !gjson.GetBytes(body, "prompt").Exists() {
-		m, ok := s.fleet.Model(gjson.GetBytes(body, "model").Str)
-		chats = ok && mayUse(&x.caller.identity, m) && !m.Completions()
-	}
-	if chats {
-		return s.validateChat(x, body)
-	}
-	return s.validateCompletion(x, body)
+	return s.sendJSON(x, s.newEstimateObject(x, estimate))
 }
 
 // estimateCost checks the length of the prompt and evaluates the caps. Its calls of the tokenizer are limited for each
@@ -123,6 +101,7 @@ func (s *Server) newEstimateObject(x *exchange, e budget.Estimate) estimateObjec
 		Object: "estimate", Model: x.model.ID(),
 		PromptTokens: x.prompt.tokens, Completion: e.Output,
 		Fits: e.LimitedBy == nil, MaxTokens: e.MaxTokens, ModelStatus: x.model.Status(), QueuePosition: s.queuePosition(x),
+		Receipt: x.receipt != nil,
 	}
 	o.Total = o.PromptTokens + o.Completion
 	if c := e.LimitedBy; c != nil {

@@ -31,6 +31,7 @@ type exchange struct {
 	r        *http.Request
 	id       string
 	settings *Settings // in force when the request arrived
+	endpoint endpoint
 
 	caller      caller
 	request     *validate.Request    // nil before the body has been validated
@@ -50,7 +51,7 @@ type exchange struct {
 // caller is the client, as its key identifies it, and the payer.
 type caller struct {
 	address    string
-	onBehalfOf *principal   // the account and key that the console or a batch serves; nil for the bearer of a key
+	onBehalfOf *delegation  // of the console or a batch; nil for the bearer of a key
 	line       *line        // of a batch; nil for a live request
 	dialect    *dialectCall // nil for a request in the API's own form
 	identity   identity.Principal
@@ -65,7 +66,7 @@ type attempts struct {
 	usable      fleet.Filter    // of backends that can serve the request's fields; nil: of all
 	backend     *fleet.Backend  // of the last attempt; nil before the first
 	fingerprint uint64          // of the body; see killers
-	busy        bool            // the last attempt found its backend busy, and no other one was left
+	allBusy     bool            // the last attempt found its backend busy, and no other one was left
 	working     bool            // the backend is working on the request, or was when the client disconnected
 }
 
@@ -138,17 +139,22 @@ func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 		if d := x.settings.dialectOf(c.Request().URL.Path); d != nil {
 			x.caller.dialect = &dialectCall{Dialect: d}
 		}
-		if !x.expectsNothingElse() {
-			x.w.Header().Set("Connection", "close") // the client may send its body or wait for leave to do so
-			return s.run(x, func() error { return apierr.UnknownExpectation() })
-		}
-		if x.allowOrigin() {
-			return s.run(x, func() error { return x.answerPreflight() })
-		}
-		if x.caller.dialect != nil {
-			return s.run(x, func() error { return s.dialect(x) })
-		}
-		return s.run(x, func() error { return RoutingError(c, next(&exchangeContext{c, x})) })
+		return s.run(x, func() error { return s.route(x, c, next) })
+	}
+}
+
+// route calls the handler of the request's path.
+func (s *Server) route(x *exchange, c echo.Context, next echo.HandlerFunc) error {
+	switch {
+	case !x.expectsNothingElse():
+		x.w.Header().Set("Connection", "close") // the client may send its body or wait for leave to do so
+		return apierr.UnknownExpectation()
+	case x.allowOrigin():
+		return x.answerPreflight()
+	case x.caller.dialect != nil:
+		return s.dialect(x)
+	default:
+		return RoutingError(c, next(&exchangeContext{c, x}))
 	}
 }
 
@@ -168,6 +174,8 @@ func (s *Server) run(x *exchange, handler func() error) error {
 		return s.fail(x, apierr.Overload(apierr.Draining, "the gateway is shutting down", time.Second, nil))
 	}
 	defer s.end()
+	defer x.memory.Release()
+	defer x.releaseBody()
 	return s.fail(x, s.recoverPanic(x, handler))
 }
 
@@ -222,3 +230,55 @@ func (x *exchange) cancelErr() error {
 
 // errClientGone is returned for a request whose client has disconnected.
 var errClientGone = errors.New("the client disconnected")
+
+// errLost is the cause of the end of a request whose reservation was lost.
+var errLost = errors.New("the ledger is out of reach, or another gateway has ended this one's requests")
+
+// cancelWhenFenced cancels the request if its reservation is lost, until the function that it returns is called.
+func (x *exchange) cancelWhenFenced() (stop func()) {
+	lost := x.reservation.Lost()
+	if lost == nil {
+		return func() {}
+	}
+	original := x.r
+	ctx, cancel := context.WithCancelCause(original.Context())
+	detach := context.AfterFunc(lost, func() { cancel(errLost) })
+	x.r = original.WithContext(ctx)
+	return func() {
+		detach()
+		x.r = original // before cancel, which does not mean that the client has disconnected
+		cancel(nil)
+	}
+}
+
+// delegation is an account with one of its keys, in whose name the console or a batch sends requests.
+type delegation struct {
+	account, key string
+	preview      bool // an estimate of what the user is typing: neither the overview nor the refusals count it
+}
+
+// ServeOnBehalfOf serves a completion request of the console in the name of one of an account's keys. It does all that
+// POST /v1/completions does (queue, budgets, ledger, errors, log), but needs no secret, and makes vLLM name tokens by
+// their ids. The caller must have authenticated the account.
+func (s *Server) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	s.serveOnBehalfOf(delegation{account: account, key: key}, completionEndpoint, w, r)
+}
+
+// ChatOnBehalfOf is ServeOnBehalfOf for a chat completion, which it serves as POST /v1/chat/completions does.
+func (s *Server) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	s.serveOnBehalfOf(delegation{account: account, key: key}, chatEndpoint, w, r)
+}
+
+// EstimateOnBehalfOf responds to the body of a completion or chat completion of the console as POST /v1/estimate does.
+// The caller must have authenticated the account.
+func (s *Server) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+	s.serveOnBehalfOf(delegation{account: account, key: key, preview: true}, estimateEndpoint, w, r)
+}
+
+func (s *Server) serveOnBehalfOf(d delegation, e endpoint, w http.ResponseWriter, r *http.Request) {
+	x := s.newExchange(w, r)
+	x.caller.onBehalfOf, x.endpoint = &d, e
+	_ = s.run(x, func() error { return s.serve(x) }) // the error has been sent
+}

@@ -53,7 +53,6 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 		return err
 	}
 	x.memory = s.queue.Allocate(x.caller.identity.KeyID)
-	defer x.memory.Release()
 	if x.r.Body != http.NoBody { // it may wait for its turn
 		if err := x.memory.Grow(admission.WaitingCost); err != nil {
 			return bufferFull(err)

@@ -3,11 +3,14 @@ package proxy
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	apierr "basegate/errors"
 	"basegate/fleet"
+	"basegate/validate"
 )
 
 // setHeaders sets the headers of every response: backend, budget, user tag and timings. code is empty on success.
@@ -20,7 +23,7 @@ func (s *Server) setHeaders(x *exchange, code apierr.Code) {
 			h.Set("X-Acs-Upstream-Gpu", b.GPU)
 		}
 	}
-	if code.FromUpstream() || (code == apierr.Overloaded && x.attempts.busy) {
+	if code.FromUpstream() || (code == apierr.Overloaded && x.attempts.allBusy) {
 		h.Set("X-Acs-Upstream-Error-Kind", string(code))
 	}
 	if x.request != nil {
@@ -71,4 +74,14 @@ func (x *exchange) upstreamHeader(b *fleet.Backend) http.Header {
 	h["X-Request-Id"] = []string{x.id + "-" + string(rune('0'+x.attempts.count%10))}
 	b.Authorize(h)
 	return h
+}
+
+// setUserTag returns the user tag of a request to its client: as it is if it is printable ASCII and has no blank at an end,
+// where a header's value would lose it; otherwise as percent-encoded UTF-8 in a header of another name.
+func setUserTag(h http.Header, r *validate.Request) {
+	if tag, ok := r.UserTag(); ok && strings.TrimSpace(tag) == tag {
+		h.Set("X-Acs-User", tag)
+	} else if r.User != "" {
+		h.Set("X-Acs-User-Encoded", strings.ReplaceAll(url.QueryEscape(r.User), "+", "%20"))
+	}
 }

@@ -12,7 +12,6 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/admission"
-	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"
@@ -124,14 +123,17 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	r.Header.Set("X-Acs-Workload", "batch")
 	x := s.newExchange(w, r)
 	x.memory = l.Memory
-	x.caller.onBehalfOf = &principal{account: l.Account, key: l.Key}
+	x.caller.onBehalfOf = &delegation{account: l.Account, key: l.Key}
 	place, _ := l.Place.(*fleet.Place)
 	x.caller.line = &line{Line: l, place: place}
+	if l.Endpoint == ChatPath {
+		x.endpoint = chatEndpoint
+	}
 	x.delivery.bodyRead = true
-	err = s.recoverPanic(x, func() error { return s.line(x) })
-	if waiting, ok := errors.AsType[*lineWaitsError](err); ok {
+	err = s.recoverPanic(x, func() error { return s.generate(x) })
+	if w := s.waits(x, err); w != nil {
 		x.memory.Release()
-		return LineResult{State: LineWaits, Reason: waiting.reason, ResetsAt: waiting.resetsAt, Release: func() {}}
+		return LineResult{State: LineWaits, Reason: w.reason, ResetsAt: w.resetsAt, Release: func() {}}
 	}
 	if errors.Is(err, errClientGone) || (err != nil && x.cancelled()) {
 		x.delivery.clientGone()
@@ -150,93 +152,39 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	return result
 }
 
-// line is completion for a line of a batch. The caller must release x.memory.
-func (s *Server) line(x *exchange) error {
-	if err := s.readLine(x); err != nil {
-		return err
+// waits returns what a line waits for that failed with err, or nil if that is its response. Before its reservation it waits for
+// a key that works again, for memory, for the ledger, and without a place for a model that is configured again.
+func (s *Server) waits(x *exchange, err error) *lineWaitsError {
+	if w, ok := errors.AsType[*lineWaitsError](err); ok || err == nil || x.reservation != nil {
+		return w
 	}
-	if e := s.ledger.Exhausted(x.caller.payer); e != nil {
-		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
-	}
-	if err := x.checkKnownLength(); err != nil {
-		return err
-	}
-	if err := s.refuseKiller(x); err != nil {
-		return err
-	}
-	if x.caller.line.place == nil {
-		return s.askBudget(x)
-	}
-	if err := x.usePlace(); err != nil {
-		return err
-	}
-	if err := x.checkLength(); err != nil {
-		return err
-	}
-	if err := s.reserveLine(x); err != nil {
-		return err
-	}
-	defer x.reservation.Release()
-	return s.settleFailure(x, s.serve(x))
-}
-
-// readLine is readRequest for a line, whose body is in memory.
-func (s *Server) readLine(x *exchange) error {
-	if err := s.authenticate(x); err != nil {
+	switch e := apierr.From(err); {
+	case e.Code == apierr.InvalidAPIKey:
 		return &lineWaitsError{reason: keyReason(err)}
-	}
-	if err := s.parse(x, x.caller.line.Body, s.validateLine); err != nil {
-		if errors.Is(err, admission.ErrFull) {
-			return &lineWaitsError{reason: WaitsForCapacity}
+	case e.Code == apierr.Overloaded && (e.Shortage == apierr.NoMemory || e.Shortage == apierr.NoDatabase):
+		return &lineWaitsError{reason: WaitsForCapacity}
+	case e.Code == apierr.ModelNotFound && x.caller.line.place == nil:
+		if _, known := s.fleet.Model(x.request.Model); !known {
+			return &lineWaitsError{reason: WaitsForModel}
 		}
-		return err
 	}
-	if _, known := s.fleet.Model(x.request.Model); !known && x.caller.line.place == nil {
-		return &lineWaitsError{reason: WaitsForModel} // until it is configured again
-	}
-	var err error
-	if x.model, err = s.findModel(x, x.request.Model); err != nil {
-		return err
-	}
-	return x.checkServers()
-}
-
-// validateLine are the rules of a line of a batch.
-func (s *Server) validateLine(x *exchange, body []byte) (*validate.Request, error) {
-	rules := s.validateCompletion
-	if x.r.URL.Path == ChatPath {
-		rules = s.validateChat
-	}
-	r, err := rules(x, body)
-	if err == nil && r.Stream {
-		return nil, errStreamInBatch
-	}
-	return r, err
+	return nil
 }
 
 var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the lines of a batch are not streamed, leave it out")
 
 // usePlace moves the line's place to where the line's prefix belongs, if there is room, and limits its attempts to it.
-func (x *exchange) usePlace() error {
-	x.caller.line.place.Prefer(x.promptPrefix(), x.routing())
-	b := x.caller.line.place.Backend
-	if x.attempts.usable != nil && !x.attempts.usable(b) { // another backend of the model has the request's fields
+func (s *Server) usePlace(x *exchange) error {
+	place := x.caller.line.place
+	if place == nil {
+		return s.askBudget(x)
+	}
+	place.Prefer(x.promptPrefix(), x.routing())
+	if !x.attempts.usable(place.Backend) { // another backend of the model has the request's fields
 		return &lineWaitsError{reason: WaitsForCapacity}
 	}
-	x.attempts.usable = func(other *fleet.Backend) bool { return other == b }
+	x.attempts.usable = func(other *fleet.Backend) bool { return other == place.Backend }
 	return nil
-}
-
-// reserveLine is reserve for a line of a batch, which does not wait and whose max_tokens is not lowered.
-func (s *Server) reserveLine(x *exchange) (err error) {
-	r := x.request
-	demand := x.demand()
-	demand.MinTokens = demand.MaxTokens
-	x.reservation, err = s.ledger.TryReserve(x.r.Context(), x.caller.payer, budget.Request{
-		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Time: x.timings.arrived,
-		Batch: x.caller.line.Batch,
-	}, demand, requester{s, x})
-	return s.budgetErr(x, demand, err)
 }
 
 // askBudget returns what a line waits for that has no place: for its budget, if not even the fewest tokens that it can have fit,
@@ -252,24 +200,18 @@ func (s *Server) askBudget(x *exchange) error {
 	if err == nil && estimate.Refused != nil {
 		err = estimate.Refused
 	}
-	if err := s.budgetErr(x, demand, err); err != nil {
-		return err
+	if err != nil {
+		return s.lineBudgetErr(x, demand, err)
 	}
 	return &lineWaitsError{reason: WaitsForModel}
 }
 
-// budgetErr returns the error of a line whose demand the ledger has refused with err, if it has.
-func (s *Server) budgetErr(x *exchange, demand budget.Demand, err error) error {
+// lineBudgetErr returns the error of a line whose demand the ledger has refused with err.
+func (s *Server) lineBudgetErr(x *exchange, demand budget.Demand, err error) error {
 	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, budget.ErrReserved):
 		return &lineWaitsError{reason: WaitsForBudget}
-	case errors.Is(err, database.ErrUnavailable), errors.Is(err, budget.ErrClosed), errors.Is(err, database.ErrClosed), errors.Is(err, admission.ErrFull):
-		return &lineWaitsError{reason: WaitsForCapacity}
-	case errors.Is(err, budget.ErrKeyDisabled):
-		return &lineWaitsError{reason: keyReason(err)}
 	case isExceeded && s.ledger.FitsUnused(x.caller.payer, demand):
 		return &lineWaitsError{WaitsForBudget, exceeded.ResetsAt}
 	default:
@@ -346,19 +288,16 @@ func (s *Server) Checker(ctx context.Context, account, key string) (func(endpoin
 func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte) (model string, err error) {
 	r := (&http.Request{URL: &url.URL{Path: endpoint}}).WithContext(ctx)
 	x := &exchange{w: &lineResponse{header: http.Header{}}, r: r, settings: s.settings.Load()}
-	x.caller.identity = key
+	x.caller.identity, x.caller.line = key, &line{}
+	if endpoint == ChatPath {
+		x.endpoint = chatEndpoint
+	}
 	x.memory = s.queue.Allocate(key.KeyID)
 	defer x.memory.Release()
 	if err := x.memory.Grow(int64(len(body))); err != nil {
 		return "", bufferFull(err)
 	}
-	if err := s.parse(x, body, s.validateLine); err != nil {
-		return "", err
-	}
-	if x.model, err = s.findModel(x, x.request.Model); err != nil {
-		return "", err
-	}
-	if err := x.checkServers(); err != nil {
+	if err := s.parse(x, body); err != nil {
 		return "", err
 	}
 	if err := x.checkKnownLength(); err != nil {

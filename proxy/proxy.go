@@ -1,16 +1,16 @@
 // Package proxy serves the /v1 API. It checks a request in the order that the HTTP contract defines, forwards the
 // spliced body to a backend, and relays the response unchanged.
 //
-// The path of a completion reads top to bottom in completion.go, within the frame of exchange.go: admit.go
-// authenticates it and waits for the model and a slot, length.go checks its length, reserve.go reserves its budget,
-// attempt.go makes attempts at backends and decides on retries, plain.go and stream.go relay the two forms of response,
-// settle.go charges for it, and respond.go sends errors, as a body or as the event that ends a stream.
+// The path of a completion reads top to bottom in completion.go, within the frame of exchange.go. Of its steps, length.go
+// checks the length, reserve.go reserves the budget, attempt.go makes attempts at backends and decides on retries, plain.go
+// and stream.go receive the two forms of response, and respond.go sends errors, as a body or as the event that ends a stream.
 //
 // It leaves the accounts and keys to package identity, the fields of a body to validate, slots to admission, caps to
 // budget, the choice of a backend to fleet, and the meaning of a failed attempt to breaker.
 package proxy
 
 import (
+	"context"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -108,3 +108,41 @@ func New(s Settings, d Deps) *Server {
 
 // Reload replaces the settings. Requests in flight keep those they started with.
 func (s *Server) Reload(settings Settings) { s.settings.Store(&settings) }
+
+// begin counts a request as in flight; it returns false while draining.
+func (s *Server) begin() bool {
+	s.inFlight.Add(1)
+	if s.draining.Load() {
+		s.end()
+		return false
+	}
+	return true
+}
+
+func (s *Server) end() {
+	if s.inFlight.Add(-1) == 0 && s.draining.Load() {
+		select {
+		case s.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Draining reports whether Drain has been called.
+func (s *Server) Draining() bool { return s.draining.Load() }
+
+// InFlight returns the number of requests in flight.
+func (s *Server) InFlight() int64 { return s.inFlight.Load() }
+
+// Drain refuses new requests with 503 overloaded and waits until those in flight have ended or ctx is done.
+func (s *Server) Drain(ctx context.Context) error {
+	s.draining.Store(true)
+	for s.inFlight.Load() > 0 {
+		select {
+		case <-s.idle:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

@@ -25,38 +25,26 @@ type receiptState struct {
 	first   []byte         // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
 }
 
-// receiptRules adds to the rules of an endpoint that can give receipts, or estimates a completion, how a request asks
-// for a receipt, and sets asked if it does: by header, by stream_options or in a dialect that always does.
-func (s *Server) receiptRules(rules bodyRules, asked *bool) bodyRules {
-	return func(x *exchange, body []byte) (*validate.Request, error) {
-		r, err := rules(x, body)
-		if err == nil {
-			*asked, err = s.asksForReceipt(x, r)
-		}
-		return r, err
+// beginReceipt begins the receipt of a request that asks for one: by header, by stream_options or in a dialect that always does.
+func (s *Server) beginReceipt(x *exchange) error {
+	asked, err := apierr.AsksForReceipt(x.r.Header)
+	switch {
+	case err != nil:
+		return err
+	case s.receipts == nil && asked:
+		return apierr.ReceiptsOff()
+	case s.receipts == nil || !asked && !x.alwaysHasReceipt() && !x.request.IncludeReceipt:
+		return nil
 	}
-}
-
-func (s *Server) asksForReceipt(x *exchange, r *validate.Request) (asked bool, err error) {
-	if asked, err = apierr.AsksForReceipt(x.r.Header); err != nil {
-		return false, err
-	}
-	if s.receipts == nil && asked {
-		return false, apierr.ReceiptsOff()
-	}
-	return s.receipts != nil && (asked || x.alwaysHasReceipt() || r.IncludeReceipt), nil
+	// In a stream of the dialect too, the client has to ask for the event.
+	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt
+	x.receipt = &receiptState{builder: s.receipts.NewBuilder(), embed: embed}
+	return nil
 }
 
 // alwaysHasReceipt reports whether the request is of a dialect whose responses carry their receipts.
 func (x *exchange) alwaysHasReceipt() bool {
 	return x.caller.dialect != nil && x.caller.dialect.Receipt
-}
-
-// beginReceipt begins the receipt of a request that has asked for one.
-func (s *Server) beginReceipt(x *exchange) {
-	// In a stream of the dialect too, the client has to ask for the event.
-	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt
-	x.receipt = &receiptState{builder: s.receipts.NewBuilder(), embed: embed}
 }
 
 // sealPlain makes the entry of a plain answer, which is the pieces, if a receipt was asked for.

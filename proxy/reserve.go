@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"basegate/budget"
@@ -13,14 +14,6 @@ import (
 	"basegate/fleet"
 	"basegate/validate"
 )
-
-// checkBudget refuses a request of a key or an account with an exhausted cap, before it waits in the queue.
-func (s *Server) checkBudget(x *exchange) error {
-	if e := s.ledger.Exhausted(x.caller.payer); e != nil {
-		return x.budgetExceeded(e)
-	}
-	return nil
-}
 
 // requester counts the prompt and the memory of a waiting request if the ledger needs it.
 type requester struct {
@@ -82,9 +75,21 @@ func (x *exchange) demand() budget.Demand {
 }
 
 // reserve reserves the most that the request can cost against all its caps, and waits while reservations of other requests
-// stand in the way. The reservation may allow fewer tokens than requested.
+// stand in the way. The reservation may allow fewer tokens than requested. A line of a batch does not wait, and gets no fewer.
 func (s *Server) reserve(x *exchange) (err error) {
-	r := x.request
+	demand := x.demand()
+	request := budget.Request{
+		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: x.request.User, Stream: x.request.Stream,
+		Time: x.timings.arrived, ChainID: x.chainID(),
+	}
+	if l := x.caller.line; l != nil {
+		demand.MinTokens, request.Batch = demand.MaxTokens, l.Batch
+		x.reservation, err = s.ledger.TryReserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
+		if err != nil {
+			return s.lineBudgetErr(x, demand, err)
+		}
+		return nil
+	}
 	began := time.Now()
 	if s.slots == nil {
 		x.delivery.keepalive.waitingFor(waitingForBudget)
@@ -92,16 +97,13 @@ func (s *Server) reserve(x *exchange) (err error) {
 		x.slot.Release()
 		x.delivery.keepalive.waitingFor(s.clusterComment(x))
 	}
-	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, budget.Request{
-		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: r.User, Stream: r.Stream, Time: x.timings.arrived,
-		ChainID: x.chainID(),
-	}, x.demand(), requester{s, x})
+	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
 	x.timings.queued += time.Since(began)
 	if err == nil && s.slots != nil {
 		err = s.countRunning(x)
 	}
 	if err == nil {
-		if r.Truncate != 0 {
+		if x.request.Truncate != 0 {
 			x.prompt.tokens = x.promptTokens(x.prompt.largest, x.maxTokens())
 		}
 		return nil
@@ -175,4 +177,100 @@ const ledgerRetry = 2 * time.Second
 // ledgerUnavailable refuses a request that could not be charged.
 func ledgerUnavailable(cause error) error {
 	return apierr.Overload(apierr.NoDatabase, "the ledger cannot be written at the moment", ledgerRetry, cause)
+}
+
+// Ledger reserves and charges the tokens of requests. A budget.Ledger is one on SQLite, a cluster.Ledger one that several
+// gateways share on PostgreSQL.
+type Ledger interface {
+	// Reserve reserves the worst-case cost of a request, and waits as long as other requests stand in the way.
+	Reserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester) (budget.Reservation, error)
+
+	// TryReserve is Reserve without waiting: it returns budget.ErrReserved instead.
+	TryReserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester) (budget.Reservation, error)
+
+	// Exhausted returns the cap that refuses every request of a payer, or nil.
+	Exhausted(p budget.Payer) *budget.Exceeded
+
+	// FitsUnused reports whether a demand would fit all caps of a payer if nothing of them were used.
+	FitsUnused(p budget.Payer, d budget.Demand) bool
+
+	// Estimate returns what Reserve would decide, and reserves nothing.
+	Estimate(ctx context.Context, p budget.Payer, d budget.Demand) (budget.Estimate, error)
+
+	// Standings returns all caps of a payer that are set, the key's before the account's.
+	Standings(p budget.Payer) []budget.Standing
+
+	// Headroom returns what the tightest caps of a payer leave, and false if none is set.
+	Headroom(p budget.Payer) (h budget.Headroom, ok bool)
+}
+
+// ClusterSlots are the slots of keys and accounts if the Ledger gives them out with its reservations, for several gateways together. Package
+// admission then counts requests and memory, and limits no key.
+type ClusterSlots interface {
+	// Stats returns how many requests of a key or an account run and wait at all gateways, as of the last reply that concerned
+	// it.
+	Stats(owner string) admission.KeyStats
+}
+
+// noLimit is the limit of a queue that only counts.
+const noLimit = math.MaxInt
+
+// keyStats returns how many requests of the exchange's key run and wait.
+func (s *Server) keyStats(key string) admission.KeyStats {
+	if s.slots != nil {
+		return s.slots.Stats(key)
+	}
+	return s.queue.KeyStats(key)
+}
+
+// accountStats returns how many requests of an account run and wait.
+func (s *Server) accountStats(account string) admission.KeyStats {
+	if s.slots != nil {
+		return s.slots.Stats(account)
+	}
+	return s.queue.AccountStats(account)
+}
+
+// countRunning counts a request whose slot came with its reservation.
+func (s *Server) countRunning(x *exchange) error {
+	slot, err := s.queue.Enqueue(admission.Requester{
+		Key: x.caller.identity.KeyID, Account: x.caller.identity.AccountID, Limits: admission.Limits{Key: noLimit},
+	}, &x.memory)
+	if err != nil {
+		x.reservation.Release()
+		return err
+	}
+	x.slot = slot
+	return nil
+}
+
+// acquireCount waits until the key and its account may have another prompt counted at this gateway, if the request has no slot yet. release
+// is never nil.
+func (s *Server) acquireCount(ctx context.Context, x *exchange) (release func(), err error) {
+	if s.slots == nil || x.caller.line != nil {
+		return func() {}, nil
+	}
+	slot, err := s.counts.Acquire(ctx, s.requester(x), &x.memory)
+	if err != nil {
+		return func() {}, err
+	}
+	return slot.Release, nil
+}
+
+// clusterComment returns the comment of a request that waits in the ledger. The requests that wait of its key, and of its
+// account if that has no slot, are known without their order, so their number is an upper bound; it only falls, since later ones
+// come behind.
+func (s *Server) clusterComment(x *exchange) func() string {
+	most, i := math.MaxInt, &x.caller.identity
+	return func() string {
+		waiting, account := s.slots.Stats(i.KeyID).Waiting, s.slots.Stats(i.AccountID)
+		if limit := s.Limits(i).Account; waiting > 0 && limit > 0 && account.Running >= limit {
+			waiting = max(waiting, account.Waiting)
+		}
+		if waiting > 0 {
+			most = min(most, waiting-1)
+			return fmt.Sprintf("queued, at most %d before you", most)
+		}
+		return waitingForBudget()
+	}
 }

@@ -14,48 +14,77 @@ import (
 // CompletionsPath is the path of completions.
 const CompletionsPath = "/v1/completions"
 
-// route is one path of the API. Echo would answer OPTIONS itself, so the handler gets every method and checks it.
+// endpoint is what a request of the API asks for.
+type endpoint uint8
+
+const (
+	completionEndpoint endpoint = iota
+	chatEndpoint
+	tokenizeEndpoint
+	detokenizeEndpoint
+	estimateEndpoint
+	modelsEndpoint
+	modelEndpoint
+	keyEndpoint
+	usageEndpoint
+)
+
+// route is one path of the API. Echo would answer OPTIONS itself, so every method is routed, and serve checks it.
 type route struct {
-	path    string
-	method  string
-	handler func(*Server, *exchange) error
+	path, method string
+	endpoint     endpoint
 }
 
 var routes = []route{
-	{CompletionsPath, http.MethodPost, (*Server).completion},
-	{ChatPath, http.MethodPost, (*Server).chat},
-	{"/v1/tokenize", http.MethodPost, (*Server).tokenize},
-	{"/v1/detokenize", http.MethodPost, (*Server).detokenize},
-	{"/v1/estimate", http.MethodPost, (*Server).estimate},
-	{"/v1/models", http.MethodGet, (*Server).listModels},
-	{"/v1/models/:id", http.MethodGet, (*Server).showModel},
-	{"/v1/key", http.MethodGet, (*Server).showKey},
-	{"/v1/usage", http.MethodGet, (*Server).showUsage},
+	{CompletionsPath, http.MethodPost, completionEndpoint},
+	{ChatPath, http.MethodPost, chatEndpoint},
+	{"/v1/tokenize", http.MethodPost, tokenizeEndpoint},
+	{"/v1/detokenize", http.MethodPost, detokenizeEndpoint},
+	{"/v1/estimate", http.MethodPost, estimateEndpoint},
+	{"/v1/models", http.MethodGet, modelsEndpoint},
+	{modelPath, http.MethodGet, modelEndpoint},
+	{"/v1/key", http.MethodGet, keyEndpoint},
+	{"/v1/usage", http.MethodGet, usageEndpoint},
 }
+
+// modelPath is the path of a model. Its id may have slashes: echo matches the rest of the path.
+const modelPath = "/v1/models/:id"
 
 // Mount registers the API on e. The exchange middleware wraps everything under /v1, unknown paths and methods included.
 func (s *Server) Mount(e *echo.Echo) {
 	e.Use(s.exchange)
 	for _, r := range routes {
-		e.Any(r.path, s.handle(r))
+		e.Any(r.path, func(c echo.Context) error {
+			x := exchangeOf(c)
+			switch {
+			case r.path == modelPath && x.r.URL.EscapedPath() == "/v1/models/":
+				return echo.ErrNotFound
+			case x.r.Method != r.method:
+				return echo.ErrMethodNotAllowed
+			}
+			x.r.Pattern, x.endpoint = r.path, r.endpoint
+			return s.serve(x)
+		})
 	}
 }
 
-// handle calls the route's handler for its one method. Paths are case-sensitive and have no trailing slash.
-func (s *Server) handle(r route) echo.HandlerFunc {
-	before, _, variable := strings.Cut(r.path, ":")
-	return func(c echo.Context) error {
-		if variable { // echo matches the rest of the path, slashes included
-			if c.Request().URL.EscapedPath() == before {
-				return echo.ErrNotFound
-			}
-		}
-		if c.Request().Method != r.method {
-			return echo.ErrMethodNotAllowed
-		}
-		x := exchangeOf(c)
-		x.r.Pattern = c.Path()
-		return r.handler(s, x)
+// serve calls the handler of the endpoint.
+func (s *Server) serve(x *exchange) error {
+	switch x.endpoint {
+	case tokenizeEndpoint, detokenizeEndpoint:
+		return s.callTokenizer(x)
+	case estimateEndpoint:
+		return s.estimate(x)
+	case modelsEndpoint:
+		return s.listModels(x)
+	case modelEndpoint:
+		return s.showModel(x)
+	case keyEndpoint:
+		return s.showKey(x)
+	case usageEndpoint:
+		return s.showUsage(x)
+	default:
+		return s.generate(x)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"basegate/budget/receipt"
 	"basegate/internal/ratelimit"
 	"basegate/proxy/stream"
-	"basegate/validate"
 )
 
 // errNoResult is the cause of a response of the tokenizer without the member that holds the result.
@@ -22,23 +21,19 @@ var errNoResult = errors.New("the response of the tokenizer has no result")
 
 // tokenizerCall is one of the two endpoints of vLLM's tokenizer.
 type tokenizerCall struct {
-	path     string
-	validate func(body []byte, memory validate.Memory) (*validate.Request, error)
-	result   string        // the member of the response that holds the result
-	kind     jsontext.Kind // of its value
-	receipt  string        // the kind of a receipt's entry
+	path    string
+	result  string        // the member of the response that holds the result
+	kind    jsontext.Kind // of its value
+	receipt string        // the kind of a receipt's entry
 }
 
-var (
-	tokenizeCall   = &tokenizerCall{"/tokenize", validate.Tokenize, "tokens", '[', receipt.Tokenization}
-	detokenizeCall = &tokenizerCall{"/detokenize", validate.Detokenize, "prompt", '"', receipt.Detokenization}
-)
+var tokenizerCalls = map[endpoint]*tokenizerCall{
+	tokenizeEndpoint:   {"/tokenize", "tokens", '[', receipt.Tokenization},
+	detokenizeEndpoint: {"/detokenize", "prompt", '"', receipt.Detokenization},
+}
 
-// tokenize serves POST /v1/tokenize.
-func (s *Server) tokenize(x *exchange) error { return s.callTokenizer(x, tokenizeCall) }
-
-// detokenize serves POST /v1/detokenize.
-func (s *Server) detokenize(x *exchange) error { return s.callTokenizer(x, detokenizeCall) }
+// tokenizer returns the call of the tokenizer that the request is, or nil.
+func (x *exchange) tokenizer() *tokenizerCall { return tokenizerCalls[x.endpoint] }
 
 // freeText is how much an account may send to the tokenizer while its budget or that of the key is used up, in bytes.
 const freeText = 10 << 20
@@ -61,10 +56,7 @@ func (s *Server) AllowFreeText(p budget.Payer, bytes int64) error {
 
 // callTokenizer takes the steps of a completion that do not concern its cost: the tokenizer is free, up to freeText a minute
 // for an account whose budget is used up. A receipt is not: what is kept for ever needs a budget that lasts.
-func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
-	defer x.memory.Release()
-	defer x.releaseBody()
-	withReceipt := false
+func (s *Server) callTokenizer(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
@@ -72,20 +64,20 @@ func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 	if err := s.AllowFreeText(x.caller.payer, announced); err != nil {
 		return err
 	}
-	rules := func(x *exchange, body []byte) (*validate.Request, error) {
-		if err := s.AllowFreeText(x.caller.payer, int64(len(body))-announced); err != nil { // it was compressed, or came in chunks
-			return nil, err
-		}
-		return call.validate(body, &x.memory)
-	}
-	if err := s.readAuthenticated(x, s.receiptRules(rules, &withReceipt)); err != nil {
+	body, err := s.readBody(x)
+	if err != nil {
 		return err
 	}
-	if withReceipt {
+	if err := s.AllowFreeText(x.caller.payer, int64(len(body))-announced); err != nil { // it was compressed, or came in chunks
+		return err
+	}
+	if err := s.parse(x, body); err != nil {
+		return err
+	}
+	if x.receipt != nil {
 		if err := s.checkBudget(x); err != nil {
 			return err
 		}
-		s.beginReceipt(x)
 	}
 	if err := x.awaitModel(); err != nil {
 		return err
@@ -95,33 +87,15 @@ func (s *Server) callTokenizer(x *exchange, call *tokenizerCall) error {
 	}
 	defer x.slot.Release()
 	x.memory.SetRunning()
-	response, err := s.forward(x, call.send)
+	response, err := s.forward(x)
 	if err != nil {
 		return err
 	}
 	defer response.close()
-	if err := x.writeReceipt(call.receipt, response.plain.bytes); err != nil {
+	if err := x.writeReceipt(x.tokenizer().receipt, response.plain.bytes); err != nil {
 		return err
 	}
 	return s.sendBody(x, cmp.Or(response.Header.Get("Content-Type"), "application/json"), response.plain.bytes)
-}
-
-// send is the sender of the call. It receives the whole response.
-func (c *tokenizerCall) send(s *Server, x *exchange, p *response) breaker.Outcome {
-	var err error
-	upstream := x.request.Upstream(validate.Edits{Model: x.model.Checkpoint()})
-	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, p.lease.URL(c.path), upstream) //nolint:bodyclose // by close
-	switch {
-	case err != nil:
-		return p.noResponse(x, err)
-	case p.StatusCode != http.StatusOK:
-		return p.classifyError(x)
-	}
-	if err := p.plain.read(p.Response, x.settings.MaxAnswerBytes, &x.memory); err != nil {
-		return p.readFailure(x, err)
-	}
-	x.timings.upstream = time.Since(x.timings.sent)
-	return c.check(p.plain.bytes)
 }
 
 // check classifies a body that came with status 200.

@@ -4,21 +4,15 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"basegate/budget/usage"
 	apierr "basegate/errors"
 )
 
-// usageQuery selects and groups the requests of one key.
-type usageQuery struct {
-	usage.Filter
-
-	by usage.Grouping // one of usageGroupings
-}
-
 // usageGroupings are the values of the parameter by. The first is the default.
-var usageGroupings = []usage.Grouping{usage.ByDay, usage.ByModel, usage.ByUser, usage.ByWorkload}
+var usageGroupings = []string{string(usage.ByDay), string(usage.ByModel), string(usage.ByUser), string(usage.ByWorkload)}
 
 // maxUsageRows limits the rows of a response. User tags are free, so there may be very many.
 const maxUsageRows = 10_000
@@ -46,13 +40,13 @@ func (s *Server) showUsage(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
-	q, err := parseUsageQuery(x.r.URL.RawQuery)
+	filter, by, err := parseUsageQuery(x.r.URL.RawQuery)
 	if err != nil {
 		return err
 	}
-	q.Key, q.Account, q.Limit = x.caller.identity.KeyID, x.caller.identity.AccountID, maxUsageRows+1
-	q.Reader = q.Key
-	rows, err := s.usage.List(x.r.Context(), q.Filter, q.by)
+	key := x.caller.identity.KeyID
+	filter.Reader, filter.Key, filter.Account, filter.Limit = key, key, x.caller.identity.AccountID, maxUsageRows+1
+	rows, err := s.usage.List(x.r.Context(), filter, usage.Grouping(by))
 	switch {
 	case err != nil && x.cancelled():
 		return x.cancelErr()
@@ -61,36 +55,36 @@ func (s *Server) showUsage(x *exchange) error {
 	}
 	list := usageList{Object: "list", Data: []usageObject{}, HasMore: len(rows) > maxUsageRows}
 	for _, r := range rows[:min(len(rows), maxUsageRows)] {
-		list.Data = append(list.Data, newUsageObject(q.by, &r))
+		list.Data = append(list.Data, newUsageObject(by, &r))
 	}
 	return s.sendJSON(x, list)
 }
 
-func newUsageObject(by usage.Grouping, r *usage.Row) usageObject {
+func newUsageObject(by string, r *usage.Row) usageObject {
 	o := usageObject{
 		Requests: r.Requests, PromptTokens: r.PromptTokens, CompletionTokens: r.CompletionTokens,
 		TotalTokens: r.PromptTokens + r.CompletionTokens,
 	}
-	switch by {
-	case usage.ByDay:
-		day := r.Time.UTC().Format(time.DateOnly)
-		o.Day = &day
+	switch usage.Grouping(by) {
 	case usage.ByModel:
 		o.Model = &r.Model
 	case usage.ByUser:
 		o.User = &r.User
-	default: // usage.ByWorkload
+	case usage.ByWorkload:
 		o.Workload = &r.Workload
+	default:
+		day := r.Time.UTC().Format(time.DateOnly)
+		o.Day = &day
 	}
 	return o
 }
 
 // parseUsageQuery parses the parameters since, until and by. Like a field of a body, an unknown one is an error.
-func parseUsageQuery(raw string) (q usageQuery, err error) {
-	q.by = usageGroupings[0]
+func parseUsageQuery(raw string) (f usage.Filter, by string, err error) {
+	by = usageGroupings[0]
 	parameters, err := url.ParseQuery(raw)
 	if err != nil {
-		return q, apierr.InvalidField("", "the query of the URL is not well-formed")
+		return f, by, apierr.InvalidField("", "the query of the URL is not well-formed")
 	}
 	names := make([]string, 0, len(parameters))
 	for name := range parameters {
@@ -100,28 +94,28 @@ func parseUsageQuery(raw string) (q usageQuery, err error) {
 	for _, name := range names {
 		values := parameters[name]
 		if len(values) > 1 {
-			return q, apierr.InvalidField(name, fmt.Sprintf("the parameter %q occurs %d times", apierr.Clip(name), len(values)))
+			return f, by, apierr.InvalidField(name, fmt.Sprintf("the parameter %q occurs %d times", apierr.Clip(name), len(values)))
 		}
 		switch name {
 		case "since":
-			q.Since, err = parseUsageTime(name, values[0], false)
+			f.Since, err = parseUsageTime(name, values[0], false)
 		case "until":
-			q.Until, err = parseUsageTime(name, values[0], true)
+			f.Until, err = parseUsageTime(name, values[0], true)
 		case "by":
-			if q.by = usage.Grouping(values[0]); !slices.Contains(usageGroupings, q.by) {
-				err = apierr.InvalidField(name, fmt.Sprintf("by is one of day, model, user, workload, got %q", apierr.Clip(values[0])))
+			if by = values[0]; !slices.Contains(usageGroupings, by) {
+				err = apierr.InvalidField(name, fmt.Sprintf("by is one of %s, got %q", strings.Join(usageGroupings, ", "), apierr.Clip(by)))
 			}
 		default:
 			err = apierr.InvalidField(name, fmt.Sprintf("unknown parameter %q: there are since, until and by", apierr.Clip(name)))
 		}
 		if err != nil {
-			return q, err
+			return f, by, err
 		}
 	}
-	if !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until) {
-		return q, apierr.InvalidField("until", "until is not after since, so there is no time between them")
+	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		return f, by, apierr.InvalidField("until", "until is not after since, so there is no time between them")
 	}
-	return q, nil
+	return f, by, nil
 }
 
 // parseUsageTime parses a day in UTC, which means its start or its end, or a time.

@@ -22,7 +22,9 @@ func bodyOfSize(size int) []byte {
 
 // defaultLimits are the limits in most tests.
 var defaultLimits = validate.Limits{
-	MaxLogprobs: func(string) int { return 20 }, XArgs: func(string) ([]string, bool) { return []string{"alpha", "beta"}, true },
+	Model: func(string) validate.Model {
+		return validate.Model{MaxLogprobs: 20, DefaultMaxTokens: validate.DefaultChatMaxTokens, XArgs: []string{"alpha", "beta"}}
+	},
 }
 
 func BenchmarkCompletion(b *testing.B) {

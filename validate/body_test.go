@@ -266,15 +266,15 @@ func TestPooledParserKeepsNothingOfThePreviousBody(t *testing.T) {
 }
 
 // limitByModel allows more logprobs for the model "generous" and fewer for "strict".
-func limitByModel(model string) int {
+func limitByModel(model string) validate.Model {
+	m := validate.Model{MaxLogprobs: 20}
 	switch model {
 	case "generous":
-		return 100
+		m.MaxLogprobs = 100
 	case "strict":
-		return 5
-	default:
-		return validate.DefaultMaxLogprobs
+		m.MaxLogprobs = 5
 	}
+	return m
 }
 
 // Each case of the archive has two files: NAME.json is the body, NAME.result the result of Completion.
@@ -293,7 +293,7 @@ func TestErrorPrecedence(t *testing.T) {
 			t.Fatalf("%s is followed by %s", files[0].Name, files[1].Name)
 		}
 		t.Run(name, func(t *testing.T) {
-			_, err := validate.Completion(files[0].Data, validate.Limits{MaxLogprobs: limitByModel})
+			_, err := validate.Completion(files[0].Data, validate.Limits{Model: limitByModel})
 			if diff := cmp.Diff(strings.TrimSpace(string(files[1].Data)), result(err)); diff != "" {
 				t.Errorf("%s(-want +got):\n%s", files[0].Data, diff)
 			}

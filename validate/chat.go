@@ -119,15 +119,11 @@ func Chat(body []byte, limits Limits) (*Request, error) {
 }
 
 // setDefaultMaxTokens sets the max_tokens of a chat completion without one.
-func (r *Request) setDefaultMaxTokens(byModel func(model string) int64) {
+func (r *Request) setDefaultMaxTokens(tokens int64) {
 	if r.schema != chat || r.has(fieldMaxTokens) || r.has(fieldMaxCompletionTokens) {
 		return
 	}
-	r.chat.defaultMaxTokens = true
-	r.MaxTokens = DefaultChatMaxTokens
-	if byModel != nil {
-		r.MaxTokens = byModel(r.Model)
-	}
+	r.chat.defaultMaxTokens, r.MaxTokens = true, tokens
 }
 
 // HasDefaultMaxTokens reports whether MaxTokens is a default that must be lowered to what the context leaves, and sent to

@@ -100,7 +100,7 @@ func TestPairsThatExcludeEachOtherAreRefused(t *testing.T) {
 }
 
 func TestSequencesOfARequestAreLimited(t *testing.T) {
-	limits := validate.Limits{MaxLogprobs: defaultLimits.MaxLogprobs, MaxSequences: 32}
+	limits := validate.Limits{Model: defaultLimits.Model, MaxSequences: 32}
 	for _, c := range []struct {
 		prompts int
 		members string

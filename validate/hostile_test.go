@@ -153,7 +153,7 @@ func TestMemoryOfASchemaIsCounted(t *testing.T) {
 	schema := numbered(`{"model":"m","prompt":"a","structured_outputs":{"json":{`, `}}}`, 255<<10, func(i int) string { return fmt.Sprintf(`"n%d":0`, i) })
 	m := &countedMemory{limit: validate.MaxParserMemory}
 	got := allocated(func() {
-		if _, err := validate.Completion(schema, validate.Limits{MaxLogprobs: defaultLimits.MaxLogprobs, Memory: m}); err != nil {
+		if _, err := validate.Completion(schema, validate.Limits{Model: defaultLimits.Model, Memory: m}); err != nil {
 			t.Error(result(err))
 		}
 	})
@@ -164,7 +164,7 @@ func TestMemoryOfASchemaIsCounted(t *testing.T) {
 		t.Errorf("a schema of 255 KiB allocated %d bytes", got)
 	}
 	m.limit = 0
-	if _, err := validate.Completion(schema, validate.Limits{MaxLogprobs: defaultLimits.MaxLogprobs, Memory: m}); !errors.Is(err, errNoMemory) {
+	if _, err := validate.Completion(schema, validate.Limits{Model: defaultLimits.Model, Memory: m}); !errors.Is(err, errNoMemory) {
 		t.Errorf("without memory: got %v, want %v", err, errNoMemory)
 	}
 }
@@ -188,7 +188,7 @@ func TestMemoryOfTheParserIsCounted(t *testing.T) {
 		{10_000, validate.MaxParserMemory - 1, 0, errNoMemory},
 	} {
 		m := &countedMemory{limit: c.limit}
-		_, err := validate.Completion(biases(c.biases), validate.Limits{MaxLogprobs: defaultLimits.MaxLogprobs, Memory: m})
+		_, err := validate.Completion(biases(c.biases), validate.Limits{Model: defaultLimits.Model, Memory: m})
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || m.peak != c.peak || m.used != 0 {
 			t.Errorf("%d biases with %d bytes: got %v, peak %d, %d left; want %v, peak %d, 0 left", c.biases, c.limit, err, m.peak, m.used, c.want, c.peak)
 		}

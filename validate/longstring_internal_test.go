@@ -52,7 +52,7 @@ func FuzzLongString(f *testing.F) {
 		`{"prompt": "`, `{"model": "m", "prompt": ["a", "`, `{"messages": [{"role": "user", "content": "`, `{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "`,
 		`{"user": "`, `{"stop": ["`, `{"n": "`, `{"tools": [{"a": "`,
 	}
-	limits := Limits{MaxLogprobs: func(string) int { return 20 }}
+	limits := Limits{}
 	f.Fuzz(func(t *testing.T, content, behind string, kind uint8) {
 		short := []byte(before[int(kind)%len(before)] + strings.Repeat("x", longString) + content + behind)
 		padded := append(bytes.Clone(short), bytes.Repeat([]byte{' '}, maxRest+1)...)

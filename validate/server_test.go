@@ -223,10 +223,12 @@ func TestServerThatLacksMoreThanItsVersionSaysIsFound(t *testing.T) {
 
 // The names in vllm_xargs are the model's; the model may follow them in the body.
 func TestNamesInXArgsAreTheModels(t *testing.T) {
-	limits := defaultLimits
-	limits.XArgs = func(model string) ([]string, bool) {
-		return map[string][]string{"plugged": {"alpha"}}[model], model != "other"
-	}
+	limits := validate.Limits{Model: func(model string) validate.Model {
+		if model == "other" {
+			return validate.UnknownModel
+		}
+		return validate.Model{MaxLogprobs: 20, XArgs: map[string][]string{"plugged": {"alpha"}}[model]}
+	}}
 	for body, want := range map[string]string{
 		`{"model": "plugged", "prompt": "a", "vllm_xargs": {"alpha": 1}}`:            "",
 		`{"vllm_xargs": {"alpha": [1, "x"]}, "prompt": "a", "model": "plugged"}`:     "",

@@ -4,7 +4,7 @@
 // body for a backend is spliced from the client's own bytes.
 //
 // The rules are those of the contract's field table. Keys, budgets and backends are left to other packages: the caller
-// supplies each model's limit for logprobs as a function, and decides which edits to make (see Request.Upstream).
+// supplies each model's limits as a function, and decides which edits to make (see Request.Upstream).
 package validate
 
 import (
@@ -23,27 +23,29 @@ import (
 // maxDepth limits the nesting of a body. The Python parser in vLLM fails at a depth of about a thousand.
 const maxDepth = 32
 
-// DefaultMaxLogprobs is the limit of logprobs for an unknown model.
-const DefaultMaxLogprobs = 20
-
 // Limits are what a body is checked against besides the contract's field table.
 type Limits struct {
-	// MaxLogprobs returns a model's limit for logprobs and prompt_logprobs by its short id, and DefaultMaxLogprobs for an
-	// unknown model.
-	MaxLogprobs func(model string) int
+	// Model returns what is known of a model by its short id; nil: UnknownModel.
+	Model func(id string) Model
 	// MaxSequences limits prompts × max(n, best_of) of one request; 0: no limit.
 	MaxSequences int64
-	// DefaultMaxTokens returns what applies to a chat completion without max_tokens, by the model's short id; nil:
-	// DefaultChatMaxTokens.
-	DefaultMaxTokens func(model string) int64
-	// XArgs returns the names that vllm_xargs may have, by the model's short id, and false for a model that is unknown or
-	// that the client may not use, whose names are not judged; nil: none.
-	XArgs func(model string) (names []string, known bool)
 	// Receipts allows include_receipt in stream_options.
 	Receipts bool
 	// Memory counts what the parser holds besides the body; nil: it is not counted.
 	Memory Memory
 }
+
+// Model is what a body is checked against that names a model.
+type Model struct {
+	MaxLogprobs      int      // of logprobs and prompt_logprobs
+	DefaultMaxTokens int64    // of a chat completion without max_tokens
+	XArgs            []string // the names that vllm_xargs may have
+
+	unknown bool // so the names in vllm_xargs are not judged
+}
+
+// UnknownModel is a model that is not known, or that the client may not use.
+var UnknownModel = Model{MaxLogprobs: 20, DefaultMaxTokens: DefaultChatMaxTokens, unknown: true}
 
 // Memory counts the bytes that a request holds.
 type Memory interface {
@@ -70,8 +72,12 @@ func generationRequest(s *schema, body []byte, limits Limits) (*Request, error) 
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
-	p.request.setDefaultMaxTokens(limits.DefaultMaxTokens)
-	p.checkModelLimits(limits)
+	model := UnknownModel
+	if limits.Model != nil {
+		model = limits.Model(p.request.Model)
+	}
+	p.request.setDefaultMaxTokens(model.DefaultMaxTokens)
+	p.checkModelLimits(&model)
 	if p.failure == nil {
 		p.failure = p.request.checkFieldSet()
 	}
@@ -408,18 +414,17 @@ func (p *parser) unquote(raw []byte) []byte {
 
 // checkModelLimits checks the fields whose range depends on the model. The model may follow them in the body, so this
 // happens after parsing. All fields that have been read come before the invalid one, so an error here replaces it.
-func (p *parser) checkModelLimits(limits Limits) {
+func (p *parser) checkModelLimits(model *Model) {
 	r := p.request
-	limit := limits.MaxLogprobs(r.Model)
 	for i := range r.members {
 		m := &r.members[i]
 		name := p.schema.table[m.field].name
 		switch {
-		case r.logprobsOf(m.field) > limit:
-			p.failure = apierr.InvalidField(name, logprobsTooLarge(name, p.body[m.value:m.end], limit))
+		case r.logprobsOf(m.field) > model.MaxLogprobs:
+			p.failure = apierr.InvalidField(name, logprobsTooLarge(name, p.body[m.value:m.end], model.MaxLogprobs))
 			return
 		case m.field == fieldXArgs:
-			if err := p.checkXArgs(limits.XArgs); err != nil {
+			if err := p.checkXArgs(model); err != nil {
 				p.failure = err
 				return
 			}

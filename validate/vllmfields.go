@@ -70,19 +70,11 @@ func readXArgs(p *parser, f *field) error {
 }
 
 // checkXArgs returns an error if vllm_xargs has a name that the request's model does not take.
-func (p *parser) checkXArgs(ofModel func(model string) (names []string, known bool)) error {
-	var allowed []string
-	if ofModel != nil {
-		names, known := ofModel(p.request.Model)
-		if !known {
-			return nil
-		}
-		allowed = names
-	}
+func (p *parser) checkXArgs(model *Model) error {
 	for _, name := range p.xargs {
-		if !slices.Contains(allowed, name) {
+		if !model.unknown && !slices.Contains(model.XArgs, name) {
 			return apierr.InvalidField("vllm_xargs", "vllm_xargs: got the name "+strconv.Quote(apierr.Clip(name))+
-				"; expected one of the names that the operator lists for this model"+listed(allowed))
+				"; expected one of the names that the operator lists for this model"+listed(model.XArgs))
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ type form struct {
 	table    []row
 }
 
-var limits = validate.Limits{MaxLogprobs: func(string) int { return validate.DefaultMaxLogprobs }, MaxSequences: 64}
+var limits = validate.Limits{MaxSequences: 64}
 
 const hugeObject = 300 << 10
 

@@ -24,7 +24,7 @@ const (
 
 func translate(t *testing.T, version int, request string) proxy.Translation {
 	t.Helper()
-	translation, err := lamini.Dialect.Endpoints[version].Parse([]byte(request), validate.Limits{MaxLogprobs: func(string) int { return 20 }})
+	translation, err := lamini.Dialect.Endpoints[version].Parse([]byte(request), validate.Limits{})
 	if err != nil {
 		t.Fatal(apierr.From(err).Message)
 	}
