@@ -20,11 +20,11 @@ func bodyOfSize(size int) []byte {
 	return []byte(strings.Replace(bodyTemplate, "%", prompt, 1))
 }
 
+var anyModel = validate.Model{MaxLogprobs: 20, DefaultMaxTokens: validate.DefaultChatMaxTokens, XArgs: []string{"alpha", "beta"}}
+
 // defaultLimits are the limits in most tests.
 var defaultLimits = validate.Limits{
-	Model: func(string) validate.Model {
-		return validate.Model{MaxLogprobs: 20, DefaultMaxTokens: validate.DefaultChatMaxTokens, XArgs: []string{"alpha", "beta"}}
-	},
+	Model: func(string) validate.Model { return anyModel },
 }
 
 func BenchmarkCompletion(b *testing.B) {

@@ -2,13 +2,9 @@ package validate
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/tidwall/gjson"
-
-	apierr "basegate/errors"
 )
 
 // DefaultChatMaxTokens is the max_tokens of a chat completion without one, unless a model has another default: vLLM's own
@@ -34,19 +30,6 @@ type conversation struct {
 	continuesMessage   bool
 }
 
-// chatFields are the fields of a chat completion: its own, and those of a completion but for the ones that concern a prompt.
-var chatFields = []fieldID{
-	fieldModel, fieldMessages, fieldMaxCompletionTokens, fieldMaxTokens, fieldTemperature, fieldTopP, fieldTopK, fieldMinP,
-	fieldPresencePenalty, fieldFrequencyPenalty, fieldRepetitionPenalty, fieldSeed, fieldN, fieldStop, fieldChatLogprobs,
-	fieldTopLogprobs, fieldStream, fieldStreamOptions, fieldLogitBias, fieldUser, fieldMinTokens, fieldIgnoreEOS,
-	fieldIncludeStop, fieldSkipSpecialTokens, fieldSpacesBetweenSpecialTokens, fieldStopTokenIDs, fieldAllowedTokenIDs,
-	fieldBadWords, fieldReturnTokensAsTokenIDs, fieldReturnTokenIDs, fieldCacheSalt, fieldResponseFormat,
-	fieldStructuredOutputs, fieldTools, fieldToolChoice, fieldParallelToolCalls, fieldAddGenerationPrompt,
-	fieldContinueFinalMessage, fieldChatTemplateKwargs, fieldReasoningEffort, fieldIncludeReasoning, fieldStreamInterval,
-	fieldRepetitionDetection, fieldReturnWeightVersions, fieldXArgs, fieldPromptCacheKey, fieldSafetyIdentifier, fieldStore,
-	fieldServiceTier, fieldModalities,
-}
-
 // adviceOfChat are fields of other servers, or of completions, with what this gateway serves in their place.
 var adviceOfChat = map[string]string{
 	"functions":              "the older form of function calling is not served; send the functions as tools",
@@ -64,66 +47,9 @@ var adviceOfChat = map[string]string{
 	"chat_template":          "the model's own template is used; its arguments are sent as chat_template_kwargs",
 }
 
-// chatConflicts are those of a chat completion, in the order in which they are reported.
-var chatConflicts = []Conflict{
-	{
-		"max_tokens",
-		func(r *Request) bool { return r.has(fieldMaxTokens) && r.has(fieldMaxCompletionTokens) },
-		func(*Request) string {
-			return "max_tokens and max_completion_tokens mean the same; send one of them"
-		},
-	},
-	streamOptionsConflict,
-	streamIntervalConflict,
-	{
-		"min_tokens",
-		func(r *Request) bool { return r.MinTokens > r.MaxTokens },
-		func(r *Request) string {
-			limit := "which is " + fields[r.maxTokensField()].name
-			if r.chat.defaultMaxTokens {
-				limit = "the model's default max_completion_tokens"
-			}
-			return fmt.Sprintf("min_tokens: got %d; expected an integer from 0 to %d, %s", r.MinTokens, r.MaxTokens, limit)
-		},
-	},
-	{
-		"top_logprobs",
-		func(r *Request) bool { return r.chat.topLogprobs != Absent && !r.chat.logprobs },
-		func(*Request) string { return "top_logprobs has a meaning only with logprobs: true" },
-	},
-	structuredConflict,
-	{
-		"tool_choice",
-		func(r *Request) bool { return r.has(fieldToolChoice) && !r.chat.noTool && !r.has(fieldTools) },
-		func(*Request) string { return `tool_choice other than "none" has a meaning only with tools` },
-	},
-	{
-		"tool_choice",
-		func(r *Request) bool { return r.chat.choice != "" && !slices.Contains(r.chat.functions, r.chat.choice) },
-		func(r *Request) string {
-			return "tool_choice: got the function " + strconv.Quote(apierr.Clip(r.chat.choice)) + ", which is not among the tools"
-		},
-	},
-	{
-		"continue_final_message",
-		func(r *Request) bool { return r.chat.continuesMessage && !r.chat.noGenerationPrompt },
-		func(*Request) string {
-			return "continue_final_message continues the last message, so it needs add_generation_prompt: false"
-		},
-	},
-}
-
 // Chat parses the body of POST /v1/chat/completions. Its errors are those of Completion.
 func Chat(body []byte, limits Limits) (*Request, error) {
-	return generationRequest(chat, body, limits)
-}
-
-// setDefaultMaxTokens sets the max_tokens of a chat completion without one.
-func (r *Request) setDefaultMaxTokens(tokens int64) {
-	if r.schema != chat || r.has(fieldMaxTokens) || r.has(fieldMaxCompletionTokens) {
-		return
-	}
-	r.chat.defaultMaxTokens, r.MaxTokens = true, tokens
+	return parse(chat, body, limits)
 }
 
 // HasDefaultMaxTokens reports whether MaxTokens is a default that must be lowered to what the context leaves, and sent to
@@ -148,13 +74,7 @@ func (r *Request) MessagesOf() (roles [Roles]int, plain bool) {
 }
 
 // ToolBytes returns the length of the tools as JSON.
-func (r *Request) ToolBytes() int64 {
-	m := r.find(fieldTools)
-	if m == nil || m.null {
-		return 0
-	}
-	return int64(m.end - m.value)
-}
+func (r *Request) ToolBytes() int64 { return int64(len(r.valueOf(fieldTools))) }
 
 // TokenizeBody returns the body of a request to a backend's /tokenize that counts the tokens of the conversation: what the
 // template makes of the messages, the tools and its arguments.
@@ -180,10 +100,10 @@ func (r *Request) TokenizeBody(model string) Body {
 func (r *Request) templateArguments() []byte {
 	arguments, effort := []byte("{}"), []byte(nil)
 	if r.has(fieldChatTemplateKwargs) {
-		arguments = r.Value(fields[fieldChatTemplateKwargs].name)
+		arguments = r.valueOf(fieldChatTemplateKwargs)
 	}
 	if r.has(fieldReasoningEffort) && !gjson.GetBytes(arguments, "reasoning_effort").Exists() {
-		effort = slices.Concat([]byte(`"reasoning_effort":`), r.Value(fields[fieldReasoningEffort].name))
+		effort = slices.Concat([]byte(`"reasoning_effort":`), r.valueOf(fieldReasoningEffort))
 		if len(bytes.TrimSpace(arguments[1:len(arguments)-1])) > 0 {
 			effort = append(effort, ',')
 		}
@@ -192,12 +112,4 @@ func (r *Request) templateArguments() []byte {
 		return nil
 	}
 	return slices.Concat([]byte(`,"chat_template_kwargs":{`), effort, arguments[1:])
-}
-
-// add appends segments.
-func (b *Body) add(segments ...[]byte) {
-	for _, s := range segments {
-		b.segments = append(b.segments, s)
-		b.size += int64(len(s))
-	}
 }

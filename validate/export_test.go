@@ -18,5 +18,5 @@ func namesOf(ids []fieldID) []string {
 
 // ChatFieldNames returns the names of the fields of a chat completion.
 func ChatFieldNames() []string {
-	return namesOf(chatFields)
+	return namesOf(chat.fields)
 }

@@ -15,9 +15,28 @@ import (
 // fieldID is the index of a field in fields.
 type fieldID uint8
 
+// The fields that only the tokenizer's endpoints have.
 const (
-	fieldModel fieldID = iota
-	fieldPrompt
+	fieldText fieldID = iota
+	fieldReturnTokenStrs
+	fieldTokens
+)
+
+// The fields of a completion that a chat completion does not have, or has in another form.
+const (
+	fieldPrompt fieldID = fieldTokens + 1 + iota
+	fieldBestOf
+	fieldLogprobs
+	fieldPromptLogprobs
+	fieldEcho
+	fieldAddSpecialTokens
+	fieldTruncatePromptTokens
+	fieldTruncationSide
+)
+
+// The fields of both.
+const (
+	fieldModel fieldID = fieldTruncationSide + 1 + iota
 	fieldMaxTokens
 	fieldTemperature
 	fieldTopP
@@ -28,11 +47,7 @@ const (
 	fieldRepetitionPenalty
 	fieldSeed
 	fieldN
-	fieldBestOf
 	fieldStop
-	fieldLogprobs
-	fieldPromptLogprobs
-	fieldEcho
 	fieldStream
 	fieldStreamOptions
 	fieldLogitBias
@@ -42,34 +57,23 @@ const (
 	fieldIncludeStop
 	fieldSkipSpecialTokens
 	fieldSpacesBetweenSpecialTokens
-	fieldAddSpecialTokens
 	fieldStopTokenIDs
 	fieldAllowedTokenIDs
 	fieldBadWords
-	fieldTruncatePromptTokens
 	fieldReturnTokensAsTokenIDs
 	fieldReturnTokenIDs
 	fieldCacheSalt
 	fieldStreamInterval
 	fieldRepetitionDetection
-	fieldTruncationSide
 	fieldReturnWeightVersions
 	fieldXArgs
 	fieldResponseFormat
 	fieldStructuredOutputs
-	fieldCount // of a completion
-)
-
-// The fields of the tokenizer's endpoints that a completion does not have.
-const (
-	fieldText fieldID = fieldCount + iota
-	fieldReturnTokenStrs
-	fieldTokens
 )
 
 // The fields of a chat completion that a completion does not have, or has in another form.
 const (
-	fieldMessages fieldID = fieldTokens + 1 + iota
+	fieldMessages fieldID = fieldStructuredOutputs + 1 + iota
 	fieldMaxCompletionTokens
 	fieldChatLogprobs
 	fieldTopLogprobs
@@ -83,7 +87,8 @@ const (
 	fieldIncludeReasoning
 )
 
-// The fields that no backend receives: they are for the gateway, or say what holds without them.
+// The fields of a chat completion that no backend receives: they are for the gateway, or say what holds without them. A
+// completion has the first of them.
 const (
 	fieldPromptCacheKey fieldID = fieldIncludeReasoning + 1 + iota
 	fieldSafetyIdentifier
@@ -91,7 +96,7 @@ const (
 	fieldServiceTier
 	fieldModalities
 
-	fieldLocal = fieldPromptCacheKey // the first of them
+	fieldLocal = fieldPromptCacheKey
 )
 
 // The fields that only a Form has. No backend receives them either.
@@ -119,63 +124,63 @@ var fields [allFields]field
 
 func init() {
 	fields = [allFields]field{
-		fieldModel:             {"model", "a string, the short id of a model from GET /v1/models", readModel},
+		fieldModel:             {"model", "a string, the short id of a model from GET /v1/models", text(math.MaxInt, func(r *Request, v string) { r.Model = v })},
 		fieldPrompt:            {"prompt", "a string, an array of strings, an array of token ids or an array of such arrays, none of the arrays empty", readPrompt},
-		fieldMaxTokens:         {"max_tokens", "an integer of at least 1", integer(atLeast(1), func(r *Request, v int64) { r.MaxTokens = v })},
-		fieldTemperature:       {"temperature", "a number from 0 to 2", number(within(0, 2))},
-		fieldTopP:              {"top_p", "a number over 0, up to 1", number(above(0, 1))},
-		fieldTopK:              {"top_k", "-1 (off) or an integer of at least 1", integer(minusOneOrAtLeastOne, nil)},
-		fieldMinP:              {"min_p", "a number from 0 to 1", number(within(0, 1))},
-		fieldPresencePenalty:   {"presence_penalty", "a number from -2 to 2", number(within(-2, 2))},
-		fieldFrequencyPenalty:  {"frequency_penalty", "a number from -2 to 2", number(within(-2, 2))},
-		fieldRepetitionPenalty: {"repetition_penalty", "a number over 0, up to 2", number(above(0, 2))},
-		fieldSeed:              {"seed", "an integer within 64 bits, signed", integer(atLeast(math.MinInt64), nil)},
-		fieldN:                 {"n", "an integer from 1 to 16", integer(between(1, 16), func(r *Request, v int64) { r.N = v })},
-		fieldBestOf:            {"best_of", "an integer from 1 to 16", integer(between(1, 16), func(r *Request, v int64) { r.BestOf = v })},
+		fieldMaxTokens:         {"max_tokens", "an integer of at least 1", integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v })},
+		fieldTemperature:       {"temperature", "a number from 0 to 2", number(0, 2, true)},
+		fieldTopP:              {"top_p", "a number over 0, up to 1", number(0, 1, false)},
+		fieldTopK:              {"top_k", "-1 (off) or an integer of at least 1", integer(-1, math.MaxInt64, nil)},
+		fieldMinP:              {"min_p", "a number from 0 to 1", number(0, 1, true)},
+		fieldPresencePenalty:   {"presence_penalty", "a number from -2 to 2", number(-2, 2, true)},
+		fieldFrequencyPenalty:  {"frequency_penalty", "a number from -2 to 2", number(-2, 2, true)},
+		fieldRepetitionPenalty: {"repetition_penalty", "a number over 0, up to 2", number(0, 2, false)},
+		fieldSeed:              {"seed", "an integer within 64 bits, signed", integer(math.MinInt64, math.MaxInt64, nil)},
+		fieldN:                 {"n", "an integer from 1 to 16", integer(1, 16, func(r *Request, v int64) { r.N = v })},
+		fieldBestOf:            {"best_of", "an integer from 1 to 16", integer(1, 16, func(r *Request, v int64) { r.BestOf = v })},
 		fieldStop:              {"stop", "a string or 1 to 4 strings, none empty", readStop},
-		fieldLogprobs:          {"logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(atLeast(0), func(r *Request, v int64) { r.Logprobs = clampInt(v) })},
-		fieldPromptLogprobs:    {"prompt_logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(atLeast(0), func(r *Request, v int64) { r.PromptLogprobs = clampInt(v) })},
+		fieldLogprobs:          {"logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(0, math.MaxInt64, func(r *Request, v int64) { r.Logprobs = clampInt(v) })},
+		fieldPromptLogprobs:    {"prompt_logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(0, math.MaxInt64, func(r *Request, v int64) { r.PromptLogprobs = clampInt(v) })},
 		fieldEcho:              {"echo", "true or false", boolean(func(r *Request, v bool) { r.Echo = v })},
 		fieldStream:            {"stream", "true or false", boolean(func(r *Request, v bool) { r.Stream = v })},
 		fieldStreamOptions:     {"stream_options", "an object with at the most include_usage and, beside it, continuous_usage_stats (true or false)", readStreamOptions},
 		fieldLogitBias:         {"logit_bias", "an object of token ids in decimal digits, each with a number from -100 to 100", readLogitBias},
 		fieldUser:              {"user", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.User, r.HasUser = v, true })},
 
-		fieldMinTokens:                  {"min_tokens", "an integer from 0 to max_tokens", integer(atLeast(0), func(r *Request, v int64) { r.MinTokens = v })},
+		fieldMinTokens:                  {"min_tokens", "an integer from 0 to max_tokens", integer(0, math.MaxInt64, func(r *Request, v int64) { r.MinTokens = v })},
 		fieldIgnoreEOS:                  {"ignore_eos", "true or false", boolean(nil)},
 		fieldIncludeStop:                {"include_stop_str_in_output", "true or false", boolean(nil)},
 		fieldSkipSpecialTokens:          {"skip_special_tokens", "true or false", boolean(nil)},
 		fieldSpacesBetweenSpecialTokens: {"spaces_between_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.joinsSpecialTokens = !v })},
 		fieldAddSpecialTokens:           {"add_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.NoSpecialTokens = !v })},
-		fieldStopTokenIDs:               {"stop_token_ids", "an array of 1 to 128 token ids (integers from 0 to 2147483647)", tokenIDArray(128)},
-		fieldAllowedTokenIDs:            {"allowed_token_ids", "an array of 1 to 262144 token ids (integers from 0 to 2147483647)", tokenIDArray(1 << 18)},
-		fieldBadWords:                   {"bad_words", "an array of 1 to 128 strings, none empty", readBadWords},
-		fieldTruncatePromptTokens:       {"truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", integer(minusOneOrAtLeastOne, func(r *Request, v int64) { r.Truncate = v })},
+		fieldStopTokenIDs:               {"stop_token_ids", "an array of 1 to 128 token ids (integers from 0 to 2147483647)", tokenIDs(1, 128)},
+		fieldAllowedTokenIDs:            {"allowed_token_ids", "an array of 1 to 262144 token ids (integers from 0 to 2147483647)", tokenIDs(1, 1<<18)},
+		fieldBadWords:                   {"bad_words", "an array of 1 to 128 strings, none empty", texts(128)},
+		fieldTruncatePromptTokens:       {"truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", integer(-1, math.MaxInt64, func(r *Request, v int64) { r.Truncate = v })},
 		fieldReturnTokensAsTokenIDs:     {"return_tokens_as_token_ids", "true or false", boolean(nil)},
 		fieldReturnTokenIDs:             {"return_token_ids", "true or false", boolean(func(r *Request, v bool) { r.returnTokenIDs = v })},
 		fieldCacheSalt:                  {"cache_salt", "a string of 1 to 128 characters without @, /, \\ and NUL, such as base64url", readCacheSalt},
-		fieldStreamInterval:             {"stream_interval", "an integer from 1 to 1024", integer(between(1, 1024), nil)},
-		fieldRepetitionDetection:        {"repetition_detection", "an object of max_pattern_size, min_pattern_size and min_count, integers from 0 to 1024, with min_count at least 2 and min_pattern_size at most max_pattern_size", readRepetitionDetection},
+		fieldStreamInterval:             {"stream_interval", "an integer from 1 to 1024", integer(1, 1024, nil)},
+		fieldRepetitionDetection:        {"repetition_detection", "an object of max_pattern_size, min_pattern_size and min_count, integers from 0 to 1024, with min_count at least 2 and min_pattern_size at most max_pattern_size", object((*parser).checkRepetitionDetection)},
 		fieldTruncationSide:             {"truncation_side", `"left" or "right"`, oneOf("left", "right")},
 		fieldReturnWeightVersions:       {"return_weight_versions", "true or false", boolean(nil)},
-		fieldXArgs:                      {"vllm_xargs", "an object of the names that this model takes, each with a string, a number, a boolean or a list of them", readXArgs},
-		fieldResponseFormat:             {"response_format", `{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}`, readResponseFormat},
-		fieldStructuredOutputs:          {"structured_outputs", "an object with exactly one of json, regex, choice, grammar and json_object, and at the most disable_any_whitespace beside it", readStructuredOutputs},
+		fieldXArgs:                      {"vllm_xargs", "an object of the names that this model takes, each with a string, a number, a boolean or a list of them", object((*parser).readXArgs)},
+		fieldResponseFormat:             {"response_format", `{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}`, object((*parser).checkResponseFormat)},
+		fieldStructuredOutputs:          {"structured_outputs", "an object with exactly one of json, regex, choice, grammar and json_object, and at the most disable_any_whitespace beside it", object((*parser).checkStructuredOutputs)},
 
-		fieldText:            {"prompt", "a string", readText},
+		fieldText:            {"prompt", "a string", text(math.MaxInt, nil)},
 		fieldReturnTokenStrs: {"return_token_strs", "true or false", boolean(func(r *Request, v bool) { r.returnTokenStrs = v })},
-		fieldTokens:          {"tokens", "an array of token ids (integers from 0 to 2147483647)", readTokens},
+		fieldTokens:          {"tokens", "an array of token ids (integers from 0 to 2147483647)", tokenIDs(0, math.MaxInt)},
 
 		fieldMessages:             {"messages", "an array of 1 to 2048 messages, such as {\"role\": \"user\", \"content\": …}", readMessages},
-		fieldMaxCompletionTokens:  {"max_completion_tokens", "an integer of at least 1", integer(atLeast(1), func(r *Request, v int64) { r.MaxTokens = v })},
+		fieldMaxCompletionTokens:  {"max_completion_tokens", "an integer of at least 1", integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v })},
 		fieldChatLogprobs:         {"logprobs", "true or false; top_logprobs is the number of alternatives", boolean(func(r *Request, v bool) { r.chat.logprobs = v })},
-		fieldTopLogprobs:          {"top_logprobs", "an integer from 0 to 20, or to the model's limit if that is lower", integer(between(0, maxTopLogprobs), func(r *Request, v int64) { r.chat.topLogprobs = clampInt(v) })},
+		fieldTopLogprobs:          {"top_logprobs", "an integer from 0 to 20, or to the model's limit if that is lower", integer(0, maxTopLogprobs, func(r *Request, v int64) { r.chat.topLogprobs = clampInt(v) })},
 		fieldTools:                {"tools", `an array of up to 128 tools {"type": "function", "function": {"name": …}}`, readTools},
 		fieldToolChoice:           {"tool_choice", `"none", "auto", "required" or {"type": "function", "function": {"name": …}}`, readToolChoice},
 		fieldParallelToolCalls:    {"parallel_tool_calls", "true or false", boolean(nil)},
 		fieldAddGenerationPrompt:  {"add_generation_prompt", "true or false", boolean(func(r *Request, v bool) { r.chat.noGenerationPrompt = !v })},
 		fieldContinueFinalMessage: {"continue_final_message", "true or false", boolean(func(r *Request, v bool) { r.chat.continuesMessage = v })},
-		fieldChatTemplateKwargs:   {"chat_template_kwargs", "an object of JSON values for the model's template, at most 4 levels deep", readTemplateArguments},
+		fieldChatTemplateKwargs:   {"chat_template_kwargs", "an object of JSON values for the model's template, at most 4 levels deep", object((*parser).checkTemplateArguments)},
 		fieldReasoningEffort:      {"reasoning_effort", `"none", "minimal", "low", "medium" or "high"`, oneOf("none", "minimal", "low", "medium", "high")},
 		fieldIncludeReasoning:     {"include_reasoning", "true or false", boolean(nil)},
 
@@ -185,10 +190,13 @@ func init() {
 		fieldServiceTier:      {"service_tier", `"auto" or "default": there is one tier of service; for work that can wait send X-Acs-Workload: batch, or a batch`, oneOf("auto", "default")},
 		fieldModalities:       {"modalities", `["text"]: only text is served`, readModalities},
 	}
-	for id := range fieldCount {
+	for id := fieldPrompt; id < fieldMessages; id++ {
 		completion.fields = append(completion.fields, id)
 	}
 	completion.fields = append(completion.fields, fieldPromptCacheKey)
+	for id := fieldModel; id < fieldOwn; id++ {
+		chat.fields = append(chat.fields, id)
+	}
 	for _, s := range []*schema{completion, chat, tokenize, detokenize} {
 		s.byName = make(map[string]fieldID, len(s.fields))
 		for _, id := range s.fields {
@@ -197,26 +205,10 @@ func init() {
 	}
 }
 
-func within(lo, hi float64) func(float64) bool {
-	return func(v float64) bool { return v >= lo && v <= hi }
-}
-
-func above(lo, hi float64) func(float64) bool {
-	return func(v float64) bool { return v > lo && v <= hi }
-}
-
-func between(lo, hi int64) func(int64) bool {
-	return func(v int64) bool { return v >= lo && v <= hi }
-}
-
-func atLeast(lo int64) func(int64) bool { return func(v int64) bool { return v >= lo } }
-
-func minusOneOrAtLeastOne(v int64) bool { return v == -1 || v >= 1 }
-
 func clampInt(v int64) int { return int(min(v, math.MaxInt32)) }
 
-// number returns a reader of a field that is any JSON number within a range.
-func number(inRange func(float64) bool) Reader {
+// number returns a reader of a field that is any JSON number from lo to hi, or over lo if that is not included.
+func number(lo, hi float64, included bool) Reader {
 	return func(p *parser, f *field) error {
 		raw, err := p.readNumber(f)
 		if err != nil {
@@ -226,16 +218,16 @@ func number(inRange func(float64) bool) Reader {
 		if err != nil {
 			return p.invalid(f, describe(raw)+", which no 64-bit float holds")
 		}
-		if !inRange(v) {
+		if v < lo || v > hi || v == lo && !included {
 			return p.invalid(f, describe(raw))
 		}
 		return nil
 	}
 }
 
-// integer returns a reader of a field that is an integer literal within a range: no fraction, no exponent. store may be
-// nil.
-func integer(inRange func(int64) bool, store func(*Request, int64)) Reader {
+// integer returns a reader of a field that is an integer literal from lo to hi: no fraction, no exponent. Where -1 means off,
+// 0 is not valid. store may be nil.
+func integer(lo, hi int64, store func(*Request, int64)) Reader {
 	return func(p *parser, f *field) error {
 		raw, err := p.readNumber(f)
 		if err != nil {
@@ -247,7 +239,7 @@ func integer(inRange func(int64) bool, store func(*Request, int64)) Reader {
 			return p.invalid(f, describe(raw)+", which is not written as an integer")
 		case err != nil:
 			return p.invalid(f, describe(raw)+", which does not fit 64 bits")
-		case !inRange(v):
+		case v < lo || v > hi || lo == -1 && v == 0:
 			return p.invalid(f, describe(raw))
 		case store != nil:
 			store(p.request, v)
@@ -319,15 +311,6 @@ func (p *parser) skipInvalid() ([]byte, error) {
 	return value, nil
 }
 
-func readModel(p *parser, f *field) error {
-	raw, err := p.readScalar(f, '"')
-	if err != nil {
-		return err
-	}
-	p.request.Model = string(p.unquote(raw))
-	return nil
-}
-
 // text returns a reader of a field that is a string of up to most bytes. store may be nil.
 func text(most int, store func(*Request, string)) Reader {
 	return func(p *parser, f *field) error {
@@ -379,43 +362,48 @@ func readModalities(p *parser, f *field) error {
 }
 
 func readStop(p *parser, f *field) error {
-	if p.decoder.PeekKind() != '[' {
-		raw, err := p.readScalar(f, '"')
-		if err == nil && len(raw) == len(`""`) {
-			return p.invalid(f, "an empty string")
-		}
-		return err
+	if p.decoder.PeekKind() == '[' {
+		return texts(4)(p, f)
 	}
-	return p.readStrings(f, 4)
-}
-
-func readBadWords(p *parser, f *field) error {
-	if p.decoder.PeekKind() != '[' {
-		return p.invalidKind(f, "")
+	raw, err := p.readScalar(f, '"')
+	if err == nil && len(raw) == len(`""`) {
+		return p.invalid(f, "an empty string")
 	}
-	return p.readStrings(f, 128)
-}
-
-// readStrings reads an array of 1 to most strings, none empty.
-func (p *parser) readStrings(f *field, most int) error {
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	count := 0
-	for ; p.decoder.PeekKind() != ']'; count++ {
-		raw, err := p.readScalar(f, '"')
-		if err != nil {
-			return err
-		}
-		if len(raw) == len(`""`) {
-			return p.invalid(f, "an empty string among them")
-		}
-	}
-	if count == 0 || count > most {
-		return p.invalid(f, "an array of "+strconv.Itoa(count)+" strings")
-	}
-	_, err := p.decoder.ReadToken()
 	return err
+}
+
+// texts returns a reader of a field that is an array of 1 to most strings, none empty.
+func texts(most int) Reader {
+	return func(p *parser, f *field) error {
+		n, err := p.readArray(f, func(int) error {
+			raw, err := p.readScalar(f, '"')
+			if err == nil && len(raw) == len(`""`) {
+				return p.invalid(f, "an empty string among them")
+			}
+			return err
+		})
+		if err == nil && (n == 0 || n > most) {
+			return p.invalid(f, "an array of "+strconv.Itoa(n)+" strings")
+		}
+		return err
+	}
+}
+
+// readArray reads an array and calls read at each element, whose index is i, until that fails. It returns their number.
+func (p *parser) readArray(f *field, read func(i int) error) (n int, err error) {
+	if p.decoder.PeekKind() != '[' {
+		return 0, p.invalidKind(f, "")
+	}
+	if _, err := p.decoder.ReadToken(); err != nil {
+		return 0, err
+	}
+	for ; p.decoder.PeekKind() != ']'; n++ {
+		if err := read(n); err != nil {
+			return n, err
+		}
+	}
+	_, err = p.decoder.ReadToken()
+	return n, err
 }
 
 // maxBiases limits the token ids in logit_bias. No vocabulary has more, and all of them are kept to find those that occur
@@ -475,7 +463,7 @@ func (p *parser) readBiases(f *field) error {
 		if err != nil {
 			return err
 		}
-		if v, err := strconv.ParseFloat(string(raw), 64); err != nil || !within(-100, 100)(v) {
+		if v, err := strconv.ParseFloat(string(raw), 64); err != nil || v < -100 || v > 100 {
 			return p.invalid(f, "the bias "+describe(raw))
 		}
 	}

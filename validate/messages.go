@@ -122,30 +122,19 @@ func (c *cutter) ended(r *Request) {
 
 // readMessages reads the messages of a chat completion.
 func readMessages(p *parser, f *field) error {
-	if p.decoder.PeekKind() != '[' {
-		return p.invalidKind(f, "")
-	}
 	p.request.Kind, p.request.Prompts = Messages, 1
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	n := 0
-	for ; p.decoder.PeekKind() != ']'; n++ {
-		if n == maxMessages {
+	n, err := p.readArray(f, func(i int) error {
+		if i == maxMessages {
 			return p.invalid(f, "more than "+strconv.Itoa(maxMessages)+" messages")
 		}
 		if p.decoder.PeekKind() != '{' {
-			return p.invalidElement(f, n, "a message")
+			return p.invalidElement(f, i, "a message")
 		}
-		m := message{path: "messages[" + strconv.Itoa(n) + "]", role: -1}
-		if err := p.readMessage(&m); err != nil {
-			return err
-		}
-	}
-	if n == 0 {
+		return p.readMessage(&message{path: "messages[" + strconv.Itoa(i) + "]", role: -1})
+	})
+	if err == nil && n == 0 {
 		return p.invalid(f, "an empty array")
 	}
-	_, err := p.decoder.ReadToken()
 	return err
 }
 
@@ -266,10 +255,7 @@ func (p *parser) dropValue() error {
 
 func (p *parser) readRole(m *message, path string) error {
 	const expected = "system, developer, user, assistant or tool"
-	if p.decoder.PeekKind() != '"' {
-		return p.wrongKind(path, expected)
-	}
-	raw, err := p.decoder.ReadValue()
+	raw, err := p.readWord(path, expected)
 	if err != nil {
 		return err
 	}
@@ -283,13 +269,18 @@ func (p *parser) readRole(m *message, path string) error {
 	return p.wrong(path, "got %s; expected %s", describe(raw), expected)
 }
 
+// readWord reads a string, which it returns as JSON.
+func (p *parser) readWord(path, expected string) ([]byte, error) {
+	if p.decoder.PeekKind() != '"' {
+		return nil, p.wrongKind(path, expected)
+	}
+	return p.decoder.ReadValue()
+}
+
 // readShort reads a name or an id.
 func (p *parser) readShort(path string) (string, error) {
 	const expected = "a string of 1 to 512 bytes"
-	if p.decoder.PeekKind() != '"' {
-		return "", p.wrongKind(path, expected)
-	}
-	raw, err := p.decoder.ReadValue()
+	raw, err := p.readWord(path, expected)
 	if err != nil {
 		return "", err
 	}
@@ -319,22 +310,13 @@ func (p *parser) readContent(path string) error {
 	default:
 		return p.wrongKind(path, `a string, or an array of {"type": "text", "text": …}`)
 	}
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	n := 0
-	for ; p.decoder.PeekKind() != ']'; n++ {
-		if err := p.readPart(path, n); err != nil {
-			return err
-		}
-	}
-	if n == 0 {
+	n, err := p.readArray(nil, func(i int) error { return p.readPart(path, i) })
+	if err == nil && n == 0 {
 		return p.wrong(path, "got an empty array; expected a string or parts of text")
 	}
 	if n > 1 { // the template, or vLLM, may put something between them
 		p.request.chat.uncountable = true
 	}
-	_, err := p.decoder.ReadToken()
 	return err
 }
 

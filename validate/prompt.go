@@ -7,66 +7,52 @@ import (
 )
 
 // readPrompt reads a prompt in one of its four forms. The first element of an array decides which form it has.
-func readPrompt(p *parser, f *field) error {
+func readPrompt(p *parser, f *field) error { return p.readPrompts(f, 0) }
+
+// TextPrompts reads a prompt that is a string or an array of strings.
+func TextPrompts(p *parser, f *field) error { return p.readPrompts(f, '"') }
+
+// readPrompts reads a prompt whose elements are of one kind, if it is an array: 0 for any.
+func (p *parser) readPrompts(f *field, kind byte) error {
 	if p.decoder.PeekKind() != '[' {
-		if _, err := p.readScalar(f, '"'); err != nil {
-			return err
-		}
+		_, err := p.readScalar(f, '"')
 		p.request.Kind, p.request.Prompts = Text, 1
-		return nil
-	}
-	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
 	}
-	var err error
-	kind := byte(p.decoder.PeekKind())
-	p.request.promptArray = kind == '"' || kind == '['
-	switch kind {
-	case ']':
-		err = p.invalid(f, "an empty array")
-	case '"':
-		err = p.readTextPrompts(f)
-	case '0':
-		var n int64
-		n, err = p.readTokenIDs(f, "prompt")
+	n, err := p.readArray(f, func(i int) error {
+		if kind == 0 {
+			kind = byte(p.decoder.PeekKind())
+		}
+		switch kind {
+		case '"':
+			return p.readTextPrompt(f, i)
+		case '[':
+			return p.readTokenPrompt(f, i)
+		case '0':
+			return p.readTokenID(f, i, "prompt")
+		default:
+			return p.invalidElement(f, 0, "a string, a token id or an array of token ids")
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
+		return p.invalid(f, "an empty array")
+	case kind == '0':
 		p.request.addTokens(n)
-	case '[':
-		err = p.readTokenPrompts(f)
 	default:
-		err = p.invalidElement(f, 0, "a string, a token id or an array of token ids")
+		p.request.promptArray = true
 	}
-	if err != nil {
-		return err
-	}
-	_, err = p.decoder.ReadToken() // the closing bracket
-	return err
+	return nil
 }
 
 // addTokens adds a prompt of n token ids.
-func (r *Request) addTokens(n int64) {
+func (r *Request) addTokens(n int) {
 	r.Kind = Tokens
 	r.Prompts++
-	r.PromptTokens += n
-	r.longestPrompt = max(r.longestPrompt, n)
-}
-
-// TextPrompts reads a prompt that is a string or an array of strings.
-func TextPrompts(p *parser, f *field) error {
-	if p.decoder.PeekKind() != '[' {
-		return readPrompt(p, f)
-	}
-	p.request.promptArray = true
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	if p.decoder.PeekKind() == ']' {
-		return p.invalid(f, "an empty array")
-	}
-	if err := p.readTextPrompts(f); err != nil {
-		return err
-	}
-	_, err := p.decoder.ReadToken() // the closing bracket
-	return err
+	r.PromptTokens += int64(n)
+	r.longestPrompt = max(r.longestPrompt, int64(n))
 }
 
 // invalidElement skips an element of the wrong kind and records it.
@@ -78,63 +64,49 @@ func (p *parser) invalidElement(f *field, index int, want string) error {
 	return p.invalid(f, fmt.Sprintf("%s as element %d, where %s was expected", describe(value), index, want))
 }
 
-func (p *parser) readTextPrompts(f *field) error {
+func (p *parser) readTextPrompt(f *field, i int) error {
+	if p.decoder.PeekKind() != '"' {
+		want := "a string"
+		if i > 0 {
+			want = "a string, like the ones before it,"
+		}
+		return p.invalidElement(f, i, want)
+	}
 	p.request.Kind = Text
-	want := "a string"
-	for p.decoder.PeekKind() != ']' {
-		if p.decoder.PeekKind() != '"' {
-			return p.invalidElement(f, p.request.Prompts, want)
-		}
-		if _, err := p.readString(); err != nil {
-			return err
-		}
-		p.request.Prompts++
-		want = "a string, like the ones before it,"
+	p.request.Prompts++
+	_, err := p.readString()
+	return err
+}
+
+func (p *parser) readTokenPrompt(f *field, i int) error {
+	if p.decoder.PeekKind() != '[' {
+		return p.invalidElement(f, i, "an array of token ids, like the ones before it,")
 	}
+	n, err := p.readTokenIDs(f, "prompt "+strconv.Itoa(i))
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
+		return p.invalid(f, "an empty array as element "+strconv.Itoa(i))
+	}
+	p.request.addTokens(n)
 	return nil
 }
 
-func (p *parser) readTokenPrompts(f *field) error {
-	for p.decoder.PeekKind() != ']' {
-		index := p.request.Prompts
-		if p.decoder.PeekKind() != '[' {
-			return p.invalidElement(f, index, "an array of token ids, like the ones before it,")
-		}
-		if _, err := p.decoder.ReadToken(); err != nil {
-			return err
-		}
-		n, err := p.readTokenIDs(f, "prompt "+strconv.Itoa(index))
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return p.invalid(f, "an empty array as element "+strconv.Itoa(index))
-		}
-		p.request.addTokens(n)
-		if _, err := p.decoder.ReadToken(); err != nil {
-			return err
-		}
-	}
-	return nil
+// readTokenIDs reads an array of token ids and counts them. where names the array in error messages.
+func (p *parser) readTokenIDs(f *field, where string) (int, error) {
+	return p.readArray(f, func(i int) error { return p.readTokenID(f, i, where) })
 }
 
-// readTokenIDs reads the ids of the array whose opening bracket has been read, up to its closing bracket, and counts
-// them. where names the array in error messages.
-func (p *parser) readTokenIDs(f *field, where string) (int64, error) {
-	var n int64
-	for ; p.decoder.PeekKind() != ']'; n++ {
-		if p.decoder.PeekKind() != '0' {
-			return n, p.invalidElement(f, int(n), "a token id")
-		}
-		raw, err := p.decoder.ReadValue()
-		if err != nil {
-			return n, err
-		}
-		if !isTokenID(raw) {
-			return n, p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer from 0 to 2147483647) was expected", describe(raw), n, where))
-		}
+func (p *parser) readTokenID(f *field, i int, where string) error {
+	if p.decoder.PeekKind() != '0' {
+		return p.invalidElement(f, i, "a token id")
 	}
-	return n, nil
+	raw, err := p.decoder.ReadValue()
+	if err == nil && !isTokenID(raw) {
+		return p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer from 0 to 2147483647) was expected", describe(raw), i, where))
+	}
+	return err
 }
 
 // maxTokenID is the largest token id: vLLM keeps ids as signed 32-bit integers.
@@ -156,23 +128,13 @@ func isTokenID(text []byte) bool {
 	return id <= maxTokenID
 }
 
-// tokenIDArray returns a reader of a field that is an array of 1 to most token ids.
-func tokenIDArray(most int) Reader {
+// tokenIDs returns a reader of a field that is an array of least to most token ids.
+func tokenIDs(least, most int) Reader {
 	return func(p *parser, f *field) error {
-		if p.decoder.PeekKind() != '[' {
-			return p.invalidKind(f, "")
-		}
-		if _, err := p.decoder.ReadToken(); err != nil {
-			return err
-		}
 		n, err := p.readTokenIDs(f, f.name)
-		if err != nil {
-			return err
-		}
-		if n == 0 || n > int64(most) {
+		if err == nil && (n < least || n > most) {
 			return p.invalid(f, fmt.Sprintf("an array of %d token ids", n))
 		}
-		_, err = p.decoder.ReadToken()
 		return err
 	}
 }

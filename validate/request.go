@@ -3,6 +3,8 @@ package validate
 import (
 	"bytes"
 	"fmt"
+	"slices"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -63,8 +65,8 @@ type Request struct {
 	longestPrompt    int64 // tokens of the longest token-id prompt
 	hasStreamOptions bool  // stream_options is present and not null
 	includeUsage     span  // of include_usage's value in stream_options; zero if absent
-	continuousUsage  continuousUsage
-	localOption      bool // stream_options has a member that is not for vLLM
+	continuousUsage  bool  // continuous_usage_stats is true
+	localOption      bool  // stream_options has a member that is not for vLLM, or null
 	promptCacheKey   string
 	returnTokenIDs   bool
 	returnTokenStrs  bool
@@ -155,22 +157,68 @@ func (r *Request) PromptJSON() []byte {
 func (r *Request) PromptCacheKey() string { return r.promptCacheKey }
 
 // CacheSalt returns the JSON of cache_salt, or nil if it is absent.
-func (r *Request) CacheSalt() []byte {
-	m := r.find(fieldCacheSalt)
+func (r *Request) CacheSalt() []byte { return r.valueOf(fieldCacheSalt) }
+
+// RawUser returns the user tag's JSON, quotes and escapes included, or nil if it is absent.
+func (r *Request) RawUser() []byte { return r.valueOf(fieldUser) }
+
+// valueOf returns the JSON of a field as the client sent it, or nil if it is absent or null.
+func (r *Request) valueOf(id fieldID) []byte {
+	m := r.find(id)
 	if m == nil || m.null {
 		return nil
 	}
 	return r.body[m.value:m.end]
 }
 
-// RawUser returns the user tag's JSON, quotes and escapes included, or nil if it is absent.
-func (r *Request) RawUser() []byte {
-	m := r.find(fieldUser)
-	if m == nil || m.null {
+// NameOf returns the client's name of a completion's field.
+func (r *Request) NameOf(field string) string {
+	for _, id := range r.schema.fields {
+		if id < fieldOwn && fields[id].name == field {
+			return r.schema.table[id].name
+		}
+	}
+	return field
+}
+
+// MaxTokensName returns the client's name of the field that holds MaxTokens.
+func (r *Request) MaxTokensName() string {
+	if r.has(fieldMaxCompletionTokens) {
+		return fields[fieldMaxCompletionTokens].name
+	}
+	return r.NameOf("max_tokens")
+}
+
+// SentAs returns the name under which the client sent a field of a backend's, or "" if the client did not send it.
+func (r *Request) SentAs(field string) string {
+	for i := range r.members {
+		if m := &r.members[i]; !m.null && m.field < fieldOwn && fields[m.field].name == field {
+			return r.schema.table[m.field].name
+		}
+	}
+	return ""
+}
+
+// Value returns the JSON of a field as the client sent it, or nil if it is absent or null. It must not be modified.
+func (r *Request) Value(name string) []byte {
+	id, known := r.schema.byName[name]
+	if !known {
 		return nil
 	}
-	return r.body[m.value:m.end]
+	return r.valueOf(id)
 }
+
+// Constrain makes Upstream ask for an output that conforms to a JSON schema.
+func (r *Request) Constrain(schema []byte) { r.outputSchema = schema }
+
+// LimitTotal makes MaxTokens what the longest prompt leaves of total tokens, or of the context if total is 0. MaxTokens is
+// 1 until the prompts have been counted and the caller sets it.
+func (r *Request) LimitTotal(total int64) {
+	r.total, r.hasTotal, r.MaxTokens = total, true, 1
+}
+
+// Total returns the total of LimitTotal, and whether there is one.
+func (r *Request) Total() (tokens int64, limited bool) { return r.total, r.hasTotal }
 
 // UserTag returns the user tag if it can be sent in a header: it is not empty and all of it is printable ASCII.
 func (r *Request) UserTag() (string, bool) {
@@ -257,10 +305,9 @@ func (r *Request) PromptLengths() []int64 {
 
 // logprobsOf returns the value of a field that requests logprobs; Absent for other fields.
 func (r *Request) logprobsOf(id fieldID) int {
-	if id == fieldLogprobs {
-		return r.Logprobs
-	}
 	switch id {
+	case fieldLogprobs:
+		return r.Logprobs
 	case fieldPromptLogprobs:
 		return r.PromptLogprobs
 	case fieldTopLogprobs:
@@ -270,103 +317,71 @@ func (r *Request) logprobsOf(id fieldID) int {
 	}
 }
 
-// checkRequired returns an error if a required field is missing.
-func (r *Request) checkRequired() error {
+// checkFieldSet returns an error if a required field is missing or two fields conflict.
+func (r *Request) checkFieldSet() error {
 	for _, id := range r.schema.required {
 		if r.find(id) == nil {
 			f := &r.schema.table[id]
 			return apierr.InvalidField(f.name, fmt.Sprintf("%s is missing; expected %s", f.name, f.expected))
 		}
 	}
-	return nil
-}
-
-// checkFieldSet returns an error if a required field is missing or two fields conflict.
-func (r *Request) checkFieldSet() error {
-	if err := r.checkRequired(); err != nil {
-		return err
-	}
-	for _, c := range r.schema.conflicts {
-		if c.Found(r) {
-			return apierr.InvalidField(c.Param, c.Message(r))
+	if of := r.schema.conflict; of != nil {
+		if param, message := of(r); param != "" {
+			return apierr.InvalidField(param, message)
 		}
 	}
+	if param, message := r.conflict(); param != "" {
+		return apierr.InvalidField(param, message)
+	}
 	return nil
 }
 
-// Conflict is a pair of fields whose values conflict.
-type Conflict struct {
-	Param   string
-	Found   func(*Request) bool
-	Message func(*Request) string
+// conflict returns the first pair of fields whose values conflict, if any: the field that the error names, and its message.
+func (r *Request) conflict() (param, message string) {
+	switch {
+	case r.BestOf != 0 && r.BestOf < r.N:
+		return "best_of", fmt.Sprintf("best_of is %d but n is %d: the best n are chosen out of best_of, so best_of must be at least n", r.BestOf, r.N)
+	case r.Stream && r.BestOf > r.N:
+		return "best_of", fmt.Sprintf("best_of %d over n %d cannot be streamed: the best are known only at the end; drop stream or best_of", r.BestOf, r.N)
+	case r.Stream && r.PromptLogprobs != Absent:
+		return "prompt_logprobs", "prompt_logprobs cannot be streamed; drop stream, or use echo with logprobs"
+	case r.has(fieldMaxTokens) && r.has(fieldMaxCompletionTokens):
+		return "max_tokens", "max_tokens and max_completion_tokens mean the same; send one of them"
+	case r.hasStreamOptions && !r.Stream:
+		return "stream_options", "stream_options has a meaning only with stream: true"
+	case r.has(fieldStreamInterval) && !r.Stream:
+		return "stream_interval", "stream_interval has a meaning only with stream: true"
+	case r.has(fieldTruncationSide) && r.Truncate == 0:
+		return "truncation_side", "truncation_side has a meaning only with truncate_prompt_tokens"
+	case r.MinTokens > r.MaxTokens:
+		return "min_tokens", fmt.Sprintf("min_tokens: got %d; expected an integer from 0 to %d, %s", r.MinTokens, r.MaxTokens, r.whatMaxTokensIs())
+	case r.returnTokenIDs && r.Echo:
+		return "return_token_ids", "return_token_ids cannot be combined with echo, because vLLM then leaves the echoed text out; drop one of them"
+	case r.chat.topLogprobs != Absent && !r.chat.logprobs:
+		return "top_logprobs", "top_logprobs has a meaning only with logprobs: true"
+	case r.has(fieldResponseFormat) && r.has(fieldStructuredOutputs):
+		return "structured_outputs", "structured_outputs and response_format exclude each other; send one of them"
+	case r.has(fieldToolChoice) && !r.chat.noTool && !r.has(fieldTools):
+		return "tool_choice", `tool_choice other than "none" has a meaning only with tools`
+	case r.chat.choice != "" && !slices.Contains(r.chat.functions, r.chat.choice):
+		return "tool_choice", "tool_choice: got the function " + strconv.Quote(apierr.Clip(r.chat.choice)) + ", which is not among the tools"
+	case r.chat.continuesMessage && !r.chat.noGenerationPrompt:
+		return "continue_final_message", "continue_final_message continues the last message, so it needs add_generation_prompt: false"
+	default:
+		return "", ""
+	}
 }
 
-// completionConflicts are those of a completion, in the order in which they are reported.
-var completionConflicts = []Conflict{
-	{
-		"best_of",
-		func(r *Request) bool { return r.BestOf != 0 && r.BestOf < r.N },
-		func(r *Request) string {
-			return fmt.Sprintf("best_of is %d but n is %d: the best n are chosen out of best_of, so best_of must be at least n", r.BestOf, r.N)
-		},
-	},
-	{
-		"best_of",
-		func(r *Request) bool { return r.Stream && r.BestOf > r.N },
-		func(r *Request) string {
-			return fmt.Sprintf("best_of %d over n %d cannot be streamed: the best are known only at the end; drop stream or best_of", r.BestOf, r.N)
-		},
-	},
-	{
-		"prompt_logprobs",
-		func(r *Request) bool { return r.Stream && r.PromptLogprobs != Absent },
-		func(*Request) string {
-			return "prompt_logprobs cannot be streamed; drop stream, or use echo with logprobs"
-		},
-	},
-	streamOptionsConflict,
-	streamIntervalConflict,
-	{
-		"truncation_side",
-		func(r *Request) bool { return r.has(fieldTruncationSide) && r.Truncate == 0 },
-		func(*Request) string { return "truncation_side has a meaning only with truncate_prompt_tokens" },
-	},
-	{
-		"min_tokens",
-		func(r *Request) bool { return r.MinTokens > r.MaxTokens },
-		func(r *Request) string {
-			return fmt.Sprintf("min_tokens: got %d; expected an integer from 0 to %d, which is max_tokens (16 when absent)", r.MinTokens, r.MaxTokens)
-		},
-	},
-	{
-		"return_token_ids",
-		func(r *Request) bool { return r.returnTokenIDs && r.Echo },
-		func(*Request) string {
-			return "return_token_ids cannot be combined with echo, because vLLM then leaves the echoed text out; drop one of them"
-		},
-	},
-	structuredConflict,
+func (r *Request) whatMaxTokensIs() string {
+	switch {
+	case r.schema != chat:
+		return "which is max_tokens (16 when absent)"
+	case r.chat.defaultMaxTokens:
+		return "the model's default max_completion_tokens"
+	default:
+		return "which is " + fields[r.maxTokensField()].name
+	}
 }
-
-var (
-	streamOptionsConflict = Conflict{
-		"stream_options",
-		func(r *Request) bool { return r.hasStreamOptions && !r.Stream },
-		func(*Request) string { return "stream_options has a meaning only with stream: true" },
-	}
-	streamIntervalConflict = Conflict{
-		"stream_interval",
-		func(r *Request) bool { return r.has(fieldStreamInterval) && !r.Stream },
-		func(*Request) string { return "stream_interval has a meaning only with stream: true" },
-	}
-	structuredConflict = Conflict{
-		"structured_outputs",
-		func(r *Request) bool { return r.has(fieldResponseFormat) && r.has(fieldStructuredOutputs) },
-		func(*Request) string {
-			return "structured_outputs and response_format exclude each other; send one of them"
-		},
-	}
-)
 
 // checkSequences returns an error if the request asks for more than most completions; 0: no limit.
 func (r *Request) checkSequences(most int64) error {
@@ -388,10 +403,6 @@ func (r *Request) checkSequences(most int64) error {
 	return apierr.InvalidField("n", fmt.Sprintf(
 		"n: got %d, which with %d prompts and max(n, best_of) %d asks for %d completions; expected at most %d completions in one request",
 		r.N, r.Prompts, r.Candidates(), sequences, most))
-}
-
-func logprobsTooLarge(name string, got []byte, limit int) string {
-	return fmt.Sprintf("%s: got %s; expected an integer from 0 to %d, the limit of this model", name, describe(got), limit)
 }
 
 // describe returns a short description of a JSON value for an error message.
@@ -417,4 +428,43 @@ func describe(raw []byte) string {
 		}
 		return text
 	}
+}
+
+// Parameters returns the request's parameters for a record of it: the numbers and booleans as decimal text without an
+// exponent, by their names, and the names of the others, whose values may hold texts. The model, the prompt and what
+// concerns only the answer's transport or its payer are none. Those of a Form have the names that a backend receives.
+// Fields that are null are absent.
+func (r *Request) Parameters() (scalars map[string]string, others []string) {
+	scalars = make(map[string]string, len(r.members))
+	for i := range r.members {
+		m := &r.members[i]
+		if m.null || m.field == fieldModel || m.field == r.schema.prompt || m.field >= fieldLocal {
+			continue
+		}
+		switch m.field { //nolint:exhaustive // every other field is a parameter
+		case fieldStream, fieldStreamOptions, fieldUser, fieldCacheSalt:
+			continue
+		}
+		name := fields[m.field].name
+		switch value := r.body[m.value:m.end]; value[0] {
+		case '"', '[', '{':
+			others = append(others, name)
+		default:
+			scalars[name] = decimal(value)
+		}
+	}
+	if r.outputSchema != nil {
+		others = append(others, fields[fieldStructuredOutputs].name)
+	}
+	return scalars, others
+}
+
+// decimal returns the shortest decimal form of a JSON number, and any other literal as it is.
+func decimal(literal []byte) string {
+	if bytes.ContainsAny(literal, ".eE") {
+		if v, err := strconv.ParseFloat(string(literal), 64); err == nil {
+			return strconv.FormatFloat(v, 'f', -1, 64)
+		}
+	}
+	return string(literal)
 }

@@ -1,7 +1,9 @@
 package validate
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -11,16 +13,9 @@ type Server struct {
 	Version Version
 	Rust    bool // vLLM's Rust frontend answers
 
-	completions, chat fieldSet // that it describes itself; zero if it does not
-	guided            bool     // it describes guided_json without structured_outputs
+	completions, chat *[allFields]bool // that it describes itself; nil if it does not
+	guided            bool             // it describes guided_json without structured_outputs
 }
-
-// fieldSet is a set of fields.
-type fieldSet [(allFields + 63) / 64]uint64
-
-func (s *fieldSet) add(id fieldID) { s[id/64] |= 1 << (id % 64) }
-
-func (s *fieldSet) has(id fieldID) bool { return s[id/64]&(1<<(id%64)) != 0 }
 
 // Describe takes the names of the fields from the server's OpenAPI document, which corrects the table by versions. Without
 // the schema of an endpoint's requests, the version decides alone.
@@ -36,15 +31,16 @@ func (s *Server) Describe(document []byte) {
 // it describes the fields of such a version.
 func (s *Server) TakesGuided() bool { return s.guided || s.Version.Before(SinceStructuredOutputs) }
 
-func (s *Server) described(document []byte, name string, of *schema) (known fieldSet) {
+func (s *Server) described(document []byte, name string, of *schema) *[allFields]bool {
 	properties := gjson.GetBytes(document, "components.schemas."+name+".properties")
 	if !properties.Get(fields[of.prompt].name).Exists() {
-		return fieldSet{}
+		return nil
 	}
 	s.guided = s.guided || properties.Get("guided_json").Exists() && !properties.Get("structured_outputs").Exists()
+	known := new([allFields]bool)
 	properties.ForEach(func(name, _ gjson.Result) bool {
 		if id, ours := of.byName[name.Str]; ours {
-			known.add(id)
+			known[id] = true
 		}
 		return true
 	})
@@ -98,14 +94,13 @@ func (r *Request) Unserved(s *Server) (Unserved, bool) {
 			}
 		}
 	}
-	var known *fieldSet
+	var known *[allFields]bool
 	switch r.schema.prompt {
 	case fieldPrompt:
-		known = &s.completions
+		known = s.completions
 	case fieldMessages:
-		known = &s.chat
-	default:
-		known = &fieldSet{}
+		known = s.chat
+	default: // the endpoints of the tokenizer, which no server describes
 	}
 	if u, found := r.tooNew(s, known); found {
 		return u, true
@@ -119,8 +114,8 @@ func (r *Request) Unserved(s *Server) (Unserved, bool) {
 
 // lacks reports whether the server describes its requests, and has no such field among theirs. The gateway itself handles
 // user and best_of, and respells structured output for servers that take it as guided_json and the like.
-func (s *Server) lacks(known *fieldSet, id fieldID) bool {
-	if *known == (fieldSet{}) || known.has(id) || id >= fieldLocal {
+func (s *Server) lacks(known *[allFields]bool, id fieldID) bool {
+	if known == nil || known[id] || id >= fieldLocal {
 		return false
 	}
 	return id != fieldUser && id != fieldBestOf && (id != fieldStructuredOutputs || !s.TakesGuided())
@@ -128,13 +123,13 @@ func (s *Server) lacks(known *fieldSet, id fieldID) bool {
 
 // tooNew returns the field of the request that is newest in vLLM, if the server's version does not have it. The server's own
 // description goes before the version.
-func (r *Request) tooNew(s *Server, known *fieldSet) (u Unserved, found bool) {
+func (r *Request) tooNew(s *Server, known *[allFields]bool) (u Unserved, found bool) {
 	var newest Version
 	for i := range laterFields {
 		l := &laterFields[i]
 		name := fields[l.field].name
 		older := s.Version.Before(l.since) || l.field == fieldStructuredOutputs && s.TakesGuided()
-		if !older || !r.has(l.field) || (l.used != nil && !l.used(r)) || (l.name == name && known.has(l.field)) {
+		if !older || !r.has(l.field) || (l.used != nil && !l.used(r)) || (l.name == name && known != nil && known[l.field]) {
 			continue
 		}
 		if newest.Before(l.since) || !found {
@@ -151,9 +146,9 @@ func (r *Request) unserved(id fieldID, name, reason string) Unserved {
 
 // Undescribed returns the fields that the server's version has by the table, and that its own description lacks.
 func (s *Server) Undescribed(ofChat bool) (names []string) {
-	of, known := completion, &s.completions
+	of, known := completion, s.completions
 	if ofChat {
-		of, known = chat, &s.chat
+		of, known = chat, s.chat
 	}
 	for _, id := range of.fields {
 		newer := slices.ContainsFunc(laterFields, func(l laterField) bool {
@@ -164,4 +159,74 @@ func (s *Server) Undescribed(ofChat bool) (names []string) {
 		}
 	}
 	return names
+}
+
+// Version is a version of vLLM. The zero value is one that is not known.
+type Version struct{ Major, Minor, Patch int }
+
+// ParseVersion parses what vLLM reports at /version. A suffix (rc1, .post1, +cpu) is ignored. The zero Version is
+// returned for text that is not a version, and for 0.1.dev, which a build without tags reports whatever its age.
+func ParseVersion(text string) Version {
+	var v Version
+	if n, _ := fmt.Sscanf(text, "%d.%d.%d", &v.Major, &v.Minor, &v.Patch); n < 2 || strings.HasPrefix(text, "0.1.dev") {
+		return Version{}
+	}
+	return v
+}
+
+// Known reports whether the version is known.
+func (v Version) Known() bool { return v != Version{} }
+
+// Before reports whether v is known and older than w.
+func (v Version) Before(w Version) bool {
+	if !v.Known() {
+		return false
+	}
+	if v.Major != w.Major {
+		return v.Major < w.Major
+	}
+	if v.Minor != w.Minor {
+		return v.Minor < w.Minor
+	}
+	return v.Patch < w.Patch
+}
+
+// String returns the version without a patch of 0.
+func (v Version) String() string {
+	if v.Patch == 0 {
+		return fmt.Sprintf("%d.%d", v.Major, v.Minor)
+	}
+	return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch)
+}
+
+// SinceStructuredOutputs is the first version with structured_outputs, and the first whose completions follow a
+// response_format of type json_schema.
+var SinceStructuredOutputs = Version{Minor: 11}
+
+// laterField is a field, or a use of a field, that not every version of vLLM has.
+type laterField struct {
+	field fieldID
+	name  string // what the error message calls it
+	since Version
+	used  func(*Request) bool // nil: whenever the field is present
+}
+
+// laterFields are in the order in which they are looked for. Those that are older than the oldest version supported, 0.6,
+// are not listed, nor is structured output, which is respelled.
+var laterFields = []laterField{
+	{fieldBadWords, "bad_words", Version{Minor: 26}, func(r *Request) bool { return r.Kind != Messages }},
+	{fieldBadWords, "bad_words", Version{Minor: 11}, func(r *Request) bool { return r.Kind == Messages }},
+	{fieldMaxCompletionTokens, "max_completion_tokens", Version{Minor: 6, Patch: 4}, nil},
+	{fieldTruncatePromptTokens, "truncate_prompt_tokens -1", Version{Minor: 20}, func(r *Request) bool { return r.Truncate == TruncateToFit }},
+	{fieldTruncationSide, "truncation_side", Version{Minor: 24}, nil},
+	{fieldReturnTokenIDs, "return_token_ids", Version{Minor: 10, Patch: 1}, nil},
+	{fieldCacheSalt, "cache_salt", Version{Minor: 10}, nil},
+	{fieldStreamInterval, "stream_interval", Version{Minor: 27}, nil},
+	{fieldRepetitionDetection, "repetition_detection", Version{Minor: 32}, nil},
+	{fieldReturnWeightVersions, "return_weight_versions", Version{Minor: 33}, nil},
+	{fieldXArgs, "vllm_xargs", Version{Minor: 10}, nil},
+	{fieldReasoningEffort, "reasoning_effort", Version{Minor: 10, Patch: 1}, nil},
+	{fieldIncludeReasoning, "include_reasoning", Version{Minor: 10, Patch: 1}, nil},
+	{fieldReturnTokenStrs, "return_token_strs", Version{Minor: 9}, func(r *Request) bool { return r.returnTokenStrs }},
+	{fieldStructuredOutputs, "structured_outputs.disable_any_whitespace", SinceStructuredOutputs, func(r *Request) bool { return r.structured.disablesWhitespace }},
 }

@@ -1,11 +1,42 @@
 package validate
 
 import (
+	"bytes"
+	"io"
+	"net"
 	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
+
+// Body is a request body made of segments, some of which are the client's own bytes.
+type Body struct {
+	segments net.Buffers
+	size     int64
+}
+
+// Size returns the length in bytes.
+func (b Body) Size() int64 { return b.size }
+
+// Reader returns a new reader of the whole body, one for each attempt.
+func (b Body) Reader() io.Reader {
+	segments := slices.Clone(b.segments) // reading consumes them
+	return &segments
+}
+
+// Append appends the whole body to dst.
+func (b Body) Append(dst []byte) []byte { return append(dst, bytes.Join(b.segments, nil)...) }
+
+// add appends segments.
+func (b *Body) add(segments ...[]byte) {
+	for _, s := range segments {
+		if len(s) > 0 {
+			b.segments = append(b.segments, s)
+			b.size += int64(len(s))
+		}
+	}
+}
 
 // BestOf says how best_of is sent to a backend.
 type BestOf uint8
@@ -27,7 +58,7 @@ type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
 	BestOf    BestOf
-	TokenIDs  bool  // request the ids of tokens, whether the client did or not
+	TokenIDs  bool  // name tokens by their ids, and list the ids of prompt and completion, whether the client asked for it or not
 	Guided    bool  // respell structured output for a server that TakesGuided
 	Priority  int64 // of a backend that schedules by it; 0, which is vLLM's default, is not sent
 }
@@ -35,7 +66,7 @@ type Edits struct {
 // Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes,
 // so it does not copy the prompt.
 func (r *Request) Upstream(e Edits) Body {
-	s := splicer{request: r}
+	s := splicer{request: r, omitted: fieldModel}
 	s.setField(fieldModel, quoted(e.Model))
 	if e.MaxTokens > 0 {
 		s.setField(r.maxTokensField(), strconv.AppendInt(nil, e.MaxTokens, 10))
@@ -51,17 +82,23 @@ func (r *Request) Upstream(e Edits) Body {
 			s.setField(fieldLogprobs, []byte("0"))
 		}
 	}
-	if r.Stream && (!r.IncludeUsage || r.continuousUsage == continuousNull || r.localOption) {
+	if r.Stream && (!r.IncludeUsage || r.localOption) {
 		s.requestUsage()
 	}
 	if e.TokenIDs {
-		s.requestTokenIDs()
+		s.setField(fieldReturnTokensAsTokenIDs, []byte("true"))
+		if !r.Echo { // vLLM leaves the echoed text out if it lists ids
+			s.setField(fieldReturnTokenIDs, []byte("true"))
+		}
 	}
 	if e.Guided {
 		s.respell()
 	}
-	if r.outputSchema != nil {
-		s.added = append(s.added, r.outputConstraint(e.Guided)...)
+	switch {
+	case r.outputSchema != nil && e.Guided:
+		s.added = append(append(s.added, `,"guided_json":`...), r.outputSchema...)
+	case r.outputSchema != nil:
+		s.added = append(append(append(s.added, `,"structured_outputs":{"json":`...), r.outputSchema...), '}')
 	}
 	if e.Priority != 0 { // no field of the client's: the validation refuses it
 		s.added = strconv.AppendInt(append(s.added, `,"priority":`...), e.Priority, 10)
@@ -69,19 +106,10 @@ func (r *Request) Upstream(e Edits) Body {
 	return s.splice()
 }
 
-// requestTokenIDs makes vLLM name tokens by their ids among log-probabilities, and, if its version supports it, list the
-// ids of prompt and completion. With echo, vLLM omits the text if it lists ids, so they are not requested.
-func (s *splicer) requestTokenIDs() {
-	s.setField(fieldReturnTokensAsTokenIDs, []byte("true"))
-	if !s.request.Echo {
-		s.setField(fieldReturnTokenIDs, []byte("true"))
-	}
-}
-
 // splicer replaces, removes and adds members at their offsets in the client's body.
 type splicer struct {
 	request *Request
-	omitted fieldID // a field to remove; 0 (fieldModel, which is never removed) if there is none
+	omitted fieldID // a field to remove; fieldModel, which is never removed, if there is none
 	edits   [8]edit
 	count   int    // of edits
 	added   []byte // members to add that no client can send, each after a comma
@@ -111,13 +139,9 @@ func (s *splicer) setPart(id fieldID, value []byte, part span) {
 func (s *splicer) requestUsage() {
 	r := s.request
 	switch {
-	case r.localOption && r.continuousUsage == continuousTrue:
+	case r.localOption && r.continuousUsage:
 		s.setField(fieldStreamOptions, []byte(`{"include_usage":true,"continuous_usage_stats":true}`))
-	case r.localOption:
-		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
-	case !r.hasStreamOptions:
-		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
-	case r.continuousUsage == continuousNull: // null means absent, but not in every version of vLLM
+	case r.localOption, !r.hasStreamOptions:
 		s.setField(fieldStreamOptions, []byte(`{"include_usage":true}`))
 	case r.includeUsage.end > 0:
 		s.setPart(fieldStreamOptions, []byte("true"), r.includeUsage)
@@ -191,11 +215,7 @@ func (s *splicer) memberSpan(i int, keptBefore bool) span {
 
 // commaAfter returns the offset of the comma that follows a value.
 func (s *splicer) commaAfter(valueEnd int) int {
-	i := valueEnd
-	for s.request.body[i] != ',' {
-		i++
-	}
-	return i
+	return valueEnd + bytes.IndexByte(s.request.body[valueEnd:], ',')
 }
 
 // addMissing adds the edited fields that the client did not send after the last member that is kept.
@@ -230,18 +250,14 @@ func (s *splicer) editOf(id fieldID) *edit {
 // replace copies the client's bytes before a span and writes value in place of the span.
 func (s *splicer) replace(at span, value []byte) {
 	s.copyUntil(at.start)
-	if len(value) > 0 {
-		s.out.segments = append(s.out.segments, value)
-		s.out.size += int64(len(value))
-	}
+	s.out.add(value)
 	s.copied = at.end
 }
 
 // copyUntil adds the client's bytes up to an offset as a segment.
 func (s *splicer) copyUntil(end int) {
 	if end > s.copied {
-		s.out.segments = append(s.out.segments, s.request.body[s.copied:end])
-		s.out.size += int64(end - s.copied)
+		s.out.add(s.request.body[s.copied:end])
 		s.copied = end
 	}
 }

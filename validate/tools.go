@@ -21,20 +21,13 @@ func (p *parser) readToolCalls(path string) (found bool, err error) {
 	if p.decoder.PeekKind() != '[' {
 		return false, p.wrongKind(path, "an array of tool calls")
 	}
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return false, err
-	}
-	n := 0
-	for ; p.decoder.PeekKind() != ']'; n++ {
+	n, err := p.readArray(nil, func(i int) error {
 		p.calls.count++
-		if n == maxTools || p.calls.count > maxToolCalls {
-			return false, p.wrong(path, "got more than %d tool calls, or more than %d in all messages", maxTools, maxToolCalls)
+		if i == maxTools || p.calls.count > maxToolCalls {
+			return p.wrong(path, "got more than %d tool calls, or more than %d in all messages", maxTools, maxToolCalls)
 		}
-		if err := p.readToolCall(path + "[" + strconv.Itoa(n) + "]"); err != nil {
-			return false, err
-		}
-	}
-	_, err = p.decoder.ReadToken()
+		return p.readToolCall(path + "[" + strconv.Itoa(i) + "]")
+	})
 	return n > 0, err
 }
 
@@ -103,10 +96,7 @@ func (p *parser) readCalled(path string) error {
 // template, and some of its versions fail with status 500 if it is anything else.
 func (p *parser) readArguments(path string) error {
 	const expected = "a string that holds a JSON object"
-	if p.decoder.PeekKind() != '"' {
-		return p.wrongKind(path, expected)
-	}
-	raw, err := p.decoder.ReadValue()
+	raw, err := p.readWord(path, expected)
 	if err != nil {
 		return err
 	}
@@ -145,19 +135,12 @@ func isObject(text []byte) bool {
 
 // readTools reads the tools of a request.
 func readTools(p *parser, f *field) error {
-	if p.decoder.PeekKind() != '[' {
-		return p.invalidKind(f, "")
-	}
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
-	n := 0
-	for ; p.decoder.PeekKind() != ']'; n++ {
-		if n == maxTools {
+	n, err := p.readArray(f, func(i int) error {
+		if i == maxTools {
 			return p.invalid(f, "more than "+strconv.Itoa(maxTools)+" tools")
 		}
 		if p.decoder.PeekKind() != '{' {
-			return p.invalidElement(f, n, "a tool")
+			return p.invalidElement(f, i, "a tool")
 		}
 		o, err := p.readObject(f)
 		if err != nil {
@@ -165,31 +148,40 @@ func readTools(p *parser, f *field) error {
 		}
 		name, wrong := p.readTool(o)
 		if wrong != "" {
-			return p.invalid(f, fmt.Sprintf("%s in tools[%d]", wrong, n))
+			return p.invalid(f, fmt.Sprintf("%s in tools[%d]", wrong, i))
 		}
 		p.request.chat.functions = append(p.request.chat.functions, name)
-	}
-	p.absent = n == 0
-	_, err := p.decoder.ReadToken()
+		return nil
+	})
+	p.absent = err == nil && n == 0
 	return err
 }
+
+// The members of a tool and of its function.
+var (
+	toolMembers = map[string]memberCheck{
+		"type": func(v gjson.Result) bool { return v.Str == "function" }, "function": gjson.Result.IsObject,
+	}
+	functionMembers = map[string]memberCheck{
+		"name":        func(v gjson.Result) bool { return isText(v) && len(v.Str) <= maxName },
+		"description": isString, "parameters": gjson.Result.IsObject, "strict": gjson.Result.IsBool,
+	}
+)
 
 // readTool returns the name of a tool, or what is wrong with it.
 func (p *parser) readTool(o objectValue) (name, wrong string) {
 	isFunction := false
-	wrong = p.each(o, func(member string, v objectValue) string {
-		switch {
-		case member == "type" && v.Type == gjson.String && v.Str == "function":
+	wrong = p.eachKnown(o, toolMembers, "", "an unknown member %s", func(member string, v objectValue) (wrong string) {
+		if member == "type" {
 			isFunction = true
-		case member == "function" && v.IsObject():
-			name, wrong = p.readFunction(v)
-			return wrong
-		case member == "type" || member == "function":
-			return v.described(member)
-		default:
-			return "an unknown member " + strconv.Quote(apierr.Clip(member))
+			return ""
 		}
-		return ""
+		return p.eachKnown(v, functionMembers, "function.", "an unknown member %s of function", func(member string, v objectValue) string {
+			if member == "name" {
+				name = v.Str
+			}
+			return ""
+		})
 	})
 	switch {
 	case wrong != "":
@@ -201,25 +193,6 @@ func (p *parser) readTool(o objectValue) (name, wrong string) {
 	default:
 		return name, ""
 	}
-}
-
-// readFunction returns the name of a function, or what is wrong with its definition.
-func (p *parser) readFunction(o objectValue) (name, wrong string) {
-	wrong = p.each(o, func(member string, v objectValue) string {
-		switch {
-		case member == "name" && isText(v.Result) && len(v.Str) <= maxName:
-			name = v.Str
-		case member == "description" && v.Type == gjson.String:
-		case member == "parameters" && v.IsObject():
-		case member == "strict" && v.IsBool():
-		case member == "name" || member == "description" || member == "parameters" || member == "strict":
-			return v.described("function." + member)
-		default:
-			return "an unknown member " + strconv.Quote(apierr.Clip(member)) + " of function"
-		}
-		return ""
-	})
-	return name, wrong
 }
 
 // readToolChoice reads tool_choice.
@@ -239,12 +212,12 @@ func readToolChoice(p *parser, f *field) error {
 			return p.invalid(f, describe(raw))
 		}
 	}
-	o, err := p.readObject(f)
-	if err != nil {
-		return err
-	}
+	return object((*parser).checkToolChoice)(p, f)
+}
+
+func (p *parser) checkToolChoice(o objectValue) (wrong string) {
 	isFunction := false
-	wrong := p.each(o, func(member string, v objectValue) string {
+	wrong = p.each(o, func(member string, v objectValue) string {
 		switch {
 		case member == "type" && v.Type == gjson.String && v.Str == "function":
 			isFunction = true
@@ -264,10 +237,7 @@ func readToolChoice(p *parser, f *field) error {
 	if wrong == "" && (!isFunction || p.request.chat.choice == "") {
 		wrong = "an object without type or function.name"
 	}
-	if wrong != "" {
-		return p.invalid(f, wrong)
-	}
-	return nil
+	return wrong
 }
 
 // ownArguments are names that vLLM passes to the template itself, or to the tokenizer. Several versions took them from
@@ -280,13 +250,8 @@ var ownArguments = []string{
 // maxArgumentLevels limits the nesting of chat_template_kwargs.
 const maxArgumentLevels = 4
 
-// readTemplateArguments reads chat_template_kwargs.
-func readTemplateArguments(p *parser, f *field) error {
-	o, err := p.readObject(f)
-	if err != nil {
-		return err
-	}
-	wrong := ""
+// checkTemplateArguments checks chat_template_kwargs.
+func (*parser) checkTemplateArguments(o objectValue) (wrong string) {
 	o.ForEach(func(name, _ gjson.Result) bool {
 		if slices.Contains(ownArguments, name.Str) {
 			wrong = strconv.Quote(name.Str) + " in it, which is no argument of a template"
@@ -296,10 +261,7 @@ func readTemplateArguments(p *parser, f *field) error {
 	if wrong == "" && levels(o.Raw) > maxArgumentLevels {
 		wrong = "an object that nests deeper"
 	}
-	if wrong != "" {
-		return p.invalid(f, wrong)
-	}
-	return nil
+	return wrong
 }
 
 // levels returns how deep a JSON value nests: 1 for an object of scalars.

@@ -10,6 +10,7 @@ package validate
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -60,11 +61,11 @@ type Memory interface {
 // invalid_request, Completion also returns the Request as far as it has been parsed, because the error response carries
 // its user tag. The Request retains body.
 func Completion(body []byte, limits Limits) (*Request, error) {
-	return generationRequest(completion, body, limits)
+	return parse(completion, body, limits)
 }
 
-// generationRequest parses the body of a request that generates text.
-func generationRequest(s *schema, body []byte, limits Limits) (*Request, error) {
+// parse parses a body by a schema.
+func parse(s *schema, body []byte, limits Limits) (*Request, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
 	p.reset(s, body, limits.Memory)
@@ -76,7 +77,9 @@ func generationRequest(s *schema, body []byte, limits Limits) (*Request, error) 
 	if limits.Model != nil {
 		model = limits.Model(p.request.Model)
 	}
-	p.request.setDefaultMaxTokens(model.DefaultMaxTokens)
+	if r := p.request; s == chat && !r.has(fieldMaxTokens) && !r.has(fieldMaxCompletionTokens) {
+		r.chat.defaultMaxTokens, r.MaxTokens = true, model.DefaultMaxTokens
+	}
 	p.checkModelLimits(&model)
 	if p.failure == nil {
 		p.failure = p.request.checkFieldSet()
@@ -102,7 +105,6 @@ type parser struct {
 	members  [allFields]member // backs request.members
 
 	absent  bool     // the value that has been read means that its field is absent
-	foreign []string // the members of stream_options that are not for vLLM
 	xargs   []string // the names in vllm_xargs
 	failure error    // the first invalid field; nil if there is none
 	memory  Memory
@@ -146,7 +148,7 @@ func (p *parser) release() {
 	}
 	p.schema, p.body, p.request, p.failure, p.memory, p.grown = nil, nil, nil, nil, nil, 0
 	p.objectCounted, p.argumentsCounted = false, false
-	p.calls, p.foreign, p.xargs = callIDs{}, nil, nil
+	p.calls, p.xargs = callIDs{}, nil
 	if cap(p.scratch) > maxPooled {
 		p.scratch = nil
 	}
@@ -181,16 +183,10 @@ func (p *parser) parse() error {
 	if err != nil {
 		return p.syntaxError(err)
 	}
-	return p.checkEnd()
-}
-
-// checkEnd returns an error unless only white space follows the object.
-func (p *parser) checkEnd() error {
-	rest := bytes.TrimLeft(p.body[p.offset():], " \t\r\n")
-	if len(rest) == 0 {
-		return nil
+	if rest := bytes.TrimLeft(p.body[p.offset():], " \t\r\n"); len(rest) > 0 {
+		return apierr.MalformedJSON(int64(len(p.body)-len(rest)), "there is more behind the JSON object; send exactly one object")
 	}
-	return apierr.MalformedJSON(int64(len(p.body)-len(rest)), "there is more behind the JSON object; send exactly one object")
+	return nil
 }
 
 // readMembers reads the members of the body and its closing bracket. It stops at the first invalid field.
@@ -222,10 +218,13 @@ func (p *parser) readMember() error {
 	m.field = id
 	m.null = p.decoder.PeekKind() == 'n'
 	m.value = p.valueStart()
-	if m.null {
-		err = p.readNull(id)
-	} else {
-		err = p.schema.table[id].read(p, &p.schema.table[id])
+	switch f := &p.schema.table[id]; {
+	case !m.null:
+		err = f.read(p, f)
+	case slices.Contains(p.schema.required, id):
+		err = p.invalidKind(f, "")
+	default: // an optional field that is null is absent
+		err = p.skipValue()
 	}
 	if err != nil {
 		return err
@@ -275,17 +274,6 @@ func (p *parser) readTag(id fieldID) error {
 	default:
 		return p.skipValue()
 	}
-}
-
-// readNull reads null, which means that an optional field is absent.
-func (p *parser) readNull(id fieldID) error {
-	if err := p.skipValue(); err != nil {
-		return err
-	}
-	if slices.Contains(p.schema.required, id) {
-		return p.invalid(&p.schema.table[id], "null")
-	}
-	return nil
 }
 
 // offset returns the offset in the body of the end of what the decoder has read.
@@ -421,7 +409,8 @@ func (p *parser) checkModelLimits(model *Model) {
 		name := p.schema.table[m.field].name
 		switch {
 		case r.logprobsOf(m.field) > model.MaxLogprobs:
-			p.failure = apierr.InvalidField(name, logprobsTooLarge(name, p.body[m.value:m.end], model.MaxLogprobs))
+			p.failure = apierr.InvalidField(name, fmt.Sprintf("%s: got %s; expected an integer from 0 to %d, the limit of this model",
+				name, describe(p.body[m.value:m.end]), model.MaxLogprobs))
 			return
 		case m.field == fieldXArgs:
 			if err := p.checkXArgs(model); err != nil {

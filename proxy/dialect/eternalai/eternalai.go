@@ -52,16 +52,15 @@ func newForm() *validate.Form {
 	for _, name := range sameFields {
 		rows = append(rows, validate.FormField{Name: name, Field: name})
 	}
-	return validate.NewForm(`{"model": …, "prompt": …}`, rows, conflicts, map[string]string{})
+	return validate.NewForm(`{"model": …, "prompt": …}`, rows, conflict, map[string]string{})
 }
 
-var conflicts = []validate.Conflict{{
-	Param: "best_of",
-	Found: func(r *validate.Request) bool { return r.BestOf != 0 && r.Has("n") && r.BestOf <= r.N },
-	Message: func(r *validate.Request) string {
-		return fmt.Sprintf("best_of is %d and n is %d: of the two together, best_of must be greater than n", r.BestOf, r.N)
-	},
-}}
+func conflict(r *validate.Request) (param, message string) {
+	if r.BestOf == 0 || !r.Has("n") || r.BestOf > r.N {
+		return "", ""
+	}
+	return "best_of", fmt.Sprintf("best_of is %d and n is %d: of the two together, best_of must be greater than n", r.BestOf, r.N)
+}
 
 // maxChainID is the length of the largest id that Ethereum's 256 bits hold.
 const maxChainID = 78

@@ -5,6 +5,60 @@ import (
 	"basegate/internal/suggest"
 )
 
+// schema is what the body of one endpoint may contain.
+type schema struct {
+	fields   []fieldID
+	table    *[allFields]field // the rows of the fields
+	byName   map[string]fieldID
+	required []fieldID
+	refused  map[string]string // see refusedFields
+	advice   map[string]string // fields that are refused with a sentence that says what is served in their place
+	example  string            // of a body, for the message about one that is no object
+
+	conflict func(*Request) (param, message string) // of a Form, before Request.conflict; nil: none
+	prompt   fieldID                                // what the backend reads
+}
+
+var (
+	completion = &schema{
+		table: &fields, required: []fieldID{fieldModel, fieldPrompt}, refused: refusedFields, example: `{"model": …, "prompt": …}`,
+		advice: adviceOfCompletion, prompt: fieldPrompt,
+	}
+	chat = &schema{
+		table: &fields, required: []fieldID{fieldModel, fieldMessages}, refused: refusedFields, advice: adviceOfChat,
+		example: `{"model": …, "messages": […]}`, prompt: fieldMessages,
+	}
+	tokenize = &schema{
+		table: &fields, fields: []fieldID{fieldModel, fieldText, fieldAddSpecialTokens, fieldReturnTokenStrs},
+		required: []fieldID{fieldModel, fieldText}, refused: refusedOfTokenize, example: `{"model": …, "prompt": …}`, prompt: fieldText,
+	}
+	detokenize = &schema{
+		table: &fields, fields: []fieldID{fieldModel, fieldTokens},
+		required: []fieldID{fieldModel, fieldTokens}, example: `{"model": …, "tokens": …}`, prompt: fieldTokens,
+	}
+)
+
+// refusedOfTokenize are the fields of vLLM's /tokenize that this gateway does not take: base models have no chat template.
+var refusedOfTokenize = map[string]string{
+	"add_generation_prompt":  "",
+	"chat_template":          "",
+	"chat_template_kwargs":   "",
+	"continue_final_message": "",
+	"messages":               "prompt",
+	"mm_processor_kwargs":    "",
+	"tools":                  "",
+}
+
+// Tokenize parses the body of POST /v1/tokenize. Its errors are those of Completion. memory may be nil.
+func Tokenize(body []byte, memory Memory) (*Request, error) {
+	return parse(tokenize, body, Limits{Memory: memory})
+}
+
+// Detokenize parses the body of POST /v1/detokenize. Its errors are those of Completion. memory may be nil.
+func Detokenize(body []byte, memory Memory) (*Request, error) {
+	return parse(detokenize, body, Limits{Memory: memory})
+}
+
 // refusedFields are the fields of completions and of chat completions that some version of vLLM has and this gateway does
 // not take, each with the field to use in its place, if there is one of the same meaning.
 var refusedFields = map[string]string{
