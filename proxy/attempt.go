@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -220,14 +221,21 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 // send sends the request to the backend of p and receives what must be known before any of the response is sent to the client:
 // the whole of a plain response, the first event of a stream.
 func (s *Server) send(x *exchange, p *response) breaker.Outcome {
-	address, edits := s.upstream(x, p)
+	address, edits := x.upstream(p)
 	p.bestOf = edits.BestOf
-	var err error
-	p.Response, err = s.roundTrip(p.ctx, x, p.lease.Backend, address, x.request.Upstream(edits)) //nolint:bodyclose // by close
+	body := x.request.Upstream(edits)
+	req := &http.Request{
+		Method: http.MethodPost, URL: address, Host: address.Host,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: x.upstreamHeader(p.lease.Backend), Body: x.upstreamBody(body.Reader()), ContentLength: body.Size(),
+	}
+	resp, err := s.transport.RoundTrip(req.WithContext(p.ctx)) //nolint:bodyclose // by close
 	p.arrived()
+	if err != nil {
+		return p.failure(x, err)
+	}
+	p.Response, resp.Request = resp, nil // a long stream must not keep the request in memory
 	switch {
-	case err != nil:
-		return p.noResponse(x, err)
 	case p.StatusCode != http.StatusOK:
 		return p.classifyError(x)
 	case x.request.Stream:
@@ -238,7 +246,7 @@ func (s *Server) send(x *exchange, p *response) breaker.Outcome {
 }
 
 // upstream returns the address to which the request is sent at the backend, and the changes to its body.
-func (s *Server) upstream(x *exchange, p *response) (*url.URL, validate.Edits) {
+func (x *exchange) upstream(p *response) (*url.URL, validate.Edits) {
 	if c := x.tokenizer(); c != nil {
 		return p.lease.URL(c.path), validate.Edits{Model: x.model.Checkpoint()}
 	}
@@ -287,55 +295,28 @@ func (p *response) close() {
 	p.lease.Release()
 }
 
-func (s *Server) roundTrip(ctx context.Context, x *exchange, b *fleet.Backend, address *url.URL, body validate.Body) (*http.Response, error) {
-	req := &http.Request{
-		Method: http.MethodPost, URL: address, Host: address.Host,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: x.upstreamHeader(b), Body: x.upstreamBody(body.Reader()), ContentLength: body.Size(),
+// failure classifies an attempt that brought no response, or one whose body could not be read to its end.
+func (p *response) failure(x *exchange, err error) breaker.Outcome {
+	o := breaker.Outcome{Class: breaker.Reset, Doubt: breaker.Broken, Cause: err}
+	if p.Response != nil {
+		o.Class, o.Status = breaker.Truncated, p.StatusCode
 	}
-	resp, err := s.transport.RoundTrip(req.WithContext(ctx))
-	if err != nil {
-		return nil, err
-	}
-	resp.Request = nil // so that a long stream does not keep the request in memory
-	return resp, nil
-}
-
-// noResponse classifies an attempt that brought no response.
-func (p *response) noResponse(x *exchange, err error) breaker.Outcome {
 	var op *net.OpError
-	switch {
+	switch cause := context.Cause(p.ctx); {
 	case x.cancelled():
 		return breaker.Outcome{Class: breaker.ClientGone}
-	case errors.Is(context.Cause(p.ctx), errTimeout):
+	case errors.Is(cause, errTimeout):
 		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
-	case errors.Is(context.Cause(p.ctx), errNotListening):
-		return breaker.Outcome{Class: breaker.Aborted, Cause: errNotListening}
-	case breaker.IsLocalFault(err):
-		return breaker.Outcome{Class: breaker.LocalFault, Cause: err}
-	case errors.As(err, &op) && op.Op == "dial":
-		return breaker.Outcome{Class: breaker.Refused, Cause: err}
-	default:
-		return breaker.Outcome{Class: breaker.Reset, Doubt: breaker.Broken, Cause: err}
-	}
-}
-
-// readFailure classifies a response whose body could not be read to its end.
-func (p *response) readFailure(x *exchange, err error) breaker.Outcome {
-	switch {
-	case x.cancelled():
-		return breaker.Outcome{Class: breaker.ClientGone}
-	case errors.Is(context.Cause(p.ctx), errTimeout):
-		return breaker.Outcome{Class: breaker.TimedOut, Cause: errTimeout}
-	case errors.Is(context.Cause(p.ctx), errNotListening):
-		return breaker.Outcome{Class: breaker.Aborted, Status: p.StatusCode, Cause: errNotListening}
+	case errors.Is(cause, errNotListening):
+		o.Class, o.Doubt, o.Cause = breaker.Aborted, breaker.Certain, errNotListening
 	case errors.Is(err, stream.ErrTooLarge):
-		return breaker.Outcome{Class: breaker.TooLarge, Status: p.StatusCode, Cause: err}
-	case errors.Is(err, admission.ErrFull):
-		return breaker.Outcome{Class: breaker.LocalFault, Status: p.StatusCode, Cause: err}
-	default:
-		return breaker.Outcome{Class: breaker.Truncated, Doubt: breaker.Broken, Status: p.StatusCode, Cause: err}
+		o.Class, o.Doubt = breaker.TooLarge, breaker.Certain
+	case errors.Is(err, admission.ErrFull), p.Response == nil && breaker.IsLocalFault(err):
+		o.Class, o.Doubt = breaker.LocalFault, breaker.Certain
+	case p.Response == nil && errors.As(err, &op) && op.Op == "dial":
+		o.Class, o.Doubt = breaker.Refused, breaker.Certain
 	}
+	return o
 }
 
 // classifyError classifies a response with another status than 200, by its status and the beginning of its body.
@@ -344,7 +325,7 @@ func (p *response) classifyError(x *exchange) breaker.Outcome {
 	defer b.release()
 	body, err := b.readAll(nil, maxErrorBody)
 	if err != nil && !errors.Is(err, admission.ErrFull) {
-		if o := p.readFailure(x, err); o.Class != breaker.Truncated || len(body) == 0 {
+		if o := p.failure(x, err); o.Class != breaker.Truncated || len(body) == 0 {
 			return o
 		}
 	}
@@ -406,4 +387,66 @@ func (w *watchdog) noProgress() { w.left -= time.Since(w.resumed) }
 func (w *watchdog) resume() {
 	w.resumed = time.Now()
 	w.timer.Reset(w.left)
+}
+
+// versionEdits returns the changes to a body that depend on the server of the backend.
+//
+// best_of: only the engine of versions before 0.8 honours it; later ones refuse or ignore it, and a parameter is never
+// silently ignored. Structured output: see validate.Server.TakesGuided.
+func versionEdits(r *validate.Request, b *fleet.Backend) validate.Edits {
+	version := b.VLLM()
+	edits := validate.Edits{Guided: b.Server().TakesGuided()}
+	switch {
+	case r.BestOf == 0 || version.Before(validate.Version{Minor: 8}):
+		edits.BestOf = validate.KeepBestOf
+	case r.BestOf == r.N:
+		edits.BestOf = validate.DropBestOf
+	default:
+		edits.BestOf = validate.EmulateBestOf
+	}
+	return edits
+}
+
+// checkServers limits the request to the backends that can serve all its fields, as far as that is known of their servers. It
+// refuses a request that no backend of the model can serve.
+func (x *exchange) checkServers() error {
+	x.attempts.usable = func(b *fleet.Backend) bool {
+		_, unserved := x.request.Unserved(b.Server())
+		return !unserved && x.choosesBest(b)
+	}
+	backends := x.model.Backends()
+	switch {
+	case slices.ContainsFunc(backends, x.attempts.usable):
+		return nil
+	case !slices.ContainsFunc(backends, x.choosesBest):
+		return apierr.BestOfUnsupported(x.model.ID())
+	default:
+		return x.unserved()
+	}
+}
+
+// choosesBest reports whether the backend can serve the request's best_of, as far as that is known.
+func (x *exchange) choosesBest(b *fleet.Backend) bool {
+	r := x.request
+	return r.BestOf <= r.N || !b.LacksLogprobs() || versionEdits(r, b).BestOf != validate.EmulateBestOf
+}
+
+// unserved returns the error of a request with a field that no backend of the model can serve: of the newest of them.
+func (x *exchange) unserved() error {
+	var newest *validate.Server
+	var why validate.Unserved
+	for _, b := range x.model.Backends() {
+		u, unserved := x.request.Unserved(b.Server())
+		if s := b.Server(); unserved && (newest == nil || newest.Version.Before(s.Version)) {
+			newest, why = s, u
+		}
+	}
+	switch {
+	case newest != nil:
+		return apierr.FieldUnserved(why.Field, why.Name, x.model.ID(), newest.String(), why.Reason)
+	case x.request.BestOf > x.request.N:
+		return apierr.BestOfUnsupported(x.model.ID())
+	default:
+		return apierr.Overload(apierr.NoBackends, "a server of "+x.model.ID()+" has just restarted", bufferFullRetry, nil)
+	}
 }

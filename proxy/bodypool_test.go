@@ -14,7 +14,7 @@ import (
 )
 
 // Requests of many sizes, which fail, are retried, are refused or leave early, never receive or send another one's body:
-// under the race detector buffers are overwritten when they are returned to their pool.
+// buffers are cleared when they are returned to their pool.
 func TestPooledBodiesAreNeverMixedUp(t *testing.T) {
 	t.Parallel()
 	var broken atomic.Int64

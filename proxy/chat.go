@@ -99,16 +99,20 @@ var errToolsUncounted = fmt.Errorf("%w that counts tools", fleet.ErrNoTokenizer)
 // countMessages counts the tokens of the conversation with the template of a ready backend.
 func (x *exchange) countMessages(ctx context.Context) (tokens int64, err error) {
 	body := x.request.TokenizeBody(x.model.Checkpoint())
-	counter := newTextCounter(ctx, x, !withoutSpecial)
-	defer counter.stop()
-	counter.addCount(body.Size(), func() func(*fleet.Backend) (int64, error) {
-		text := body.Append(make([]byte, 0, body.Size()))
-		return func(b *fleet.Backend) (int64, error) {
-			if x.request.ToolBytes() > 0 && b.VLLM().Before(sinceToolsCounted) {
-				return 0, errToolsUncounted
-			}
-			return b.CountMessages(counter.ctx, text)
+	held := memoryPerCount + copiesPerText*body.Size()
+	if err := x.memory.Grow(held); err != nil {
+		return 0, err
+	}
+	defer x.memory.Shrink(held)
+	ctx, cancel := context.WithTimeout(ctx, tokenizeTimeout)
+	defer cancel()
+	text := body.Append(make([]byte, 0, body.Size()))
+	err = x.model.QueryReady(func(b *fleet.Backend) error {
+		if x.request.ToolBytes() > 0 && b.VLLM().Before(sinceToolsCounted) {
+			return errToolsUncounted
 		}
-	}, func(n int64) { tokens = n })
-	return tokens, counter.wait()
+		tokens, err = b.CountMessages(ctx, text)
+		return err
+	})
+	return tokens, err
 }

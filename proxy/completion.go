@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
 	"time"
 
@@ -142,9 +141,6 @@ func Payer(i *identity.Principal) budget.Payer {
 // megabyte, which small requests would otherwise wait for.
 const largeBody = 256 << 10
 
-// newLargeBodies returns places to parse large bodies, as many as half of the processors.
-func newLargeBodies() *admission.Turns { return admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0) }
-
 // LargeBodies returns the places to parse large bodies, for metrics.
 func (s *Server) LargeBodies() *admission.Turns { return s.largeBodies }
 
@@ -179,10 +175,10 @@ func (s *Server) validateInTurn(x *exchange, body []byte) (err error) {
 
 // validate validates a body by the rules of the endpoint. Its error is an API error, or that of the memory.
 func (s *Server) validate(x *exchange, body []byte) (r *validate.Request, err error) {
-	switch x.endpoint {
-	case tokenizeEndpoint:
+	if x.endpoint == tokenizeEndpoint {
 		return validate.Tokenize(body, &x.memory)
-	case detokenizeEndpoint:
+	}
+	if x.endpoint == detokenizeEndpoint {
 		return validate.Detokenize(body, &x.memory)
 	}
 	limits := validate.Limits{

@@ -69,15 +69,10 @@ func grantedHeaders(requested []string) string {
 		switch {
 		case name == "authorization", name == "content-type", name == "idempotency-key",
 			strings.HasPrefix(name, "x-stainless-"), strings.HasPrefix(name, "x-acs-"):
-			if isToken(name) {
+			if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") == "" { // the API's names and those of the SDKs
 				granted = append(granted, name)
 			}
 		}
 	}
 	return strings.Join(granted, ", ")
-}
-
-// isToken reports whether a header's name has no other characters than the API's names and those of the SDKs have.
-func isToken(name string) bool {
-	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
 }

@@ -172,18 +172,10 @@ const (
 	memoryPerCount = 4 << 10
 )
 
-// add counts a text of at most that many bytes and passes the result to done, which must be safe for concurrent use. It
-// returns false if no further text can be counted.
+// add counts a text of at most that many bytes, which it copies, and passes the result to done, which must be safe for
+// concurrent use. It returns false if no further text can be counted.
 func (c *textCounter) add(bytes int, text func() string, done func(tokens int64)) bool {
-	return c.addCount(int64(bytes), func() func(*fleet.Backend) (int64, error) {
-		copied := text()
-		return func(b *fleet.Backend) (int64, error) { return b.CountTokens(c.ctx, copied, c.special) }
-	}, done)
-}
-
-// addCount is add for anything that a backend counts. begin copies it.
-func (c *textCounter) addCount(bytes int64, begin func() func(*fleet.Backend) (int64, error), done func(tokens int64)) bool {
-	held := memoryPerCount + copiesPerText*bytes
+	held := int64(memoryPerCount + copiesPerText*bytes)
 	switch {
 	case c.failed != nil:
 		return false
@@ -194,14 +186,16 @@ func (c *textCounter) addCount(bytes int64, begin func() func(*fleet.Backend) (i
 	if c.failed = c.memory.Grow(held); c.failed != nil {
 		return false
 	}
-	count := begin()
+	copied := text()
 	c.group.Go(func() error {
 		defer c.memory.Shrink(held)
-		tokens, err := c.count(count)
-		if err == nil {
-			done(tokens)
-		}
-		return err
+		return c.model.QueryReady(func(b *fleet.Backend) error {
+			tokens, err := b.CountTokens(c.ctx, copied, c.special)
+			if err == nil {
+				done(tokens)
+			}
+			return err
+		})
 	})
 	return true
 }
@@ -216,14 +210,6 @@ func (c *textCounter) wait() error {
 		return fmt.Errorf("count tokens: %w", err)
 	}
 	return nil
-}
-
-func (c *textCounter) count(query func(*fleet.Backend) (int64, error)) (tokens int64, err error) {
-	err = c.model.QueryReady(func(b *fleet.Backend) error {
-		tokens, err = query(b)
-		return err
-	})
-	return tokens, err
 }
 
 // countText counts the tokens of one text.

@@ -100,11 +100,3 @@ func (x *exchange) appendError(dst []byte, e *apierr.Error) []byte {
 	}
 	return e.AppendJSON(dst, x.id)
 }
-
-// chainID returns the chain id that the client sent, or "".
-func (x *exchange) chainID() string {
-	if d := x.caller.dialect; d != nil {
-		return d.ChainID
-	}
-	return ""
-}

@@ -95,21 +95,28 @@ func (k *keepalive) send(x *exchange) {
 	k.timer.Reset(k.interval)
 }
 
-// hold keeps comments back while the caller uses the response, until release is called: the next one follows an interval later.
-func (k *keepalive) hold() (release func()) {
+// hold keeps comments back while the caller uses the response, until release: the next one follows an interval later.
+func (k *keepalive) hold() {
 	if k.interval == 0 {
-		return func() {}
+		return
 	}
 	k.mu.Lock()
 	if k.timer != nil && !k.stopped {
 		k.timer.Reset(k.interval)
 	}
-	return k.mu.Unlock
+}
+
+// release ends hold.
+func (k *keepalive) release() {
+	if k.interval > 0 {
+		k.mu.Unlock()
+	}
 }
 
 // stop stops the comments, and waits for one that is being sent. It may be called more than once.
 func (k *keepalive) stop() {
-	defer k.hold()()
+	k.hold()
+	defer k.release()
 	if k.stopped = true; k.timer != nil {
 		k.timer.Stop()
 	}

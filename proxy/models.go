@@ -34,8 +34,14 @@ type modelList struct {
 
 func newModelObject(m *fleet.Model) modelObject {
 	o := modelObject{
-		ID: m.ID(), Object: "model", Created: m.FirstSeen().Unix(), OwnedBy: "basegate", Endpoints: endpointsOf(m),
+		ID: m.ID(), Object: "model", Created: m.FirstSeen().Unix(), OwnedBy: "basegate",
 		Checkpoint: m.Checkpoint(), Precision: m.Precision(), MaxLogprobs: m.MaxLogprobs(), Status: m.Status(),
+	}
+	if m.Completions() {
+		o.Endpoints = append(o.Endpoints, CompletionsPath)
+	}
+	if m.Chat() {
+		o.Endpoints = append(o.Endpoints, ChatPath)
 	}
 	if n := m.MaxModelLen(); n > 0 {
 		o.MaxModelLen = &n
@@ -45,18 +51,6 @@ func newModelObject(m *fleet.Model) modelObject {
 		o.BootEstimate = &estimate
 	}
 	return o
-}
-
-// endpointsOf returns the paths that serve a model.
-func endpointsOf(m *fleet.Model) []string {
-	var paths []string
-	if m.Completions() {
-		paths = append(paths, CompletionsPath)
-	}
-	if m.Chat() {
-		paths = append(paths, ChatPath)
-	}
-	return paths
 }
 
 func (s *Server) listModels(x *exchange) error {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -22,20 +21,12 @@ import (
 
 var errIncomplete = errors.New("the response lacks a choice, or a choice that has finished")
 
-// plainBuffers hold plain responses until they are sent.
-var plainBuffers = sync.Pool{New: func() any { b := make([]byte, 0, minPlain); return &b }}
+// freePlain is the largest buffer that is not counted, in bytes: a running request may always hold as much.
+const freePlain = initialBuffer
 
-const (
-	// minPlain is the first buffer for a plain response, in bytes; most are shorter.
-	minPlain = 4 << 10
-	// freePlain is the largest buffer that is pooled and not counted, in bytes: a running request may always hold as much.
-	freePlain = 16 << 10
-)
-
-// plainBody is the whole body of a plain response. The zero value is that of a stream.
+// plainBody is the whole body of a plain response, in a pooled buffer. The zero value is that of a stream.
 type plainBody struct {
 	bytes  []byte
-	pooled *[]byte
 	buffer buffer
 }
 
@@ -44,9 +35,8 @@ func (b *plainBody) read(resp *http.Response, limit int64, memory *admission.All
 	if resp.ContentLength > limit {
 		return stream.ErrTooLarge
 	}
-	b.buffer = buffer{source: resp.Body, size: resp.ContentLength, trusted: limit, free: freePlain, memory: memory}
-	b.pooled = plainBuffers.Get().(*[]byte)
-	b.bytes, err = b.buffer.readAll((*b.pooled)[:0], limit)
+	b.buffer = buffer{source: resp.Body, size: resp.ContentLength, trusted: limit, free: freePlain, memory: memory, pooled: true}
+	b.bytes, err = b.buffer.readAll(getBodyBuffer(initialBuffer), limit)
 	if err == nil && int64(len(b.bytes)) > limit {
 		err = stream.ErrTooLarge
 	}
@@ -64,22 +54,18 @@ func (b *plainBody) grow(bytes int64) error {
 
 // release returns the buffer to its pool.
 func (b *plainBody) release() {
-	if b.pooled == nil {
-		return
+	if b.bytes != nil {
+		putBodyBuffer(b.bytes)
+		b.buffer.release()
+		b.bytes = nil
 	}
-	if cap(b.bytes) <= freePlain {
-		*b.pooled = b.bytes
-	}
-	plainBuffers.Put(b.pooled)
-	b.buffer.release()
-	b.bytes, b.pooled = nil, nil
 }
 
 // receivePlain reads a whole plain response and checks it before its status is sent to the client: vLLM sends some errors
 // with status 200, and a body can break off.
 func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
 	if err := p.plain.read(p.Response, x.settings.MaxAnswerBytes, &x.memory); err != nil {
-		return p.readFailure(x, err)
+		return p.failure(x, err)
 	}
 	x.timings.upstream = time.Since(x.timings.sent)
 	if c := x.tokenizer(); c != nil {
@@ -89,7 +75,7 @@ func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
 	if p.bestOf == validate.EmulateBestOf {
 		choices = x.request.Prompts * int(x.request.Candidates())
 		if err := p.plain.grow(int64(len(p.plain.bytes)) + candidateBytes*int64(choices)); err != nil { // for chooseBest
-			return p.readFailure(x, err)
+			return p.failure(x, err)
 		}
 	}
 	p.usage, outcome = x.checkPlain(p.plain.bytes, choices)

@@ -12,6 +12,7 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -63,7 +64,7 @@ type Server struct {
 	killers   *killers
 
 	freeText    *ratelimit.Limiter // by account
-	largeBodies *admission.Turns   // one is held while a large body is parsed
+	largeBodies *admission.Turns   // one, of half as many as processors, is held while a large body is parsed
 
 	draining atomic.Bool
 	inFlight atomic.Int64
@@ -100,7 +101,7 @@ type Deps struct {
 func New(s Settings, d Deps) *Server {
 	server := &Server{
 		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, slots: d.Slots, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended, receipts: d.Receipts,
-		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeBodies: newLargeBodies(), idle: make(chan struct{}, 1), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
+		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeBodies: admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0), idle: make(chan struct{}, 1), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
 	}
 	server.settings.Store(&s)
 	return server

@@ -80,7 +80,10 @@ func (s *Server) reserve(x *exchange) (err error) {
 	demand := x.demand()
 	request := budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: x.request.User, Stream: x.request.Stream,
-		Time: x.timings.arrived, ChainID: x.chainID(),
+		Time: x.timings.arrived,
+	}
+	if d := x.caller.dialect; d != nil {
+		request.ChainID = d.ChainID
 	}
 	if l := x.caller.line; l != nil {
 		demand.MinTokens, request.Batch = demand.MaxTokens, l.Batch
@@ -154,13 +157,6 @@ func (x *exchange) budgetExceeded(e *budget.Exceeded) error {
 	if x.prompt.final {
 		b.PromptBound = x.prompt.tokens
 	}
-	return apierr.BudgetSpent(b)
-}
-
-// freeTextExceeded returns the error of text for the tokenizer beyond an exhausted budget.
-func freeTextExceeded(e *budget.Exceeded) error {
-	b := apiBudget(e)
-	b.FreeText = freeText
 	return apierr.BudgetSpent(b)
 }
 

@@ -2,13 +2,18 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	apierr "basegate/errors"
+	"basegate/fleet"
+	"basegate/validate"
 )
 
 // The status and the code that the log and the ledger record for a client that disconnected before its response was
@@ -36,38 +41,28 @@ func (s *Server) fail(x *exchange, err error) error {
 	if e.Code == apierr.Internal {
 		s.log.Error("internal error", zap.String("request_id", x.id), zap.Error(e))
 	}
-	if body := x.timedOut(e); body != nil {
-		return s.sendTimeout(x, body, e.Code)
-	}
+	timeout := x.timedOut(e)
 	switch {
+	case timeout != nil: // no error in this dialect
+		s.sendFailure(x, http.StatusOK, timeout, e.Code)
 	case d.streaming:
 		s.sendErrorEvent(x, e)
 	case d.status != 0:
 		panic(http.ErrAbortHandler) // a plain response has begun: cutting the connection shows that it is incomplete
 	default:
-		s.sendError(x, e)
+		x.discardBody()
+		e.SetHeaders(x.w.Header())
+		s.sendFailure(x, e.Status(), append(x.appendError(nil, e), '\n'), e.Code)
 	}
 	return nil
 }
 
-// sendError sends an error as the whole response.
-func (s *Server) sendError(x *exchange, e *apierr.Error) {
-	x.discardBody()
-	e.SetHeaders(x.w.Header())
-	body := append(x.appendError(nil, e), '\n')
-	s.writeHeader(x, e.Status(), "application/json", len(body), e.Code)
+// sendFailure sends the whole response to a request that has failed.
+func (s *Server) sendFailure(x *exchange, status int, body []byte, code apierr.Code) {
+	s.writeHeader(x, status, "application/json", len(body), code)
 	if _, err := x.w.Write(body); err != nil {
 		x.delivery.clientGone()
 	}
-}
-
-// sendTimeout sends the response of a dialect to a request that has timed out, which is no error there.
-func (s *Server) sendTimeout(x *exchange, body []byte, code apierr.Code) error {
-	s.writeHeader(x, http.StatusOK, "application/json", len(body), code)
-	if _, err := x.w.Write(body); err != nil {
-		x.delivery.clientGone()
-	}
-	return nil
 }
 
 // sendErrorEvent ends a stream with one error event and no [DONE].
@@ -109,7 +104,8 @@ func (s *Server) sendBody(x *exchange, contentType string, pieces ...[]byte) err
 
 // send writes part of a stream and flushes it.
 func (x *exchange) send(b []byte) error {
-	defer x.delivery.keepalive.hold()()
+	x.delivery.keepalive.hold()
+	defer x.delivery.keepalive.release()
 	x.extendWriteDeadline()
 	if _, err := x.w.Write(b); err != nil {
 		return errClientGone
@@ -136,3 +132,76 @@ func (x *exchange) extendWriteDeadline() {
 
 // writeSlack is longer than the second in which the write deadline is not moved.
 const writeSlack = 3 * time.Second
+
+// setHeaders sets the headers of every response: backend, budget, user tag and timings. code is empty on success.
+func (s *Server) setHeaders(x *exchange, code apierr.Code) {
+	s.setBudgetHeaders(x)
+	h := x.w.Header()
+	if b := x.attempts.backend; b != nil {
+		h.Set("X-Acs-Upstream-Model", x.model.Checkpoint())
+		if b.GPU != "" {
+			h.Set("X-Acs-Upstream-Gpu", b.GPU)
+		}
+	}
+	if code.FromUpstream() || (code == apierr.Overloaded && x.attempts.allBusy) {
+		h.Set("X-Acs-Upstream-Error-Kind", string(code))
+	}
+	if x.request != nil {
+		setUserTag(h, x.request)
+	}
+	h.Set("Server-Timing", x.timings.header())
+}
+
+// setBudgetHeaders reports the remaining tokens of the tightest total cap, and whether max_tokens was lowered.
+func (s *Server) setBudgetHeaders(x *exchange) {
+	h := x.w.Header()
+	if room, ok := s.ledger.Headroom(x.caller.payer); ok {
+		h.Set("X-Ratelimit-Limit-Tokens", strconv.FormatInt(room.Limit, 10))
+		h.Set("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(room.Remaining, 10))
+		h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(room.ResetsAt).Round(time.Second), time.Second).String())
+	}
+	if x.reservation != nil && x.reservation.Clamped() {
+		h.Set("X-Acs-Max-Tokens-Clamped", fmt.Sprintf("requested=%d,applied=%d,reason=budget", x.request.MaxTokens, x.reservation.MaxTokens()))
+	}
+}
+
+// header returns the Server-Timing header, in milliseconds.
+func (t *timings) header() string {
+	header := "queue;dur=" + milliseconds(t.queued) + ", upstream;dur=" + milliseconds(t.upstream)
+	if t.booting > 0 {
+		header = "boot;dur=" + milliseconds(t.booting) + ", " + header
+	}
+	return header
+}
+
+func milliseconds(d time.Duration) string {
+	return strconv.FormatFloat(inMilliseconds(d), 'f', 3, 64)
+}
+
+// forwarded are the client's headers that a backend receives.
+var forwarded = []string{"Accept", "Traceparent", "Tracestate"}
+
+// upstreamHeader returns the header for a backend. Nothing of the client's passes but forwarded. The request id is
+// different for every attempt, because older versions of vLLM refuse a second request with the same one.
+func (x *exchange) upstreamHeader(b *fleet.Backend) http.Header {
+	h := make(http.Header, len(forwarded)+4)
+	for _, name := range forwarded {
+		if values := x.r.Header[name]; len(values) > 0 {
+			h[name] = values
+		}
+	}
+	h["Content-Type"] = []string{"application/json"}
+	h["X-Request-Id"] = []string{x.id + "-" + string(rune('0'+x.attempts.count%10))}
+	b.Authorize(h)
+	return h
+}
+
+// setUserTag returns the user tag of a request to its client: as it is if it is printable ASCII and has no blank at an end,
+// where a header's value would lose it; otherwise as percent-encoded UTF-8 in a header of another name.
+func setUserTag(h http.Header, r *validate.Request) {
+	if tag, ok := r.UserTag(); ok && strings.TrimSpace(tag) == tag {
+		h.Set("X-Acs-User", tag)
+	} else if r.User != "" {
+		h.Set("X-Acs-User-Encoded", strings.ReplaceAll(url.QueryEscape(r.User), "+", "%20"))
+	}
+}

@@ -36,27 +36,23 @@ func (s *Server) chargeable(x *exchange, u stream.Usage) stream.Usage {
 // takes to stop after it has cancelled the requests in flight.
 const countTimeout = 5 * time.Second
 
-// countPromptForCharge makes x.prompt exact unless it has too many prompts.
-func (x *exchange) countPromptForCharge(ctx context.Context) error {
-	if !x.prompt.exact && x.request.Prompts > maxCounted {
-		return errTooMany
-	}
-	return x.countPrompt(ctx)
-}
-
 // countUsage counts a usage that vLLM did not report: the prompt, and what the client has received of a stream. The request
 // keeps its slot meanwhile, so that a client cannot start more counts than it may run requests. If the tokenizer does not
 // respond, or has too much to count, the prompt's upper bound is charged, and one token for each event.
 func (s *Server) countUsage(x *exchange) stream.Usage {
 	x.stopCounting()
 	if x.delivery.streaming {
-		release := x.delivery.keepalive.hold()
+		x.delivery.keepalive.hold()
 		x.extendWriteDeadline() // an error event is sent after this
-		release()
+		x.delivery.keepalive.release()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), countTimeout)
 	defer cancel()
-	if err := x.countPromptForCharge(ctx); err != nil {
+	err := errTooMany
+	if x.prompt.exact || x.request.Prompts <= maxCounted {
+		err = x.countPrompt(ctx)
+	}
+	if err != nil {
 		s.log.Warn("a prompt is charged by its bytes", zap.String("request_id", x.id), zap.Error(err))
 	}
 	if x.charge.stream != nil {

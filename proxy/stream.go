@@ -86,7 +86,7 @@ func (p *response) nextEvents(x *exchange) ([]byte, stream.Status) {
 	case errors.Is(err, io.EOF), errors.Is(err, stream.ErrMidEvent):
 		status = e.state.End()
 	default:
-		outcome := p.readFailure(x, err)
+		outcome := p.failure(x, err)
 		if outcome.Class == breaker.Truncated && e.state.End() == stream.Complete {
 			return nil, stream.Complete // everything asked for has arrived
 		}

@@ -12,6 +12,7 @@ import (
 	"basegate/breaker"
 	"basegate/budget"
 	"basegate/budget/receipt"
+	apierr "basegate/errors"
 	"basegate/internal/ratelimit"
 	"basegate/proxy/stream"
 )
@@ -51,7 +52,9 @@ func (s *Server) AllowFreeText(p budget.Payer, bytes int64) error {
 	if bytes <= freeText && s.freeText.Take(p.Account, int(bytes)) == 0 {
 		return nil
 	}
-	return freeTextExceeded(exceeded)
+	b := apiBudget(exceeded)
+	b.FreeText = freeText
+	return apierr.BudgetSpent(b)
 }
 
 // callTokenizer takes the steps of a completion that do not concern its cost: the tokenizer is free, up to freeText a minute

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 
@@ -49,8 +50,8 @@ func NewObject(l Limits) *Object {
 // Release returns the memory that has been counted. The Object must not be used afterwards.
 func (o *Object) Release() { o.memory.release() }
 
-// Parse parses one JSON object and replaces what was parsed before. Its error never quotes the bytes; it is a *MemoryError
-// if the choices take too much memory.
+// Parse parses one JSON object and replaces what was parsed before. Its error never quotes the bytes; it is
+// that of Limits.Memory if the choices take too much.
 func (o *Object) Parse(body []byte) error {
 	o.failure, o.object, o.detail, o.usage, o.listed, o.choices = nil, nil, nil, nil, false, o.choices[:0]
 	s := scanner{data: body}
@@ -262,3 +263,123 @@ func (c *choice) unquoted() []byte {
 
 // isNull reports whether a value is absent or null.
 func isNull(value []byte) bool { return len(value) == 0 || string(value) == "null" }
+
+// parseMessage parses the message of a chat completion's choice, or the delta of an event. All that the model has generated
+// counts as its text: the content, the reasoning (reasoning_content before vLLM 0.12), and the names and arguments of tool
+// calls.
+func (c *choice) parseMessage(s *scanner) {
+	s.members(func(name []byte) {
+		switch string(name) {
+		case "content", "reasoning", "reasoning_content":
+			c.addText(s.value(), s.at)
+		case "tool_calls":
+			if s.next() != '[' {
+				s.value()
+				return
+			}
+			s.elements(func() { c.parseToolCall(s) })
+		default:
+			s.value()
+		}
+	})
+}
+
+// parseToolCall parses a tool call, or a part of one.
+func (c *choice) parseToolCall(s *scanner) {
+	eachMember(s, func(name []byte) {
+		if string(name) != "function" {
+			s.value()
+			return
+		}
+		eachMember(s, func(name []byte) {
+			value := s.value()
+			if member := string(name); (member == "name" || member == "arguments") && isText(value) {
+				c.more = append(c.more, value[1:len(value)-1]...)
+			}
+		})
+	})
+}
+
+// eachMember calls visit with the name of each member if an object follows, and otherwise consumes the value.
+func eachMember(s *scanner, visit func(name []byte)) {
+	if s.next() != '{' {
+		s.value()
+		return
+	}
+	s.members(visit)
+}
+
+// addText adds a member that is text and ends at an offset. The first one is kept in place, so that a chunkTemplate can find
+// it.
+func (c *choice) addText(value []byte, end int) {
+	switch {
+	case !isText(c.text):
+		if isText(value) || len(c.text) == 0 {
+			c.text, c.textAt = value, end-len(value)
+		}
+	case isText(value):
+		c.more = append(c.more, value[1:len(value)-1]...)
+	}
+}
+
+// chunkTemplate parses the chunks of one stream. Nearly all differ from the previous one only in their text, so it
+// compares the bytes before and after the text with those of the last chunk it parsed, and parses the text alone if they
+// are equal. That saves a third of the time.
+type chunkTemplate struct {
+	Object
+	prefix, suffix []byte // around the text of the last parsed chunk; an empty suffix matches nothing
+	index          int    // of its choice
+}
+
+// Parse parses a chunk and replaces what was parsed before.
+func (t *chunkTemplate) Parse(body []byte) error {
+	if t.match(body) {
+		return nil
+	}
+	t.prefix, t.suffix = t.prefix[:0], t.suffix[:0]
+	if err := t.Object.Parse(body); err != nil {
+		return err
+	}
+	t.learn(body)
+	return nil
+}
+
+// match parses a chunk that differs from the last one in its text alone. The other bytes are equal, so they are the same
+// JSON with the same meaning: one choice with text, and nothing else that the gateway reads.
+func (t *chunkTemplate) match(body []byte) bool {
+	end := len(body) - len(t.suffix)
+	if len(t.suffix) == 0 || end <= len(t.prefix) || !bytes.HasPrefix(body, t.prefix) || !bytes.HasSuffix(body, t.suffix) {
+		return false
+	}
+	s := scanner{data: body[len(t.prefix):end]}
+	if s.data[0] != '"' {
+		return false
+	}
+	text := s.text()
+	if s.bad || s.at < len(s.data) {
+		return false
+	}
+	t.failure, t.object, t.detail, t.usage, t.listed = nil, nil, nil, nil, true
+	t.choices = append(t.choices[:0], choice{index: t.index, text: text})
+	return true
+}
+
+// maxTemplate limits the bytes kept around the text; vLLM sends about 200.
+const maxTemplate = 2 << 10
+
+// learn keeps the bytes around the text of a chunk that has nothing else that the gateway reads.
+func (t *chunkTemplate) learn(body []byte) {
+	if len(t.choices) != 1 || t.IsError() || t.Usage().Known {
+		return
+	}
+	c := &t.choices[0]
+	if len(body)-len(c.text) > maxTemplate {
+		return
+	}
+	if c.index < 0 || len(c.more) > 0 || len(c.text) == 0 || c.text[0] != '"' || !isNull(c.finishReason) || !isNull(c.logprobs) || !isNull(c.tokenIDs) {
+		return
+	}
+	t.prefix = append(t.prefix, body[:c.textAt]...)
+	t.suffix = append(t.suffix, body[c.textAt+len(c.text):]...)
+	t.index = c.index
+}

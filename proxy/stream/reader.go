@@ -56,16 +56,13 @@ func NewReader(source io.Reader, l Limits) *Reader {
 	if r.limit == 0 {
 		r.limit = math.MaxInt
 	}
-	r.get = func() []byte { return getBuffer(r.bufferSize()) }
-	return r
-}
-
-// bufferSize returns the size for a new, empty buffer.
-func (r *Reader) bufferSize() int {
-	if r.burst {
-		return burstSize
+	r.get = func() []byte {
+		if r.burst {
+			return getBuffer(burstSize)
+		}
+		return getBuffer(readSize)
 	}
-	return readSize
+	return r
 }
 
 func getBuffer(size int) []byte {
@@ -97,8 +94,8 @@ func (r *Reader) Release() {
 
 // Next blocks until at least one whole event has arrived and returns it with all others that have arrived, terminators
 // included, and the comments between them. The bytes are valid until the next call, and the caller may change them. It returns
-// io.EOF at the end of the stream, ErrMidEvent if the stream ends inside an event, ErrTooLarge, a *MemoryError, or the error of the
-// source.
+// io.EOF at the end of the stream, ErrMidEvent if the stream ends inside an event, ErrTooLarge, the error of Limits.Memory or that of
+// the source.
 func (r *Reader) Next() ([]byte, error) {
 	for {
 		r.start += commentLength(r.buffer[r.start:r.end]) // or comments would fill the buffer while no event arrives
@@ -197,3 +194,48 @@ func (r *Reader) grow() error {
 	}
 	return nil
 }
+
+var (
+	errTooManyChoices = errors.New("the response has more choices than were asked for")
+	// ErrTooLarge is returned for an event that is longer than Limits.EventBytes.
+	ErrTooLarge = errors.New("the backend sent more than the gateway takes")
+)
+
+// Limits are the limits of one response. They bound what a backend can make the gateway hold in memory.
+type Limits struct {
+	Choices    int    // of the complete response; 0: unlimited
+	EventBytes int    // of one event; 0: unlimited
+	Memory     Memory // counts what is held; nil: it is not counted. Its errors are returned as they are
+}
+
+// Memory counts the bytes that a request holds.
+type Memory interface {
+	Grow(bytes int64) error
+	Shrink(bytes int64)
+}
+
+// counter counts in a Memory what one holder has and returns it at the end.
+type counter struct {
+	memory  Memory
+	counted int64
+}
+
+func (c *counter) grow(bytes int64) error {
+	if c.memory == nil || bytes <= 0 {
+		return nil
+	}
+	if err := c.memory.Grow(bytes); err != nil {
+		return err
+	}
+	c.counted += bytes
+	return nil
+}
+
+func (c *counter) shrink(bytes int64) {
+	if bytes = min(bytes, c.counted); bytes > 0 {
+		c.memory.Shrink(bytes)
+		c.counted -= bytes
+	}
+}
+
+func (c *counter) release() { c.shrink(c.counted) }

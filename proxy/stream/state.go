@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"iter"
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
 )
 
@@ -198,8 +200,11 @@ func (s *State) addEvent(event []byte) (kept []byte, status Status) {
 		return nil, s.atDone()
 	}
 	chunk := &s.chunk
-	if err := chunk.Parse(data); err != nil {
-		return nil, s.fail(parseFailure(err))
+	switch err := chunk.Parse(data); {
+	case errors.Is(err, errNotJSON), errors.Is(err, errTooManyChoices):
+		return nil, s.fail(Failure{Kind: Malformed, Err: err})
+	case err != nil:
+		return nil, s.fail(Failure{Kind: NoMemory, Err: err})
 	}
 	switch {
 	case chunk.IsError():
@@ -225,14 +230,6 @@ func (s *State) addEvent(event []byte) (kept []byte, status Status) {
 		}
 		return event, Open
 	}
-}
-
-// parseFailure returns the failure of an event that cannot be parsed.
-func parseFailure(err error) Failure {
-	if _, full := errors.AsType[*MemoryError](err); full {
-		return Failure{Kind: NoMemory, Err: err}
-	}
-	return Failure{Kind: Malformed, Err: err}
 }
 
 // addChoices counts what a chunk brings of each choice, and which choices it finishes.
@@ -285,4 +282,141 @@ func (s *State) End() Status {
 		return s.fail(Failure{Kind: Truncated, Err: errNoUsage})
 	}
 	return s.atDone()
+}
+
+// choiceSet holds the choices of a stream of which something has been received. A request may ask for millions, so it grows
+// with the stream and not with the request.
+type choiceSet struct {
+	all       []ChoiceUsage // in the order of their first events
+	last      int           // position of the choice that was got last
+	positions map[int]int   // by index; nil while there is only one choice
+	held      int64         // approximate size of all this, in bytes
+	memory    counter
+}
+
+const (
+	// choiceUsageBytes is what a choice takes in all and in positions, in bytes, both of which grow by doubling.
+	choiceUsageBytes = 256
+	// memoryStep is the step in which memory is counted, in bytes, and what is not counted at all: a stream counts
+	// nothing for its first few thousand tokens.
+	memoryStep = 16 << 10
+)
+
+// get returns the choice of an index, and whether it is a new one. The pointer is valid until the next call.
+func (s *choiceSet) get(index int) (u *ChoiceUsage, isNew bool) {
+	if s.last < len(s.all) && s.all[s.last].Index == index {
+		return &s.all[s.last], false
+	}
+	position, found := s.positions[index]
+	if !found {
+		position = len(s.all)
+		s.all = append(s.all, ChoiceUsage{Index: index})
+		s.held += choiceUsageBytes
+		switch {
+		case position == 1:
+			s.positions = map[int]int{s.all[0].Index: 0, index: 1}
+		case position > 1:
+			s.positions[index] = position
+		}
+	}
+	s.last = position
+	return &s.all[position], !found
+}
+
+// appendText appends the text of an event to a choice.
+func (s *choiceSet) appendText(u *ChoiceUsage, text []byte) {
+	if len(text) == 0 {
+		return
+	}
+	before := cap(u.text)
+	u.text = append(append(u.text, text...), separator)
+	s.held += int64(cap(u.text) - before)
+}
+
+// countMemory counts what has been added. Its error is that of Limits.Memory.
+func (s *choiceSet) countMemory() error {
+	if s.held < s.memory.counted+memoryStep {
+		return nil
+	}
+	steps := (s.held - s.memory.counted) / memoryStep
+	return s.memory.grow(steps * memoryStep)
+}
+
+// ChoiceUsage counts the part of one choice that has been received. vLLM reports the usage of a stream only at its end,
+// so a stream that is cut off is charged by these counts. An event may contain several tokens; their number follows from
+// the members that list or count them, or else from its text only.
+type ChoiceUsage struct {
+	Index    int
+	Events   int64 // events with text
+	Scored   int64 // tokens listed by logprobs (of a chat completion, by their content), those of an echoed prompt included
+	Listed   int64 // tokens listed by token_ids
+	Reported int64 // tokens by the usage of the last event, if each event has one
+	Echoed   int64 // tokens of the prompt, which an echo repeats first
+
+	finished bool
+	reason   uint8  // why it has finished: an index of State.reasons
+	final    Usage  // of the event that finished it
+	text     []byte // of the events with text, with a separator between two: the escaped text, as in the JSON
+}
+
+// separator ends the text of each event of a stream. It is no byte of an escaped text.
+const separator = 0
+
+// count counts a choice of an event or of a plain response.
+func (u *ChoiceUsage) count(c *choice) {
+	if c.hasText() {
+		u.Events++
+	}
+	if len(c.logprobs) > 0 && c.logprobs[0] == '{' {
+		u.Scored += gjson.GetBytes(c.logprobs, "tokens.#").Int() + gjson.GetBytes(c.logprobs, "content.#").Int()
+	}
+	if len(c.tokenIDs) > 0 && c.tokenIDs[0] == '[' {
+		u.Listed += gjson.GetBytes(c.tokenIDs, "#").Int()
+	}
+}
+
+// MinTokens returns a lower bound of the completion tokens: one for each event with text, or what an event lists.
+func (u *ChoiceUsage) MinTokens() int64 {
+	return max(u.Events, u.Scored-u.Echoed, u.Listed, u.Reported)
+}
+
+// IsCounted reports whether the events themselves say how many tokens they hold.
+func (u *ChoiceUsage) IsCounted() bool { return u.Scored > 0 || u.Listed > 0 || u.Reported > 0 }
+
+// TextBytes returns an upper bound of the length of the text received, in bytes.
+func (u *ChoiceUsage) TextBytes() int { return len(u.text) }
+
+// Texts returns the text of each event that has one, without the prompt if the choice begins with it. The text of an event
+// that only repeats the prompt is empty.
+func (u *ChoiceUsage) Texts(prompt string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		echo := []byte(prompt) // what is left of it
+		for rest := u.text; len(rest) > 0; {
+			var escaped []byte
+			escaped, rest, _ = bytes.Cut(rest, []byte{separator})
+			text := unescape(escaped)
+			switch {
+			case bytes.HasPrefix(text, echo):
+				text, echo = text[len(echo):], nil
+			case bytes.HasPrefix(echo, text):
+				text, echo = nil, echo[len(text):]
+			default:
+				echo = nil
+			}
+			if !yield(string(text)) {
+				return
+			}
+		}
+	}
+}
+
+// unescape returns the text of a JSON string without its quotes.
+func unescape(escaped []byte) []byte {
+	quoted := make([]byte, 0, len(escaped)+2)
+	quoted = append(append(append(quoted, '"'), escaped...), '"')
+	text, err := jsontext.AppendUnquote(nil, quoted)
+	if err != nil {
+		return escaped // vLLM has sent a lone surrogate
+	}
+	return text
 }
