@@ -169,8 +169,9 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	kept := false
 	defer func() { s.endUpload(ctx, &f, kept) }()
 	var lines int
+	reading := context.WithoutCancel(ctx) // net/http ends ctx when the body fails, whose own error says why
 	err = s.receive(ctx, &f, from, func(r io.Reader) (err error) {
-		lines, errs, err = Check(ctx, r, u.Endpoint, s.settings.Load().MaxLineBytes, check)
+		lines, errs, err = Check(reading, r, u.Endpoint, s.settings.Load().MaxLineBytes, check)
 		return err
 	})
 	if err != nil || len(errs) > 0 {
