@@ -36,6 +36,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // ErrClosed is returned by Reserve before Start and after Close, and if Close is called while the request waits.
@@ -90,8 +91,7 @@ type Ledger struct {
 
 	loading sync.Mutex // held while a month is loaded; taken before mu
 
-	stop context.CancelFunc // nil before Start
-	done chan struct{}      // closed when the maintenance goroutine has exited
+	maintenance wait.Loop
 }
 
 // submitFunc queues a write of one statement, with a context that never ends. If wait is true, the caller goes on to
@@ -115,7 +115,6 @@ func (l *Ledger) Start(ctx context.Context) error {
 	if err := l.recover(ctx); err != nil {
 		return fmt.Errorf("start ledger: %w", err)
 	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	endless := context.WithoutCancel(ctx)
 	l.mu.Lock()
 	l.submit = func(wait bool, apply func(context.Context, database.Execer) error) *database.Pending {
@@ -133,8 +132,7 @@ func (l *Ledger) Start(ctx context.Context) error {
 	}
 	l.closed = false
 	l.mu.Unlock()
-	l.stop, l.done = stop, make(chan struct{})
-	go l.maintain(running)
+	l.maintenance.Start(ctx, l.maintain)
 	return nil
 }
 
@@ -143,7 +141,6 @@ func (l *Ledger) Start(ctx context.Context) error {
 // others as interrupted.
 func (l *Ledger) Close() {
 	l.mu.Lock()
-	already := l.closed
 	l.closed = true
 	for _, account := range l.accounts {
 		for _, w := range account.queue {
@@ -154,16 +151,11 @@ func (l *Ledger) Close() {
 	}
 	l.waiting = 0
 	l.mu.Unlock()
-	if l.stop == nil || already {
-		return
-	}
-	l.stop()
-	<-l.done
+	l.maintenance.Close()
 }
 
 // maintain does the periodic work until ctx ends, and writes what is outstanding then.
 func (l *Ledger) maintain(ctx context.Context) {
-	defer close(l.done)
 	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
 	progress := time.NewTicker(progressInterval)

@@ -1,21 +1,9 @@
 package budget
 
-import (
-	"time"
-
-	"basegate/budget/quota"
-)
+import "basegate/budget/quota"
 
 // Standing is one cap of a key or an account, and what is used of it.
-type Standing struct {
-	Scope    Scope
-	Window   Window
-	Meter    Meter
-	Limit    int64     // tokens
-	Used     int64     // tokens settled in the window
-	Reserved int64     // tokens reserved by requests in flight
-	ResetsAt time.Time // end of the window, UTC
-}
+type Standing Exceeded
 
 // Standings returns all caps of the payer that are set, by the caps currently configured: the key's, then the account's.
 // It returns none if the key may not be used.

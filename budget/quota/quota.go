@@ -138,17 +138,10 @@ func (c Caps) Changes(next Caps) []string {
 
 // CopyChanges sets the caps that differ between before and after to those of after.
 func (c *Caps) CopyChanges(before, after Caps) {
-	for _, f := range []struct {
-		to         *Cap
-		was, value Cap
-	}{
-		{&c.MonthTotal, before.MonthTotal, after.MonthTotal},
-		{&c.DayTotal, before.DayTotal, after.DayTotal},
-		{&c.MonthInput, before.MonthInput, after.MonthInput},
-		{&c.MonthOutput, before.MonthOutput, after.MonthOutput},
-	} {
-		if f.was != f.value {
-			*f.to = f.value
+	was, now := before.list(), after.list()
+	for i, to := range []*Cap{&c.MonthTotal, &c.DayTotal, &c.MonthInput, &c.MonthOutput} {
+		if was[i] != now[i] {
+			*to = now[i]
 		}
 	}
 }

@@ -3,54 +3,27 @@ package refusals
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"basegate/database"
 )
 
-// rowsPerStatement is how many rows one statement inserts. SQLite allows 32,766 parameters.
-const rowsPerStatement = 100
-
-// insertRows inserts rows, many with each statement.
+// insertRows inserts rows.
 func insertRows(ctx context.Context, tx database.Tx, rows []Refusal) error {
-	for len(rows) > 0 {
-		part := rows[:min(len(rows), rowsPerStatement)]
-		rows = rows[len(part):]
-		var text strings.Builder
-		text.WriteString(`INSERT INTO refusals (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag,
-			stream, status, code, queue_us, boot_us, total_us) VALUES `)
-		var args []any
-		for i := range part {
-			f := &part[i]
-			values := []any{
-				f.RequestID, f.Time.UnixMicro(), f.KeyID, f.AccountID, f.Model, f.Backend, f.Endpoint, f.Workload, f.User,
-				f.Stream, int64(f.Status), f.Code, f.Queue.Microseconds(), f.Boot.Microseconds(), f.Total.Microseconds(),
-			}
-			if i > 0 {
-				text.WriteString(", ")
-			}
-			addParameters(&text, len(args), len(values))
-			args = append(args, values...)
-		}
-		if _, err := tx.ExecContext(ctx, text.String(), args...); err != nil {
+	const text = `
+		INSERT INTO refusals (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag,
+			stream, status, code, queue_us, boot_us, total_us)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
+	for i := range rows {
+		f := &rows[i]
+		_, err := tx.ExecContext(ctx, text,
+			f.RequestID, f.Time.UnixMicro(), f.KeyID, f.AccountID, f.Model, f.Backend, f.Endpoint, f.Workload, f.User,
+			f.Stream, int64(f.Status), f.Code, f.Queue.Microseconds(), f.Boot.Microseconds(), f.Total.Microseconds())
+		if err != nil {
 			return fmt.Errorf("insert refusals: %w", err)
 		}
 	}
 	return nil
-}
-
-// addParameters adds a list of n parameters in parentheses, after those that the statement has.
-func addParameters(text *strings.Builder, before, n int) {
-	for i := range n {
-		separator := ", $"
-		if i == 0 {
-			separator = "($"
-		}
-		text.WriteString(separator + strconv.Itoa(before+i+1))
-	}
-	text.WriteString(")")
 }
 
 // addCounts adds numbers of refusals.

@@ -11,6 +11,7 @@
 package refusals
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 
 	"basegate/database"
 	"basegate/internal/ratelimit"
+	"basegate/internal/wait"
 )
 
 // Refusal is a request that was refused. Durations that do not apply are 0.
@@ -55,23 +57,16 @@ type Settings struct {
 }
 
 func (s Settings) withDefaults() Settings {
-	for _, f := range []struct {
-		field *int
-		value int
-	}{{&s.AccountBurst, 100}, {&s.Burst, 400}, {&s.PerSecond, 20}, {&s.AccountRows, 5000}, {&s.Rows, 200_000}} {
-		if *f.field == 0 {
-			*f.field = f.value
-		}
+	return Settings{
+		AccountBurst:    cmp.Or(s.AccountBurst, 100),
+		AccountInterval: cmp.Or(s.AccountInterval, 5*time.Second),
+		Burst:           cmp.Or(s.Burst, 400),
+		PerSecond:       cmp.Or(s.PerSecond, 20),
+		AccountRows:     cmp.Or(s.AccountRows, 5000),
+		Rows:            cmp.Or(s.Rows, 200_000),
+		Keep:            cmp.Or(s.Keep, 30*day),
+		KeepCounts:      cmp.Or(s.KeepCounts, 400*day),
 	}
-	for _, f := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{{&s.AccountInterval, 5 * time.Second}, {&s.Keep, 30 * day}, {&s.KeepCounts, 400 * day}} {
-		if *f.field == 0 {
-			*f.field = f.value
-		}
-	}
-	return s
 }
 
 const (
@@ -102,8 +97,7 @@ type Recorder struct {
 	pruned  time.Time       // when old rows were last deleted; accessed by the writing goroutine only
 	written map[string]bool // accounts with new rows since then; accessed by the writing goroutine only
 
-	stop context.CancelFunc // nil before Start
-	done chan struct{}      // closed when the writing goroutine has exited
+	loop wait.Loop
 }
 
 // count identifies a number of refusals.
@@ -126,19 +120,17 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Recorder {
 
 // Start starts to write what is recorded, until Close.
 func (r *Recorder) Start(ctx context.Context) {
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	r.stop, r.done = stop, make(chan struct{})
-	go r.run(running)
+	r.loop.Start(ctx, func(ctx context.Context) {
+		wait.Every(ctx, writeInterval, func(ctx context.Context) {
+			r.flush(ctx)
+			r.prune(ctx)
+		})
+		r.flush(context.WithoutCancel(ctx))
+	})
 }
 
 // Close writes what is recorded and stops.
-func (r *Recorder) Close() {
-	if r.stop == nil {
-		return
-	}
-	r.stop()
-	<-r.done
-}
+func (r *Recorder) Close() { r.loop.Close() }
 
 // Record records a refusal of a known account. It does not wait for the database.
 func (r *Recorder) Record(f *Refusal) {
@@ -155,23 +147,6 @@ func (r *Recorder) Record(f *Refusal) {
 		return
 	}
 	r.dropped.Add(1)
-}
-
-// run writes what is recorded until ctx ends, and what is left then.
-func (r *Recorder) run(ctx context.Context) {
-	defer close(r.done)
-	ticker := time.NewTicker(writeInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			r.flush(context.WithoutCancel(ctx))
-			return
-		case <-ticker.C:
-			r.flush(ctx)
-			r.prune(ctx)
-		}
-	}
 }
 
 // flush writes what has been recorded. If it fails, the rows are dropped and the numbers are written with the next flush.

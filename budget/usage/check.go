@@ -61,18 +61,14 @@ func (s *Store) periods(ctx context.Context, levels []*level) ([]int64, error) {
 		queries[`SELECT DISTINCT period FROM `+l.table] = l
 	}
 	for text, l := range queries {
-		rows, err := s.db.Read().QueryContext(ctx, text) //nolint:sqlclosecheck // each closes it
-		if err != nil {
-			return nil, err
-		}
-		err = each(rows, func() error {
+		err := database.Each(ctx, s.db.Read(), func(rows *sql.Rows) error {
 			var n int64
 			err := rows.Scan(&n)
 			if at := l.start(n); at >= kept {
 				found[levels[0].number(at)] = true
 			}
 			return err
-		})
+		}, text)
 		if err != nil {
 			return nil, err
 		}
@@ -111,19 +107,16 @@ func (s sums) String() string {
 // compare reports the rollups of one level, in a range of times, that differ from the rows up to a number.
 func (s source) compare(ctx context.Context, l *level, from, to, upTo int64, report func(Difference)) error {
 	stored, expected := s.compared(l)
-	rows, err := s.QueryContext(ctx, `WITH stored AS (`+stored+`), expected AS (`+expected+`)
+	text := `WITH stored AS (` + stored + `), expected AS (` + expected + `)
 		SELECT 0, d.* FROM (SELECT * FROM stored EXCEPT SELECT * FROM expected) d
 		UNION ALL
-		SELECT 1, d.* FROM (SELECT * FROM expected EXCEPT SELECT * FROM stored) d`, l.number(from), l.number(to), from, to, upTo)
-	if err != nil {
-		return err
-	}
+		SELECT 1, d.* FROM (SELECT * FROM expected EXCEPT SELECT * FROM stored) d`
 	type rollup struct {
 		period int64
 		name   string
 	}
 	found := map[rollup]*[2]sums{}
-	err = each(rows, func() error {
+	err := database.Each(ctx, s, func(rows *sql.Rows) error {
 		var (
 			r    rollup
 			side int
@@ -137,7 +130,7 @@ func (s source) compare(ctx context.Context, l *level, from, to, upTo int64, rep
 		}
 		found[r][side] = n
 		return nil
-	})
+	}, text, l.number(from), l.number(to), from, to, upTo)
 	inOrder := func(a, b rollup) int { return cmp.Or(cmp.Compare(a.period, b.period), cmp.Compare(a.name, b.name)) }
 	for _, r := range slices.SortedFunc(maps.Keys(found), inOrder) {
 		report(Difference{

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"sort"
 	"time"
@@ -31,14 +32,10 @@ func (s *Store) Codes(ctx context.Context, reader string, since time.Time) (all 
 		q.addParam(` GROUP BY 1, 2, 3
 			UNION ALL SELECT period, '', code, sum(requests) FROM refusal_hours WHERE period >= `, hours.number(since.UnixMicro()))
 		q.add(` GROUP BY period, code`)
-		found, err := q.query(ctx, from)
-		if err != nil {
-			return err
-		}
-		return each(found, func() error {
+		return q.each(ctx, from, func(rows *sql.Rows) error {
 			var hour int64
 			var c CodeCount
-			err := found.Scan(&hour, &c.Model, &c.Code, &c.Requests)
+			err := rows.Scan(&hour, &c.Model, &c.Code, &c.Requests)
 			c.Hour = time.UnixMicro(hour * hourMicros).UTC()
 			all = append(all, c)
 			return err

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -161,11 +162,7 @@ type state struct {
 // the rollups and the rows by several statements, which agree.
 func (s source) freezeRollups(ctx context.Context) (now state, err error) {
 	if s.freeze != "" {
-		rows, err := s.QueryContext(ctx, s.freeze)
-		if err != nil {
-			return state{}, fmt.Errorf("freeze rollups: %w", err)
-		}
-		if err := each(rows, func() error { return nil }); err != nil {
+		if err := database.Each(ctx, s, func(*sql.Rows) error { return nil }, s.freeze); err != nil {
 			return state{}, fmt.Errorf("freeze rollups: %w", err)
 		}
 	}

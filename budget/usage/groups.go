@@ -284,10 +284,6 @@ func (g *groupSum) columns(of func(dimension) string) string {
 
 // each calls do for every row of a query, after its dimensions are scanned to r, and the other columns to targets.
 func (g *groupSum) each(ctx context.Context, from source, q *statement, r *Row, do func() error, targets ...any) error {
-	found, err := q.query(ctx, from)
-	if err != nil {
-		return err
-	}
 	var (
 		all     []any
 		number  int64 // of the interval
@@ -302,8 +298,8 @@ func (g *groupSum) each(ctx context.Context, from source, q *statement, r *Row, 
 		}
 	}
 	all = append(all, targets...)
-	return each(found, func() error {
-		if err := found.Scan(all...); err != nil {
+	return q.each(ctx, from, func(rows *sql.Rows) error {
+		if err := rows.Scan(all...); err != nil {
 			return err
 		}
 		if divided != nil {

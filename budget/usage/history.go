@@ -2,6 +2,7 @@ package usage
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"time"
@@ -172,15 +173,12 @@ func (s *Store) Refusals(ctx context.Context, f Filter) (all []RefusalCount, err
 	q.addParam(` AND period < `, hours.number(until+hourMicros-1))
 	q.addFilter(&Filter{Account: f.Account}, "")
 	q.add(` GROUP BY code ORDER BY sum(requests) DESC, code`)
-	found, err := q.query(ctx, s.reads())
-	if err == nil {
-		err = each(found, func() error {
-			var c RefusalCount
-			err := found.Scan(&c.Code, &c.Requests)
-			all = append(all, c)
-			return err
-		})
-	}
+	err = q.each(ctx, s.reads(), func(rows *sql.Rows) error {
+		var c RefusalCount
+		err := rows.Scan(&c.Code, &c.Requests)
+		all = append(all, c)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read refusals: %w", err)
 	}

@@ -150,12 +150,8 @@ func (l *listing) read(ctx context.Context, from source) (all []listed, err erro
 		s.add(`)`)
 	}
 	s.addParam(` ORDER BY time DESC, request_id DESC LIMIT `, l.limit)
-	found, err := s.query(ctx, from)
-	if err != nil {
-		return nil, err
-	}
-	err = each(found, func() error {
-		d, err := scanDetail(found)
+	err = s.each(ctx, from, func(rows *sql.Rows) error {
+		d, err := scanDetail(rows)
 		all = append(all, listed{d, Cursor{d.Time.UnixMicro(), l.table.refused, d.RequestID}})
 		return err
 	})

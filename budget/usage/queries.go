@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"basegate/database"
 )
 
 // statement is a query under construction. Its text consists of constants; all values are parameters.
@@ -76,8 +78,9 @@ func searchCondition(text, length int) string {
 	}, ` OR `) + `)`
 }
 
-func (s *statement) query(ctx context.Context, from source) (*sql.Rows, error) {
-	return from.QueryContext(ctx, s.text.String(), s.args...)
+// each calls scan with each row of the result.
+func (s *statement) each(ctx context.Context, from source, scan func(*sql.Rows) error) error {
+	return database.Each(ctx, from, scan, s.text.String(), s.args...)
 }
 
 // queryInt runs a query whose result is one integer; found is false if it is NULL or there is none.
@@ -88,15 +91,4 @@ func (s *statement) queryInt(ctx context.Context, from source) (n int64, found b
 		return 0, false, nil
 	}
 	return result.Int64, result.Valid, err
-}
-
-// each calls do with every row of a result.
-func each(rows *sql.Rows, do func() error) error {
-	defer rows.Close()
-	for rows.Next() {
-		if err := do(); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }

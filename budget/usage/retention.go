@@ -12,6 +12,7 @@ import (
 
 	"basegate/database"
 	postgresdb "basegate/database/postgres"
+	"basegate/internal/wait"
 )
 
 const (
@@ -27,7 +28,7 @@ type Retention struct {
 	db   *database.DB
 	log  *zap.Logger
 	keep time.Duration
-	worker
+	loop wait.Loop
 }
 
 // NewRetention returns a Retention that keeps rows for at least a time, and less than a month longer.
@@ -37,12 +38,17 @@ func NewRetention(db *database.DB, log *zap.Logger, keep time.Duration) *Retenti
 
 // Start deletes months when they are old enough, until Close. A month that is being deleted then is deleted later.
 func (r *Retention) Start(ctx context.Context) {
-	r.start(ctx, retentionInterval, func(ctx context.Context) {
-		if err := r.Apply(ctx); err != nil && ctx.Err() == nil {
-			r.log.Warn("requests that are too old cannot be deleted; another attempt follows in an hour", zap.Error(err))
-		}
+	r.loop.Start(ctx, func(ctx context.Context) {
+		wait.Every(ctx, retentionInterval, func(ctx context.Context) {
+			if err := r.Apply(ctx); err != nil && ctx.Err() == nil {
+				r.log.Warn("requests that are too old cannot be deleted; another attempt follows in an hour", zap.Error(err))
+			}
+		})
 	})
 }
+
+// Close ends what Start has started.
+func (r *Retention) Close() { r.loop.Close() }
 
 // Apply deletes the months that ended before the time for which rows are kept. Of several gateways that do it at the same
 // time one succeeds; the others return an error or find nothing to do.

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"time"
@@ -20,14 +21,10 @@ func (s *Store) DecodeSpeeds(ctx context.Context, since time.Time) (speeds map[s
 		q.add(`) newest
 			WHERE stream AND code = '' AND state = 'settled' AND completion_tokens > 1
 				AND first_token_us > 0 AND total_us > first_token_us`)
-		found, err := q.query(ctx, from) //nolint:sqlclosecheck // each closes it
-		if err != nil {
-			return err
-		}
-		return each(found, func() error {
+		return q.each(ctx, from, func(rows *sql.Rows) error {
 			var model string
 			var tokens, micros int64
-			err := found.Scan(&model, &tokens, &micros)
+			err := rows.Scan(&model, &tokens, &micros)
 			all[model] = append(all[model], float64(tokens-1)/(time.Duration(micros)*time.Microsecond).Seconds())
 			return err
 		})

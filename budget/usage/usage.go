@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // Store reads the usage of a database. It is safe for concurrent use.
@@ -31,7 +32,7 @@ type Store struct {
 	log     *zap.Logger
 
 	rollups rollups
-	worker
+	loop    wait.Loop
 }
 
 // New returns a Store. It reads complete figures before Start too, but slowly if many rows are not in the rollups yet.
@@ -44,40 +45,13 @@ func New(db *database.DB, log *zap.Logger) *Store {
 // Start starts to add new rows to the rollups, until Close. Only one Store of a database may be started. Rows that it has not
 // added are added after the next Start.
 func (s *Store) Start(ctx context.Context) {
-	s.start(ctx, rollupInterval, func(ctx context.Context) { s.logOutage(ctx, s.addAll(ctx)) })
+	s.loop.Start(ctx, func(ctx context.Context) {
+		wait.Every(ctx, rollupInterval, func(ctx context.Context) { s.logOutage(ctx, s.addAll(ctx)) })
+	})
 }
 
-// worker calls a function again and again in a goroutine.
-type worker struct {
-	stop context.CancelFunc // nil before the start
-	done chan struct{}      // closed when the goroutine has exited
-}
-
-func (w *worker) start(ctx context.Context, interval time.Duration, work func(context.Context)) {
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	w.stop, w.done = stop, make(chan struct{})
-	go func() {
-		defer close(w.done)
-		ticker := time.NewTicker(interval)
-		defer ticker.Stop()
-		for {
-			work(running)
-			select {
-			case <-running.Done():
-				return
-			case <-ticker.C:
-			}
-		}
-	}()
-}
-
-// Close stops the goroutine and waits for it to exit.
-func (w *worker) Close() {
-	if w.stop != nil {
-		w.stop()
-		<-w.done
-	}
-}
+// Close ends what Start has started.
+func (s *Store) Close() { s.loop.Close() }
 
 // State is the state of a request that has ended.
 type State string
