@@ -56,6 +56,9 @@ type Outcome struct {
 	// again if the settlement has to be retried.
 	Receipt []byte
 
+	// Queued, if not nil, is called by Settle when the write is queued and before it is waited for. With several gateways, it is not.
+	Queued func()
+
 	// Fallback is the outcome to charge and record if this one cannot be written at once, because the client then gets
 	// a different response. If nil, this outcome is charged and recorded.
 	Fallback *Outcome
@@ -219,6 +222,9 @@ func (r *reservation) asDuplicate(inserted bool, err error) error {
 func (r *reservation) Settle(ctx context.Context, o Outcome) error {
 	r.end(usage.Settled, o)
 	start := time.Now()
+	if o.Queued != nil {
+		o.Queued()
+	}
 	if err := r.settleWrite.Wait(ctx); err != nil {
 		if ctx.Err() == nil {
 			r.fallbackOnce.Do(r.applyFallback)

@@ -415,6 +415,9 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 		if x.receipt != nil {
 			outcome.Receipt = x.receipt.entry.Pending()
 		}
+		if x.receipt != nil && x.delivery.streaming {
+			outcome.Queued = func() { x.receipt.entry.AwaitRound(x.r.Context()) }
+		}
 	}
 	x.charge.usage, x.charge.settled = usage, true
 	if x.caller.line != nil && code == "" {

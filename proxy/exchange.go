@@ -175,6 +175,7 @@ func (s *Server) run(x *exchange, handler func() error) error {
 	}
 	defer s.end()
 	defer x.memory.Release()
+	defer x.endReceipt()
 	defer x.releaseBody()
 	return s.fail(x, s.recoverPanic(x, handler))
 }

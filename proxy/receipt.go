@@ -38,8 +38,15 @@ func (s *Server) beginReceipt(x *exchange) error {
 	}
 	// In a stream of the dialect too, the client has to ask for the event.
 	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt
-	x.receipt = &receiptState{builder: s.receipts.NewBuilder(), embed: embed}
+	x.receipt = &receiptState{builder: s.receipts.NewBuilder(x.request.Stream), embed: embed}
 	return nil
+}
+
+// endReceipt lets the entries of other streams be numbered without waiting for that of this request.
+func (x *exchange) endReceipt() {
+	if x.receipt != nil {
+		x.receipt.builder.Close()
+	}
 }
 
 // alwaysHasReceipt reports whether the request is of a dialect whose responses carry their receipts.

@@ -34,7 +34,7 @@ func BenchmarkReceiptEvents(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				state := &receiptState{builder: log.NewBuilder()}
+				state := &receiptState{builder: log.NewBuilder(false)}
 				for range 200 / atOnce {
 					state.addEvents(portion)
 				}

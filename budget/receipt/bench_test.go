@@ -42,7 +42,7 @@ func BenchmarkBuilder(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				builder := f.log.NewBuilder()
+				builder := f.log.NewBuilder(false)
 				c.write(builder)
 				if _, err := builder.Seal(record(), "key_1", []byte(request)); err != nil {
 					b.Fatal(err)
@@ -73,13 +73,18 @@ func benchmarkReceipt(b *testing.B, concurrency int, write func(*receipt.Builder
 		if write == nil {
 			return f.db.WriteGrouped(ctx, func(database.Tx) error { return nil })
 		}
-		builder := f.log.NewBuilder()
+		builder := f.log.NewBuilder(stream)
+		defer builder.Close()
 		write(builder)
 		entry, err := builder.Seal(record(), "key_1", []byte(request))
 		if err != nil {
 			return err
 		}
-		if err := f.db.EnqueueStatement(func(tx database.Execer) error { return insertPending(ctx, tx, entry) }).Wait(ctx); err != nil {
+		write := f.db.EnqueueStatement(func(tx database.Execer) error { return insertPending(ctx, tx, entry) })
+		if stream {
+			entry.AwaitRound(ctx)
+		}
+		if err := write.Wait(ctx); err != nil {
 			return err
 		}
 		if err := entry.Confirm(ctx); err != nil || !stream {

@@ -88,7 +88,7 @@ func checkTree(ctx context.Context, db *database.DB, head *TreeHead, entries boo
 	load := tilesOf(ctx, db.Read())
 	t, err := newTree(size, load)
 	if err == nil {
-		t, err = t.addEntries(ctx, db.Read(), head.Size, func(id tlog.Tile, computed []byte) error {
+		err = t.appendUpTo(ctx, db.Read(), head.Size, func(id tlog.Tile, computed []byte) error {
 			stored, err := load(id)
 			if err == nil && !bytes.Equal(stored, computed) {
 				err = fmt.Errorf("%w: level %d, number %d", errOtherTile, id.L, id.N)
@@ -147,23 +147,24 @@ func (r *Remote) Tiles(ctx context.Context, t tlog.Tile) ([]byte, error) {
 }
 
 func (r *Remote) get(ctx context.Context, path string) (data []byte, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read %s of the log: %w", path, err)
+		}
+	}()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(r.URL, "/")+"/"+path, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("read %s of the log: %w", path, err)
+		return nil, err
 	}
 	response, err := r.Client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("read %s of the log: %w", path, err)
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("read %s of the log: %w %d", path, errHTTP, response.StatusCode)
+		return nil, fmt.Errorf("%w %d", errHTTP, response.StatusCode)
 	}
-	var body bytes.Buffer
-	if _, err := io.CopyN(&body, response.Body, maxReceipt); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read %s of the log: %w", path, err)
-	}
-	return body.Bytes(), nil
+	return io.ReadAll(io.LimitReader(response.Body, maxReceipt))
 }
 
 var errHTTP = errors.New("it responds with status")

@@ -21,12 +21,24 @@ type Builder struct {
 	nonce  Hash
 	hash   hash.Hash // of the nonce and the answer
 	events bool      // a payload has been written
+	awaits bool      // it is counted in Log.streams
 }
 
-// NewBuilder begins the entry of an answer.
-func (l *Log) NewBuilder() *Builder {
+// NewBuilder begins the entry of an answer. Close must follow that of a stream, which will call Entry.Receipt.
+func (l *Log) NewBuilder(stream bool) *Builder {
+	if stream {
+		l.streams.Add(1)
+	}
 	nonce := newNonce()
-	return &Builder{log: l, nonce: nonce, hash: newCIDHash(nonce)}
+	return &Builder{log: l, nonce: nonce, hash: newCIDHash(nonce), awaits: stream}
+}
+
+// Close says that no entry of a stream is to be waited for any longer. It may be called again.
+func (b *Builder) Close() {
+	if b.awaits {
+		b.awaits = false
+		b.log.streams.Add(-1)
+	}
 }
 
 // Write adds bytes of a plain answer.
@@ -66,14 +78,12 @@ func (b *Builder) WriteEvents(events []byte) {
 // Entry is the entry of a whole answer. The answer may be finished after the transaction that inserts Pending is committed
 // and Confirm has returned nil, or after Write has.
 type Entry struct {
-	log    *Log
-	key    string
-	leaf   Hash
-	nonce  Hash
-	record Record
-	text   []byte // the canonical form of record
-
-	advanced <-chan struct{} // closed by the next tree head: none before it has the entry
+	builder *Builder
+	key     string
+	leaf    Hash
+	record  Record
+	text    []byte // the canonical form of record
+	after   int64  // the size of a tree without the entry
 }
 
 // Seal makes the entry of the answer. The caller gives what it knows of the record; Seal adds the rest: version, time and
@@ -86,18 +96,16 @@ func (b *Builder) Seal(r Record, key string, input []byte) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Entry{
-		log: b.log, key: key, leaf: Hash(tlog.RecordHash(text)), nonce: b.nonce, record: r, text: text, advanced: *b.log.advanced.Load(),
-	}, nil
+	return &Entry{builder: b, key: key, leaf: Hash(tlog.RecordHash(text)), record: r, text: text, after: b.log.Size()}, nil
 }
 
 // Pending returns the entry in the form in which a settlement inserts it into the table pending_receipts: leaf hash, nonce and
 // canonical form.
-func (e *Entry) Pending() []byte { return slices.Concat(e.leaf[:], e.nonce[:], e.text) }
+func (e *Entry) Pending() []byte { return slices.Concat(e.leaf[:], e.builder.nonce[:], e.text) }
 
 // Write inserts the pending entry in a transaction of its own and confirms it: the answer is one without a settlement.
 func (e *Entry) Write(ctx context.Context) error {
-	err := e.log.db.WriteGrouped(ctx, func(tx database.Tx) error {
+	err := e.builder.log.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		return insertPending(ctx, tx, e.record.RequestID, e.key, e.Pending())
 	})
 	if err != nil {
@@ -108,10 +116,25 @@ func (e *Entry) Write(ctx context.Context) error {
 
 // Confirm waits until the entry, whose transaction has been committed, survives a power failure.
 func (e *Entry) Confirm(ctx context.Context) error {
-	if err := e.log.db.Flush(ctx); err != nil {
+	if err := e.builder.log.db.Flush(ctx); err != nil {
 		return fmt.Errorf("flush the receipt: %w", err)
 	}
 	return nil
+}
+
+// AwaitRound waits until the sequencer has made a round with the transaction that inserts the entry of a stream, which is queued: streams
+// that end within pace of each other then share a transaction, and each is woken once. It returns after twice that at the latest.
+func (e *Entry) AwaitRound(ctx context.Context) {
+	l := e.builder.log
+	round := *l.round.Load()
+	e.builder.Close()
+	l.wakeSequencer()
+	ctx, cancel := context.WithTimeout(ctx, 2*pace)
+	defer cancel()
+	select {
+	case <-round:
+	case <-ctx.Done():
+	}
 }
 
 // LeafHash returns the hash by which GET /receipts/{leaf hash} finds the receipt.
@@ -119,16 +142,17 @@ func (e *Entry) LeafHash() Hash { return e.leaf }
 
 // OnchainData returns what an answer carries of the receipt.
 func (e *Entry) OnchainData() OnchainData {
-	return newOnchainData(&e.record, e.leaf, keyID(e.log.key.verifier))
+	return newOnchainData(&e.record, e.leaf, keyID(e.builder.log.key.verifier))
 }
 
 // Receipt returns the whole receipt, nonce included. It waits until the entry is in a signed tree; if that takes longer than
 // two seconds, or fails, or ctx ends, the receipt has no proof, and GET /receipts/{leaf hash} gives it later.
 func (e *Entry) Receipt(ctx context.Context) *Receipt {
-	r, _, err := e.log.prove(ctx, e.leaf, e.advanced)
+	e.builder.Close()
+	r, _, err := e.builder.log.prove(ctx, e.leaf, e.after)
 	if err != nil { // the sequencer tries again, and logs its failure
-		r = &Receipt{Object: objectName, LeafHash: e.leaf, Log: e.log.key.vkey}
+		r = &Receipt{Object: objectName, LeafHash: e.leaf, Log: e.builder.log.key.vkey}
 	}
-	r.Entry, r.Nonce = &e.record, &e.nonce
+	r.Entry, r.Nonce = &e.record, &e.builder.nonce
 	return r
 }

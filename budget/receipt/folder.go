@@ -137,12 +137,11 @@ func makeKey(path, origin string) (*signingKey, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make folder of the receipt log: %w", err)
 	}
-	made := path + "." + rand.Text()
-	if err := writeFile(made, []byte(secret+"\n")); err != nil {
+	made, err := writeTemporary(path, []byte(secret+"\n"), 0o600, true)
+	if err != nil {
 		return nil, fmt.Errorf("write signing key: %w", err)
 	}
-	err = os.Link(made, path)
-	if errors.Is(err, fs.ErrExist) {
+	if err = os.Link(made, path); errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
 	if err = errors.Join(err, os.Remove(made), syncFolder(filepath.Dir(path))); err != nil {
@@ -165,31 +164,33 @@ func setAside(s Settings, stamp string) (suffix string, err error) {
 	return suffix, nil
 }
 
-// writeFile replaces a file, which only its owner may read, and flushes it.
-func writeFile(path string, content []byte) error {
-	return errors.Join(replaceFile(path, content, 0o600, true), syncFolder(filepath.Dir(path)))
-}
-
 // replaceFile replaces a file at once, so that nobody reads half of it.
-func replaceFile(path string, content []byte, mode fs.FileMode, flush bool) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
+func replaceFile(path string, content []byte) error {
+	written, err := writeTemporary(path, content, 0o644, false)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
-		}
-	}()
+	if err := os.Rename(written, path); err != nil {
+		return errors.Join(err, os.Remove(written))
+	}
+	return nil
+}
+
+// writeTemporary writes a file beside another, and returns its name.
+func writeTemporary(path string, content []byte, mode fs.FileMode, flush bool) (name string, err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
+	if err != nil {
+		return "", err
+	}
 	_, err = file.Write(content)
 	err = errors.Join(err, file.Chmod(mode))
 	if flush {
 		err = errors.Join(err, file.Sync())
 	}
 	if err = errors.Join(err, file.Close()); err != nil {
-		return err
+		return "", errors.Join(err, os.Remove(file.Name()))
 	}
-	return os.Rename(file.Name(), path)
+	return file.Name(), nil
 }
 
 func syncFolder(path string) error {

@@ -38,7 +38,7 @@ func (l *Log) ServeTile(w http.ResponseWriter, r *http.Request, path string) err
 	if err != nil {
 		return apierr.Unexpected(err)
 	}
-	return send(w, binaryType, "public, max-age=31536000, immutable", found.data[:t.W*tlog.HashSize])
+	return send(w, binaryType, "public, max-age=31536000, immutable", found.data(t.W))
 }
 
 var errNonce = errors.New("the nonce is for the key that made the receipt")
@@ -61,7 +61,7 @@ func (l *Log) ServeReceipt(w http.ResponseWriter, r *http.Request, leafHash, key
 	if err != nil {
 		return apierr.NoSuchReceipt(leafHash)
 	}
-	found, stored, err := l.prove(r.Context(), leaf, nil)
+	found, stored, err := l.prove(r.Context(), leaf, otherProcess)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), err == nil && withNonce && stored.key != key:
 		return apierr.NoSuchReceipt(leafHash)

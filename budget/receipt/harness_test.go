@@ -88,7 +88,7 @@ func record() receipt.Record {
 // seal makes a receipt and inserts its entry.
 func (f *fixture) seal(r receipt.Record, write func(*receipt.Builder)) *receipt.Entry {
 	f.t.Helper()
-	builder := f.log.NewBuilder()
+	builder := f.log.NewBuilder(false)
 	write(builder)
 	entry, err := builder.Seal(r, "key_1", []byte(request))
 	if err == nil {

@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // Settings configure a Log.
@@ -47,30 +47,12 @@ type Log struct {
 	failures atomic.Int64 // tree heads that could not be published
 
 	published atomic.Pointer[signedHead]
-	advanced  atomic.Pointer[chan struct{}] // closed when published advances
+	round     atomic.Pointer[chan struct{}] // closed when the next round of the sequencer has ended
 
+	streams    atomic.Int64  // those that will ask for a receipt and do not wait for a tree head yet
 	wake       chan struct{} // capacity 1; holds a token if a request waits for a tree head
-	sequencer  task
-	publishing task
-}
-
-// task is a goroutine that runs until it is stopped.
-type task struct {
-	stop context.CancelFunc
-	done sync.WaitGroup
-}
-
-func (t *task) start(ctx context.Context, run func(context.Context)) {
-	ctx, t.stop = context.WithCancel(context.WithoutCancel(ctx))
-	t.done.Go(func() { run(ctx) })
-}
-
-// end stops the task, if it has been started, and waits for it.
-func (t *task) end() {
-	if t.stop != nil {
-		t.stop()
-	}
-	t.done.Wait()
+	sequencer  wait.Loop
+	publishing wait.Loop
 }
 
 // signedHead is a tree head that is on disk and may be given out, with its tree.
@@ -87,8 +69,8 @@ func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*L
 	l := &Log{settings: s, db: db, log: log, wake: make(chan struct{}, 1)}
 	// The readers of a SQLite database change when its file is opened again.
 	l.load = func(id tlog.Tile) ([]byte, error) { return loadTile(context.WithoutCancel(ctx), db.Read(), id) }
-	advanced := make(chan struct{})
-	l.advanced.Store(&advanced)
+	round := make(chan struct{})
+	l.round.Store(&round)
 	if db.Postgres() != nil { // SQLite loses nothing that it has flushed
 		if err := checkDurability(ctx, db.Read()); err != nil {
 			return nil, err
@@ -182,7 +164,10 @@ func begin(ctx context.Context, db *database.DB, key *signingKey, anew bool) err
 		}
 		t, err := newTree(0, tilesOf(ctx, tx))
 		if err == nil {
-			_, err = extend(ctx, tx, t, last, key)
+			err = t.appendUpTo(ctx, tx, last, func(id tlog.Tile, hashes []byte) error { return saveTile(ctx, tx, id, hashes) })
+		}
+		if err == nil {
+			_, err = saveTree(ctx, tx, t, key)
 		}
 		return err
 	})
@@ -202,16 +187,16 @@ func (l *Log) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	head, err := l.loadHead(s, l.load)
-	if err != nil {
-		return err
-	}
 	rows, last, err := countEntries(ctx, l.db.Read())
 	switch {
 	case err != nil:
 		return err
 	case rows != last || last < s.size: // another gateway may have added some meanwhile
 		return &CutError{Have: min(rows, last), Size: s.size, Source: "the database's own tree head"}
+	}
+	head, err := l.loadHead(s, l.load)
+	if err != nil {
+		return err
 	}
 	for i := range given {
 		if err := head.tree.extends(&given[i].TreeHead, given[i].path); err != nil {
@@ -261,52 +246,54 @@ func (l *Log) PublishFailures() int64 { return l.failures.Load() }
 
 // Start starts the sequencer and the publisher.
 func (l *Log) Start(ctx context.Context) {
-	l.sequencer.start(ctx, l.sequence)
-	l.publishing.start(ctx, l.publish)
+	l.sequencer.Start(ctx, l.sequence)
+	l.publishing.Start(ctx, l.publish)
 }
 
 // Close signs the entries that are left, publishes the last tree head to a file, and waits for the goroutines to exit.
 func (l *Log) Close() {
-	l.sequencer.end()
-	l.publishing.end()
+	l.sequencer.Close()
+	l.publishing.Close()
 }
 
 // inclusionTimeout limits how long a receipt waits for a signed tree head with its entry.
 const inclusionTimeout = 2 * time.Second
 
+// otherProcess is the place before which an entry of another process may be.
+const otherProcess = -1
+
 // prove returns the receipt of an entry with its newest proof, without the entry and the nonce, and the stored entry. It waits
 // until a signed tree has the entry. The error is sql.ErrNoRows if there is no such entry.
 //
-// For an entry of this process, advanced is closed by the first tree head that may have it; its stored entry may be incomplete.
-func (l *Log) prove(ctx context.Context, leaf Hash, advanced <-chan struct{}) (r *Receipt, stored storedEntry, err error) {
+// An entry of this process is behind the place after. If it is in the latest tree because of the latest round, it is not read, and its
+// stored entry is incomplete.
+func (l *Log) prove(ctx context.Context, leaf Hash, after int64) (r *Receipt, stored storedEntry, err error) {
 	ctx, cancel := context.WithTimeout(ctx, inclusionTimeout)
 	defer cancel()
-	own := advanced != nil
 	for {
-		if advanced != nil {
-			l.wakeSequencer()
-			select {
-			case <-advanced:
-			case <-ctx.Done():
-				return nil, stored, fmt.Errorf("wait for tree head: %w", context.Cause(ctx))
-			}
-		}
-		advanced = *l.advanced.Load()
-		head := l.published.Load()
-		if stored.seq = head.tree.places[leaf]; stored.seq == 0 || !own {
+		round, head := *l.round.Load(), l.published.Load()
+		switch isRecent := after != otherProcess && head.tree.before <= after; {
+		case isRecent:
+			stored.seq = head.tree.places[leaf]
+		case head.Size > after:
 			if stored, err = findEntry(ctx, l.db.Read(), leaf); err != nil {
 				return nil, stored, err
 			}
 		}
-		if stored.seq == 0 || stored.seq > head.Size {
-			continue
+		if stored.seq != 0 && stored.seq <= head.Size {
+			proof, err := tlog.ProveRecord(head.Size, stored.seq-1, head.tree)
+			if err != nil {
+				return nil, stored, fmt.Errorf("prove entry: %w", err)
+			}
+			r = &Receipt{Object: objectName, LeafHash: leaf, Log: l.key.vkey}
+			r.addProof(stored.seq-1, proof, head.checkpoint)
+			return r, stored, nil
 		}
-		proof, err := tlog.ProveRecord(head.Size, stored.seq-1, head.tree)
-		if err != nil {
-			return nil, stored, fmt.Errorf("prove entry: %w", err)
+		l.wakeSequencer()
+		select {
+		case <-round:
+		case <-ctx.Done():
+			return nil, stored, fmt.Errorf("wait for tree head: %w", context.Cause(ctx))
 		}
-		r = &Receipt{Object: objectName, LeafHash: leaf, Log: l.key.vkey}
-		r.addProof(stored.seq-1, proof, head.checkpoint)
-		return r, stored, nil
 	}
 }

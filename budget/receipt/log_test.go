@@ -88,6 +88,14 @@ func TestSigningKeyIsForItsOwnerAlone(t *testing.T) {
 	}
 }
 
+// fillTile adds as many entries as the first hash tile has, so that it is stored.
+func (f *fixture) fillTile() {
+	f.t.Helper()
+	f.start()
+	f.add(256)
+	f.stop()
+}
+
 // A log that cannot extend what was given out must not be signed with the same key.
 func TestStartRefusesALogThatDoesNotExtendItsTreeHeads(t *testing.T) {
 	const unprotected = "DROP TRIGGER receipts_deleted"
@@ -105,8 +113,14 @@ func TestStartRefusesALogThatDoesNotExtendItsTreeHeads(t *testing.T) {
 		{"the whole log was removed", func(f *fixture) {
 			f.exec(unprotected, "DELETE FROM receipts", "DELETE FROM receipt_tiles", "DELETE FROM receipt_log")
 		}, cut},
-		{"a hash tile was changed", func(f *fixture) { f.exec("UPDATE receipt_tiles SET hashes = zeroblob(160)") }, says("damaged")},
-		{"the hash tiles were removed", func(f *fixture) { f.exec("DELETE FROM receipt_tiles") }, says("missing")},
+		{"a hash tile was changed", func(f *fixture) {
+			f.fillTile()
+			f.exec("UPDATE receipt_tiles SET hashes = zeroblob(length(hashes))")
+		}, says("damaged")},
+		{"the hash tiles were removed", func(f *fixture) {
+			f.fillTile()
+			f.exec("DELETE FROM receipt_tiles")
+		}, says("missing")},
 		{"the tree head was changed", func(f *fixture) {
 			f.exec("UPDATE receipt_log SET checkpoint = replace(checkpoint, char(10) || '5' || char(10), char(10) || '4' || char(10))")
 		}, says("damaged")},
@@ -164,16 +178,14 @@ func TestCheckFindsWhatWasChanged(t *testing.T) {
 	for name, change := range map[string]string{
 		"an entry":     "UPDATE receipts SET entry = replace(entry, '\"model\":\"m\"', '\"model\":\"n\"') WHERE seq = 2",
 		"a leaf hash":  "UPDATE receipts SET leaf_hash = zeroblob(32) WHERE seq = 2",
-		"a tile":       "UPDATE receipt_tiles SET hashes = zeroblob(96)",
-		"its tail":     "DELETE FROM receipts WHERE seq = 3",
+		"a tile":       "UPDATE receipt_tiles SET hashes = zeroblob(length(hashes))",
+		"its tail":     "DELETE FROM receipts WHERE seq = 256",
 		"the key":      "UPDATE receipt_log SET verifier_key = 'x'",
 		"the size":     "UPDATE receipt_log SET size = 2",
 		"a tile's end": "UPDATE receipt_tiles SET hashes = substr(hashes, 1, 64)",
 	} {
 		f := newFixture(t)
-		f.start()
-		f.add(3)
-		f.stop()
+		f.fillTile()
 		if _, err := receipt.Check(t.Context(), f.settings, f.db, true); err != nil {
 			t.Fatal(err)
 		}

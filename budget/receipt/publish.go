@@ -43,10 +43,10 @@ func (l *Log) publish(ctx context.Context) {
 		return
 	}
 	for {
-		advanced, checkpoint := *l.advanced.Load(), l.published.Load().checkpoint
+		round, checkpoint := *l.round.Load(), l.published.Load().checkpoint
 		if checkpoint == last {
 			select {
-			case <-advanced:
+			case <-round:
 				continue
 			case <-ctx.Done():
 				return
@@ -80,7 +80,7 @@ func (l *Log) publish(ctx context.Context) {
 func (l *Log) publishHead(ctx context.Context, checkpoint string) error {
 	to := l.settings.Publish
 	if !isURL(to) {
-		if err := replaceFile(to, []byte(checkpoint), 0o644, false); err != nil {
+		if err := replaceFile(to, []byte(checkpoint)); err != nil {
 			return fmt.Errorf("write tree head: %w", err)
 		}
 		return nil

@@ -19,35 +19,54 @@ func insertPending(ctx context.Context, tx database.Execer, request, key string,
 	return err
 }
 
-// numberPending moves pending entries, at most roundLimit of them, to the end of a log with a size. It returns how many it
-// has added, and whether there may be more.
+// errRepeated is returned by numberPending for an entry that is pending twice, or is in the log already: a settlement is sent again
+// after a failover.
+var errRepeated = errors.New("an entry is pending twice")
+
+// numberPending moves pending entries, at most roundLimit of them, to the end of a log with a size, and returns their leaf hashes.
 //
-// An entry may be pending twice, or be in the log already: a settlement is sent again after a failover. On PostgreSQL
-// settlements are committed between the two statements, so an entry is deleted for being in the log alone.
-func numberPending(ctx context.Context, tx database.Tx, size int64) (added int64, more bool, err error) {
+// On PostgreSQL settlements are committed between the two statements, so an entry is deleted for being in the log alone.
+func numberPending(ctx context.Context, tx database.Tx, size int64) (leaves []tlog.Hash, err error) {
 	const number = `
 		INSERT INTO receipts (seq, leaf_hash, entry, nonce, key_id)
-		SELECT $1 + row_number() OVER (ORDER BY min(seq)), substr(receipt, 1, 32), substr(receipt, 65), substr(receipt, 33, 32), key_id
-		FROM (SELECT seq, key_id, receipt FROM pending_receipts ORDER BY seq LIMIT $2) AS oldest
-		WHERE NOT EXISTS (SELECT 1 FROM receipts WHERE leaf_hash = substr(receipt, 1, 32))
-		GROUP BY receipt, key_id`
+		SELECT $1 + n, substr(receipt, 1, 32), substr(receipt, 65), substr(receipt, 33, 32), key_id
+		FROM (
+			SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM (SELECT seq FROM pending_receipts ORDER BY seq LIMIT $2) AS oldest
+		) AS numbered JOIN pending_receipts USING (seq) WHERE true ON CONFLICT (leaf_hash) DO NOTHING RETURNING seq, leaf_hash`
 	const remove = `
 		DELETE FROM pending_receipts WHERE seq IN (SELECT seq FROM pending_receipts ORDER BY seq LIMIT $1)
 			AND EXISTS (SELECT 1 FROM receipts WHERE leaf_hash = substr(receipt, 1, 32))`
-	numbered, err := tx.ExecContext(ctx, number, size, roundLimit)
+	numbered := map[int64]tlog.Hash{} // RETURNING has no order
+	err = database.Each(ctx, tx, func(rows *sql.Rows) error {
+		var seq int64
+		var leaf sql.RawBytes
+		if err := rows.Scan(&seq, &leaf); err != nil {
+			return err
+		}
+		numbered[seq] = tlog.Hash(leaf)
+		return nil
+	}, number, size, roundLimit)
 	if err != nil {
-		return 0, false, err
+		return nil, err
 	}
-	removed, err := tx.ExecContext(ctx, remove, roundLimit)
-	if err != nil {
-		return 0, false, err
+	for range numbered {
+		leaf, found := numbered[size+int64(len(leaves))+1]
+		if !found {
+			return nil, errRepeated
+		}
+		leaves = append(leaves, leaf)
 	}
-	added, err = numbered.RowsAffected()
-	if err != nil {
-		return 0, false, err
-	}
-	n, err := removed.RowsAffected()
-	return added, n == roundLimit, err
+	_, err = tx.ExecContext(ctx, remove, roundLimit)
+	return leaves, err
+}
+
+// removeRepeated deletes pending entries that are in the log already, or that are pending twice.
+func removeRepeated(ctx context.Context, tx database.Execer) error {
+	const text = `
+		DELETE FROM pending_receipts WHERE seq NOT IN (SELECT min(seq) FROM pending_receipts GROUP BY receipt)
+			OR EXISTS (SELECT 1 FROM receipts WHERE leaf_hash = substr(receipt, 1, 32))`
+	_, err := tx.ExecContext(ctx, text)
+	return err
 }
 
 // storedEntry is a row of the table receipts, or of pending_receipts.
@@ -84,50 +103,58 @@ func (e *storedEntry) decode() (*Record, error) {
 
 // appendStored adds the entries at the next places of the log to the tree, at most limit of them, if they have the leaf hashes
 // that the log recorded.
-func (t *tree) appendStored(ctx context.Context, from database.Reader, limit int64) (err error) {
+func (t *tree) appendStored(ctx context.Context, from database.Reader, limit int64) error {
 	const text = `SELECT seq, leaf_hash, entry FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
-	rows, err := from.QueryContext(ctx, text, t.size, limit)
-	if err != nil {
-		return fmt.Errorf("read entries: %w", err)
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
 	before := t.size
-	for rows.Next() {
+	err := database.Each(ctx, from, func(rows *sql.Rows) error {
 		var seq int64
 		var leaf, entry sql.RawBytes
 		if err := rows.Scan(&seq, &leaf, &entry); err != nil {
-			return fmt.Errorf("read entries: %w", err)
+			return err
 		}
 		computed := tlog.RecordHash(entry)
 		if seq != t.size+1 || string(leaf) != string(computed[:]) {
 			return fmt.Errorf("%w: entry %d", errChanged, t.size)
 		}
-		if err := t.append(computed); err != nil {
-			return err
-		}
-	}
-	if err := rows.Err(); err != nil {
+		t.append(computed)
+		return nil
+	}, text, t.size, limit)
+	switch {
+	case err != nil:
 		return fmt.Errorf("read entries: %w", err)
-	}
-	if t.size == before {
+	case t.size == before:
 		return &CutError{Have: before, Size: before + limit, Source: "the entries in the database"}
 	}
 	return nil
 }
 
-// loadTile returns the first W hashes of a stored tile.
-func loadTile(ctx context.Context, from database.Reader, id tlog.Tile) ([]byte, error) {
-	const text = `SELECT hashes FROM receipt_tiles WHERE level = $1 AND number = $2`
-	var stored []byte
-	err := from.QueryRowContext(ctx, text, id.L, id.N).Scan(&stored)
+// tilesOf returns the loader of the tiles of a database, or of a transaction.
+func tilesOf(ctx context.Context, from database.Reader) tileLoader {
+	return func(id tlog.Tile) ([]byte, error) { return loadTile(ctx, from, id) }
+}
+
+// loadTile returns the first W hashes of a tile.
+func loadTile(ctx context.Context, from database.Reader, id tlog.Tile) (data []byte, err error) {
 	width := id.W * tlog.HashSize
+	if id.L == 0 && id.W < tileWidth { // it may not be stored; see tree
+		const leaves = `SELECT leaf_hash FROM receipts WHERE seq > $1 ORDER BY seq LIMIT $2`
+		err = database.Each(ctx, from, func(rows *sql.Rows) error {
+			var leaf sql.RawBytes
+			err := rows.Scan(&leaf)
+			data = append(data, leaf...)
+			return err
+		}, leaves, id.N*tileWidth, id.W)
+	} else {
+		const text = `SELECT hashes FROM receipt_tiles WHERE level = $1 AND number = $2`
+		err = from.QueryRowContext(ctx, text, id.L, id.N).Scan(&data)
+	}
 	switch {
-	case errors.Is(err, sql.ErrNoRows), err == nil && len(stored) < width:
+	case errors.Is(err, sql.ErrNoRows), err == nil && len(data) < width:
 		return nil, fmt.Errorf("%w: level %d, number %d", errMissingTile, id.L, id.N)
 	case err != nil:
 		return nil, fmt.Errorf("read hash tile: %w", err)
 	}
-	return stored[:width], nil
+	return data[:width], nil
 }
 
 // saveTile replaces a stored tile.

@@ -2,6 +2,7 @@ package receipt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 // gateways of one PostgreSQL database all do so, in turns, since package database serializes their writes.
 
 const (
-	// pace is the least time between two rounds of the sequencer, so that under load many entries share a tree head.
-	pace = 20 * time.Millisecond
+	// pace is the least time between two rounds of the sequencer while streams run that may soon wait for one: under load many
+	// entries share a tree head.
+	pace = 10 * time.Millisecond
 	// idlePace is the time between two rounds while no request waits.
 	idlePace = 250 * time.Millisecond
 	// flushPace is the least time between two flushes of the file of the tree head.
@@ -40,10 +42,11 @@ func (l *Log) wakeSequencer() {
 // sequence adds pending entries to the log, and follows the tree heads of other gateways, until ctx ends; then it adds those that
 // are left.
 func (l *Log) sequence(ctx context.Context) {
-	failing := false
+	failing, woken := false, true
 	for ctx.Err() == nil {
-		err := l.poll(ctx)
-		pause := pace
+		err := l.poll(ctx, woken)
+		next := make(chan struct{})
+		close(*l.round.Swap(&next))
 		switch {
 		case err != nil && !failing && ctx.Err() == nil:
 			l.log.Error("entries cannot be added to the receipt log", zap.Error(err))
@@ -51,41 +54,68 @@ func (l *Log) sequence(ctx context.Context) {
 			l.log.Info("entries are added to the receipt log again")
 		}
 		if failing = err != nil; failing {
-			pause = retryAfter
+			wait.For(ctx, retryAfter)
+		} else {
+			woken = l.pause(ctx)
 		}
-		wait.For(ctx, pause)
-		idle, cancel := context.WithTimeout(ctx, idlePace-pace)
-		select {
-		case <-l.wake: // a request waits
-		case <-idle.Done():
-		}
-		cancel()
 	}
-	if err := l.poll(context.WithoutCancel(ctx)); err != nil {
+	if err := l.poll(context.WithoutCancel(ctx), false); err != nil {
 		l.log.Warn("entries are left to the next start of the receipt log", zap.Error(err))
 	}
 }
 
-// poll publishes a tree head that is newer than the published one, and adds the entries that are pending.
-func (l *Log) poll(ctx context.Context) error {
-	s, err := loadState(ctx, l.db.Read())
-	if err == nil && s.checkpoint != l.published.Load().checkpoint {
-		var head *signedHead
-		if head, err = l.loadHead(s, l.load); err == nil {
-			err = l.install(ctx, head)
+// pause waits until a request waits for a tree head, and then for the streams that may end within pace of the round before. It
+// reports whether one waits.
+func (l *Log) pause(ctx context.Context) (woken bool) {
+	paced, idle := time.NewTimer(pace), time.NewTimer(idlePace)
+	defer paced.Stop()
+	defer idle.Stop()
+	select {
+	case <-l.wake:
+	case <-idle.C:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	for l.streams.Load() > 0 {
+		select {
+		case <-l.wake:
+		case <-paced.C:
+			return true
+		case <-ctx.Done():
+			return true
 		}
 	}
-	for s.pending && err == nil {
-		s.pending, err = l.addRound(ctx)
+	return true
+}
+
+// poll publishes a tree head that is newer than the published one, and adds the entries that are pending. It begins no transaction for
+// nothing unless a request waits.
+func (l *Log) poll(ctx context.Context, woken bool) error {
+	if !woken {
+		s, err := loadState(ctx, l.db.Read())
+		if err != nil || !s.pending && s.checkpoint == l.published.Load().checkpoint {
+			return err
+		}
 	}
-	return err
+	for more := true; more; {
+		var err error
+		if more, err = l.addRound(ctx); errors.Is(err, errRepeated) {
+			more = true
+			err = l.db.WriteGrouped(ctx, func(tx database.Tx) error { return removeRepeated(context.WithoutCancel(ctx), tx) })
+		}
+		if err != nil {
+			return fmt.Errorf("add pending entries: %w", err)
+		}
+	}
+	return nil
 }
 
 // loadHead loads the tree of a state and checks that it has the root of its head and extends the published one.
 func (l *Log) loadHead(s state, load tileLoader) (*signedHead, error) {
 	before := l.published.Load()
 	if before != nil && before.checkpoint == s.checkpoint {
-		return &signedHead{before.TreeHead, before.checkpoint, before.tree.with(load)}, nil
+		return before, nil
 	}
 	if s.vkey != l.key.vkey {
 		return nil, errOtherKey
@@ -112,37 +142,39 @@ func (l *Log) loadHead(s state, load tileLoader) (*signedHead, error) {
 
 // addRound adds pending entries, at most roundLimit of them, and reports whether there may be more.
 func (l *Log) addRound(ctx context.Context) (more bool, _ error) {
-	var left bool
 	var head *signedHead
+	var full bool
 	ctx = context.WithoutCancel(ctx)
 	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		s, err := loadState(ctx, tx)
-		if err != nil {
+		if err == nil {
+			head, err = l.loadHead(s, tilesOf(ctx, tx))
+		}
+		if err != nil || !s.pending {
 			return err
 		}
-		before, err := l.loadHead(s, tilesOf(ctx, tx))
-		if err != nil {
+		leaves, err := numberPending(ctx, tx, head.Size)
+		if err != nil || len(leaves) == 0 {
 			return err
 		}
-		var added int64
-		added, left, err = numberPending(ctx, tx, before.Size)
-		if err == nil && added > 0 {
-			head, err = extend(ctx, tx, before.tree, before.Size+added, l.key)
+		t := head.tree.next()
+		for _, leaf := range leaves {
+			t.append(leaf)
+			t.places[Hash(leaf)] = t.size
 		}
+		full = len(leaves) == roundLimit
+		head, err = saveTree(ctx, tx, t, l.key)
 		return err
 	})
-	if err == nil && head != nil {
+	if err == nil && head.checkpoint != l.published.Load().checkpoint {
 		err = l.install(ctx, head)
 	}
-	if err != nil {
-		return false, fmt.Errorf("add pending entries: %w", err)
-	}
-	return left, nil
+	return full && err == nil, err
 }
 
-// extend adds the entries up to a place to a tree, and writes its tiles and its signed head.
-func extend(ctx context.Context, tx database.Tx, t *tree, last int64, key *signingKey) (*signedHead, error) {
-	t, err := t.addEntries(ctx, tx, last, func(id tlog.Tile, hashes []byte) error { return saveTile(ctx, tx, id, hashes) })
+// saveTree writes the tiles of a tree and its signed head.
+func saveTree(ctx context.Context, tx database.Tx, t *tree, key *signingKey) (*signedHead, error) {
+	err := t.save(func(id tlog.Tile, hashes []byte) error { return saveTile(ctx, tx, id, hashes) })
 	if err != nil {
 		return nil, err
 	}
@@ -156,35 +188,18 @@ func extend(ctx context.Context, tx database.Tx, t *tree, last int64, key *signi
 	return head, saveState(ctx, tx, key.vkey, head)
 }
 
-// addEntries returns the tree with the entries up to a place. It calls store with each tile that changes, which load must
-// return afterwards: the tree has no more than roundLimit entries in memory.
-func (t *tree) addEntries(ctx context.Context, from database.Reader, last int64, store func(tlog.Tile, []byte) error) (*tree, error) {
+// appendUpTo adds the stored entries up to a place, and calls store with the tiles: the tree has no more than roundLimit entries in
+// memory.
+func (t *tree) appendUpTo(ctx context.Context, from database.Reader, last int64, store func(tlog.Tile, []byte) error) error {
 	for t.size < last {
-		before := t.size
-		if err := t.appendStored(ctx, from, min(roundLimit, last-before)); err != nil {
-			return nil, err
+		if err := t.appendStored(ctx, from, min(roundLimit, last-t.size)); err != nil {
+			return err
 		}
-		for _, id := range tlog.NewTiles(tileHeight, before, t.size) {
-			hashes, err := tlog.ReadTileData(id, t)
-			if err == nil {
-				err = store(id, hashes)
-			}
-			if err != nil {
-				return nil, err
-			}
+		if err := t.save(store); err != nil {
+			return err
 		}
-		next, err := newTree(t.size, t.load)
-		if err != nil {
-			return nil, err
-		}
-		t, next.places = next, t.places
 	}
-	return t, nil
-}
-
-// tilesOf returns the loader of the tiles of a database, or of a transaction.
-func tilesOf(ctx context.Context, from database.Reader) tileLoader {
-	return func(id tlog.Tile) ([]byte, error) { return loadTile(ctx, from, id) }
+	return nil
 }
 
 // install lets a tree head that was committed be seen, after it is on disk.
@@ -203,7 +218,5 @@ func (l *Log) install(ctx context.Context, head *signedHead) error {
 	}
 	head.tree.load = l.load
 	l.published.Store(head)
-	next := make(chan struct{})
-	close(*l.advanced.Swap(&next))
 	return nil
 }
