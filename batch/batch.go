@@ -189,10 +189,9 @@ func (s *Service) Reload(settings Settings) {
 	wake(s.changed)
 }
 
-// write makes a write in a transaction that it may share with others. The context of apply does not end.
+// write makes a write in a transaction that it may share with others.
 func (s *Service) write(ctx context.Context, apply func(context.Context, database.Tx) error) error {
-	endless := context.WithoutCancel(ctx)
-	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(endless, tx) })
+	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(ctx, tx) })
 }
 
 // wake makes the receiver of a channel look again.

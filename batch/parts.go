@@ -64,7 +64,6 @@ func (s *Service) putUnchecked(ctx context.Context, p *newPart) error {
 
 // discard marks objects that were reserved for deletion, unless they are kept.
 func (s *Service) discard(ctx context.Context, parts ...*newPart) {
-	ctx = context.WithoutCancel(ctx)
 	for _, p := range parts {
 		if p.reserved {
 			s.db.Submit(func(tx database.Tx) error { return markDeleted(ctx, tx, objectNamed+notKept, p.object) })

@@ -227,7 +227,7 @@ func (r *recorder) handle(ctx context.Context, all []outcome) {
 	written := false
 	results := r.newResults(all)
 	for !written {
-		// A stop must not leave it open whether the results of lines that have ended are on disk.
+		// A stop must not discard the results of lines that have ended, which would run again.
 		err := r.write(context.WithoutCancel(ctx), results)
 		if written = err == nil; written {
 			break

@@ -289,7 +289,6 @@ func (s *Service) endUpload(ctx context.Context, f *File, kept bool) {
 	if kept {
 		return
 	}
-	ctx = context.WithoutCancel(ctx)
 	s.db.Submit(func(tx database.Tx) error { return markDeleted(ctx, tx, objectsOfFile+notKept, f.ID) })
 	wake(s.deleted)
 }

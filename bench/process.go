@@ -33,6 +33,7 @@ var errNotReady = errors.New("it is not ready")
 func (b *testbed) startProcess(ctx context.Context, name string, isReady func(context.Context) bool, program string, args ...string) *process {
 	output := must(os.Create(filepath.Join(b.dir, name+".log")))
 	defer output.Close() // the child has its own descriptor
+	// It ends with stop, also if ctx has ended.
 	command := exec.CommandContext(context.WithoutCancel(ctx), program, args...)
 	command.Stdout, command.Stderr = output, output
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which then ends the others

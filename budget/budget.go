@@ -74,10 +74,8 @@ type Ledger struct {
 	log      *zap.Logger
 	settings Settings
 	metrics  *Metrics
-	submit   submitFunc                                                       // nil before Start
-	insert   func(*pendingSettlement) *database.Pending                       // the caller goes on to wait; nil before Start
-	enqueue  func(func(context.Context, database.Tx) error) *database.Pending // a write of several statements; nil before Start
 	clock    func() time.Time
+	ctx      context.Context // Start's; of the statements of rows, which do not end with it
 
 	mu       sync.Mutex // guards the fields below and all owners and monthCounters; never held while waiting
 	keys     map[string]*owner
@@ -93,10 +91,6 @@ type Ledger struct {
 
 	maintenance wait.Loop
 }
-
-// submitFunc queues a write of one statement, with a context that never ends. If wait is true, the caller goes on to
-// wait for the write, and the database's writer need not be woken.
-type submitFunc func(wait bool, apply func(context.Context, database.Execer) error) *database.Pending
 
 // New returns a Ledger. Before Start, Reserve returns ErrClosed.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
@@ -115,22 +109,8 @@ func (l *Ledger) Start(ctx context.Context) error {
 	if err := l.recover(ctx); err != nil {
 		return fmt.Errorf("start ledger: %w", err)
 	}
-	endless := context.WithoutCancel(ctx)
 	l.mu.Lock()
-	l.submit = func(wait bool, apply func(context.Context, database.Execer) error) *database.Pending {
-		write := func(tx database.Execer) error { return apply(endless, tx) }
-		if wait {
-			return l.db.EnqueueStatement(write)
-		}
-		return l.db.SubmitStatement(write)
-	}
-	l.insert = func(s *pendingSettlement) *database.Pending {
-		return l.db.EnqueueInsert(insertEndedRows, &s.row, func(tx database.Execer) error { return s.insert(endless, tx) })
-	}
-	l.enqueue = func(apply func(context.Context, database.Tx) error) *database.Pending {
-		return l.db.Enqueue(func(tx database.Tx) error { return apply(endless, tx) })
-	}
-	l.closed = false
+	l.ctx, l.closed = ctx, false
 	l.mu.Unlock()
 	l.maintenance.Start(ctx, l.maintain)
 	return nil

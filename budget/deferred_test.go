@@ -1,7 +1,6 @@
 package budget_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -37,7 +36,7 @@ var retried = []usage.Attempt{
 func writeSettlement(t *testing.T, db *database.DB, s budget.Settlement, commit bool) {
 	t.Helper()
 	err := db.WriteGrouped(t.Context(), func(tx database.Tx) error {
-		if err := s.Write(context.WithoutCancel(t.Context()), tx); err != nil {
+		if err := s.Write(t.Context(), tx); err != nil {
 			return err
 		}
 		if !commit {
@@ -106,7 +105,7 @@ func TestDeferredSettlementOfATakenIDFails(t *testing.T) {
 	second, err := l.TryReserve(t.Context(), budget.Payer{Key: "k", Account: "a"}, request, demand(1, 1), nil)
 	must(t, err)
 	s := second.Prepare(budget.Outcome{Prompt: 1, Status: 200})
-	err = db.WriteGrouped(t.Context(), func(tx database.Tx) error { return s.Write(context.WithoutCancel(t.Context()), tx) })
+	err = db.WriteGrouped(t.Context(), func(tx database.Tx) error { return s.Write(t.Context(), tx) })
 	if !errors.Is(err, budget.ErrDuplicate) {
 		t.Errorf("got %v, want ErrDuplicate", err)
 	}

@@ -120,7 +120,7 @@ func insertRows(tb testing.TB, db *database.DB, rows int, from time.Time) {
 			200, '', 'settled', 100 + i % 50, 20 + i % 7, 10, 20000, 900000
 		FROM n`
 	must(tb, db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
-		_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), text, rows, from.UnixMicro(), int64(20*24*time.Hour/time.Microsecond))
+		_, err := tx.ExecContext(tb.Context(), text, rows, from.UnixMicro(), int64(20*24*time.Hour/time.Microsecond))
 		return err
 	}))
 }

@@ -57,7 +57,7 @@ func (l *Ledger) writeLastUses(ctx context.Context) {
 	}
 	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		for id, at := range used {
-			if err := upsertLastUse(context.WithoutCancel(ctx), tx, id, at); err != nil {
+			if err := upsertLastUse(ctx, tx, id, at); err != nil {
 				return err
 			}
 		}

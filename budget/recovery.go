@@ -78,7 +78,6 @@ func (l *Ledger) writeProgress(ctx context.Context, batch []*reservation) error 
 		written[i] = r.progress()
 	}
 	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		ctx := context.WithoutCancel(ctx)
 		for i, r := range batch {
 			if r.duplicate {
 				continue

@@ -198,8 +198,8 @@ func (r *reservation) progress() progress {
 func (r *reservation) open(p progress) (inserted bool) {
 	r.openOnce.Do(func() {
 		inserted = true
-		r.openWrite = r.ledger.submit(false, func(ctx context.Context, tx database.Execer) error {
-			return r.asDuplicate(insertInFlight(ctx, tx, &r.request, p))
+		r.openWrite = r.ledger.db.SubmitStatement(func(tx database.Execer) error {
+			return r.asDuplicate(insertInFlight(r.ledger.ctx, tx, &r.request, p))
 		})
 	})
 	return inserted
@@ -226,9 +226,7 @@ func (r *reservation) Settle(ctx context.Context, o Outcome) error {
 		o.Queued()
 	}
 	if err := r.settleWrite.Wait(ctx); err != nil {
-		if ctx.Err() == nil {
-			r.fallbackOnce.Do(r.applyFallback)
-		}
+		r.fallbackOnce.Do(r.applyFallback)
 		r.ledger.enqueueRetry(r.settlement)
 		return fmt.Errorf("close the request's row: %w", err)
 	}

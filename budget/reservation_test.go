@@ -297,7 +297,7 @@ func setDiskFull(tb testing.TB, db *database.DB, full bool) {
 		text = "PRAGMA max_page_count = 1"
 	}
 	must(tb, db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
-		_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), text)
+		_, err := tx.ExecContext(tb.Context(), text)
 		return err
 	}))
 }
@@ -394,6 +394,28 @@ func TestFallbackIsChargedIfTheOutcomeCannotBeWritten(t *testing.T) {
 			t.Errorf("%d rows, %d settlements in the backlog; want 2 and 0", n, l.Backlog())
 		}
 	})
+}
+
+// A settlement that is cancelled in the database's queue is not lost: the ledger writes what the client was charged.
+func TestCancelledSettlementIsWrittenLater(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	l := startLedger(t, db)
+	r := reserve(t, l, payerWithCap(budget.Key, budget.Month, budget.Total, 1000), demand(10, 90))
+	blocks, unblock := make(chan struct{}), make(chan struct{})
+	blocked := db.Submit(func(database.Tx) error { close(blocks); <-unblock; return nil })
+	<-blocks
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := r.Settle(ended, budget.Outcome{Prompt: 10, Completion: 50, Fallback: &budget.Outcome{Status: 503}})
+	close(unblock)
+	must(t, blocked.Wait(t.Context()))
+	if !errors.Is(err, database.ErrCancelled) || !errors.Is(err, context.Canceled) {
+		t.Errorf("got error %v, want ErrCancelled with the cause", err)
+	}
+	l.Close()
+	if got := rows(t, l); len(got) != 1 || got[0].State != usage.Settled || got[0].Status != 503 || got[0].PromptTokens != 0 {
+		t.Errorf("got rows %+v, want the fallback", got)
+	}
 }
 
 func TestWritesFailIfTheDatabaseIsClosed(t *testing.T) {

@@ -26,15 +26,19 @@ type pendingSettlement struct {
 // writeSettlement submits an attempt to write the settlement. If wait is true, the caller goes on to wait for it.
 func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
 	if s.attempted {
-		s.write = l.enqueue(s.rewrite)
+		s.write = l.db.Enqueue(func(tx database.Tx) error { return s.rewrite(l.ctx, tx) })
 		return
 	}
 	s.attempted = true
-	if wait && s.reservation.openWrite == nil && !s.row.hasDetails() && s.row.outcome.Receipt == nil { // then its row is all that is written
-		s.write = l.insert(s)
-		return
+	insert := func(tx database.Execer) error { return s.insert(l.ctx, tx) }
+	switch {
+	case !wait:
+		s.write = l.db.SubmitStatement(insert)
+	case s.reservation.openWrite == nil && !s.row.hasDetails() && s.row.outcome.Receipt == nil: // its row is all that is written
+		s.write = l.db.EnqueueInsert(insertEndedRows, &s.row, insert)
+	default:
+		s.write = l.db.EnqueueStatement(insert)
 	}
-	s.write = l.submit(wait, s.insert)
 }
 
 // insert writes the settlement for the first time.
@@ -133,17 +137,15 @@ func (l *Ledger) retryBacklog(ctx context.Context) {
 	l.mu.Unlock()
 }
 
-// waitForWrites waits for the latest attempts and returns the settlements to retry: those that failed because the
-// database could not be written. It gives up those that failed otherwise.
+// waitForWrites waits for the latest attempts and returns the settlements to retry: those that were cancelled, or failed because
+// the database could not be written. It gives up those that failed otherwise.
 func (l *Ledger) waitForWrites(ctx context.Context, all []*pendingSettlement) (failed []*pendingSettlement) {
 	for _, s := range all {
 		err := s.write.Wait(ctx)
 		switch {
 		case err == nil:
 			s.finished = true
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, database.ErrUnavailable):
+		case errors.Is(err, database.ErrUnavailable), errors.Is(err, database.ErrCancelled):
 			failed = append(failed, s)
 		default:
 			s.finished = true

@@ -2,7 +2,6 @@ package console_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -35,7 +34,7 @@ func (s *site) addManyRequests(account string) {
 	insert = strings.Replace(insert, "'user'", "'"+strings.Repeat("user", 60)+"'", 1) // more than the buffers of sockets take
 	must(s.t, s.db.WriteExclusive(s.t.Context(), func(tx database.Tx) error {
 		for first := 1; first <= rows; first += atOnce {
-			_, err := tx.ExecContext(context.WithoutCancel(s.t.Context()), insert, first, first+atOnce-1, time.Now().UnixMicro(), account)
+			_, err := tx.ExecContext(s.t.Context(), insert, first, first+atOnce-1, time.Now().UnixMicro(), account)
 			if err != nil {
 				return err
 			}

@@ -1,7 +1,6 @@
 package console_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -22,7 +21,7 @@ import (
 func (s *site) refuse(k identity.Key, id, code string, at time.Time) {
 	s.t.Helper()
 	must(s.t, s.db.WriteExclusive(s.t.Context(), func(tx database.Tx) error {
-		ctx := context.WithoutCancel(s.t.Context())
+		ctx := s.t.Context()
 		_, err := tx.ExecContext(ctx, `
 			INSERT INTO refusals (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 				status, code, queue_us, boot_us, total_us)
@@ -201,7 +200,7 @@ func TestExploreComparesWithTheRangeBefore(t *testing.T) {
 func (s *site) insertEnded(a identity.Account, k identity.Key, id string, tokens int64, at time.Time) {
 	s.t.Helper()
 	must(s.t, s.db.WriteExclusive(s.t.Context(), func(tx database.Tx) error {
-		_, err := tx.ExecContext(context.WithoutCancel(s.t.Context()), `
+		_, err := tx.ExecContext(s.t.Context(), `
 			INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 				status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
 			VALUES ($1, $2, $3, $4, 'llama-8b', 'gpu1', '/v1/completions', '', '', true, 200, '', 'settled', $5, 0, 0, 250000, 900000)`,

@@ -70,15 +70,16 @@ func (c *connection) rewrite(text string) string {
 	return rewritten
 }
 
-// directExecer runs statements on a driver connection, without database/sql.
+// directExecer runs the statements of a transaction on a driver connection, without database/sql.
 type directExecer struct {
+	ctx        context.Context // of the transaction
 	connection *connection
 	values     []driver.NamedValue
 	rows       []any // of insertRows
 }
 
 // ExecContext implements Execer.
-func (d *directExecer) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+func (d *directExecer) ExecContext(_ context.Context, text string, args ...any) (sql.Result, error) {
 	d.values = slices.Grow(d.values[:0], len(args))
 	for i, arg := range args {
 		value, err := driver.DefaultParameterConverter.ConvertValue(arg)
@@ -87,7 +88,7 @@ func (d *directExecer) ExecContext(ctx context.Context, text string, args ...any
 		}
 		d.values = append(d.values, driver.NamedValue{Ordinal: i + 1, Value: value})
 	}
-	return d.connection.ExecContext(withoutEnd(ctx), text, d.values) // as uninterrupted does
+	return d.connection.ExecContext(d.ctx, text, d.values)
 }
 
 // tokens are the parts of a statement that hold a $: texts, names, comments and parameters.

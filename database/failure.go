@@ -19,6 +19,9 @@ import (
 // ErrClosed is returned for writes after Close.
 var ErrClosed = errors.New("the database is closed")
 
+// ErrCancelled is returned, with the cause, for a write whose context ended while it was queued. Nothing was written.
+var ErrCancelled = errors.New("the write was cancelled before it began")
+
 // ErrUnavailable is returned for a write that fails because of the storage: the disk is full or failing, the file
 // is missing or read-only, or another process holds the lock. Nothing was written, unless the failure came at the
 // commit itself; another attempt may succeed.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"runtime"
+	"slices"
 )
 
 // Execer runs a statement that returns no rows.
@@ -12,7 +13,8 @@ type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Tx runs the statements of a write. The leader begins and ends the transaction.
+// Tx runs the statements of a write. The leader begins and ends the transaction. The end of a statement's context does not
+// interrupt it, since the transaction may be shared.
 type Tx interface {
 	Execer
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -31,8 +33,9 @@ type Pending struct {
 	err       error // set before done is closed
 }
 
-// Wait blocks until the write is on disk or has failed, and returns its error. If ctx ends first, Wait returns the
-// cause and the write may still be made.
+// Wait blocks until the write is on disk or has failed, and returns its error. If ctx ends while the write is queued, it is
+// removed from the queue, and its error is ErrCancelled with the cause. One whose transaction has begun is awaited, for as long as
+// the engine allows it and those before it in the transaction.
 //
 // If there is no leader, the caller becomes it and commits what is queued: waking the writer and being woken by it
 // costs more than a small write.
@@ -42,20 +45,30 @@ func (p *Pending) Wait(ctx context.Context) error {
 		return p.err
 	default:
 	}
-	if !p.db.hasLeader() {
+	if ctx.Err() == nil && !p.db.hasLeader() {
 		// Goroutines that are ready to run may be about to enqueue too, and a larger batch is cheaper per write.
 		runtime.Gosched()
 		p.db.commitAsLeader(ctx)
 	}
-	if ctx.Done() == nil { // ctx never ends
-		<-p.done
-		return p.err
-	}
 	select {
 	case <-p.done:
-		return p.err
 	case <-ctx.Done():
-		return fmt.Errorf("wait for commit: %w", context.Cause(ctx))
+		p.cancel(context.Cause(ctx))
+		<-p.done
+	}
+	return p.err
+}
+
+// cancel completes the write with ErrCancelled if it is in the queue.
+func (p *Pending) cancel(cause error) {
+	p.db.mu.Lock()
+	at := slices.Index(p.db.queue, p)
+	if at >= 0 {
+		p.db.queue = slices.Delete(p.db.queue, at, at+1)
+	}
+	p.db.mu.Unlock()
+	if at >= 0 {
+		p.finish(fmt.Errorf("%w: %w", ErrCancelled, cause))
 	}
 }
 
@@ -74,10 +87,9 @@ func (p *Pending) finish(err error) {
 // Writes share a transaction but fail separately: if apply returns an error or panics, its changes are rolled back to a
 // savepoint and the other writes are committed. apply must not end the transaction. Every other write waits while apply
 // runs, so it must return soon and wait for nothing but its own statements; to wait for another write in it is a
-// deadlock. It may run after its caller has returned, and an ended context does not interrupt its statements: what it
-// assigns may be read only if the error is nil, and it must not assign named results.
+// deadlock. It does not run after Wait has returned.
 //
-// The error of the write is apply's own, ErrClosed or ErrUnavailable.
+// The error of the write is apply's own, ErrCancelled, ErrClosed or ErrUnavailable.
 func (db *DB) Submit(apply func(Tx) error) *Pending {
 	p := db.Enqueue(apply)
 	db.wakeWriter()

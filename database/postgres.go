@@ -126,7 +126,7 @@ func (postgresEngine) probe() string {
 
 // applyStatements applies each in a savepoint: PostgreSQL refuses every statement after one that failed.
 func (e postgresEngine) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) error {
-	tx := uninterrupted{conn}
+	tx := transaction{ctx, conn}
 	for _, p := range batch {
 		run := func() bool { return apply(e.DB, p, p.statement, Execer(tx)) }
 		if err := applyInSavepoint(ctx, tx, p, run); err != nil {

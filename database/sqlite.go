@@ -21,7 +21,7 @@ func (sqlite) probe() string { return "PRAGMA user_version = 0" }
 // index. SQLite rolls back a failed statement by itself.
 func (e sqlite) applyStatements(ctx context.Context, conn *sql.Conn, batch []*Pending) (err error) {
 	broken := conn.Raw(func(driverConn any) error {
-		direct := &directExecer{connection: driverConn.(*connection)}
+		direct := &directExecer{ctx: ctx, connection: driverConn.(*connection)}
 		for len(batch) > 0 && err == nil {
 			n := combinable(batch)
 			err = e.applyTogether(ctx, direct, batch[:n])

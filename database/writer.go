@@ -160,7 +160,7 @@ func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 			db.engine.rollback(ctx, conn)
 		}
 	}()
-	var tx Tx = uninterrupted{conn}
+	var tx Tx = transaction{ctx, conn}
 	if len(batch) == 1 && batch[0].statement == nil { // it is rolled back with the transaction, without a savepoint
 		if apply(db, batch[0], batch[0].apply, tx) {
 			return batch[0].err
@@ -179,31 +179,27 @@ func (db *DB) transact(ctx context.Context, batch []*Pending) error {
 	return nil
 }
 
-// uninterrupted runs the statements of a transaction to their end even if their context ends: with one that is cancelled SQLite
-// rolls back the whole transaction, and PostgreSQL the connection ends, and with it the writes of other callers.
-type uninterrupted struct{ conn *sql.Conn }
+// transaction runs the statements of a batch with a context of its own, which does not end, in place of theirs: if one of these
+// ended during a statement, SQLite would roll back the whole transaction, and PostgreSQL's driver close the connection, and
+// the writes of other callers would be lost.
+type transaction struct {
+	ctx  context.Context
+	conn *sql.Conn
+}
 
 // ExecContext implements Execer.
-func (u uninterrupted) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return u.conn.ExecContext(withoutEnd(ctx), query, args...)
+func (t transaction) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
+	return t.conn.ExecContext(t.ctx, query, args...)
 }
 
 // QueryContext implements Tx.
-func (u uninterrupted) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return u.conn.QueryContext(withoutEnd(ctx), query, args...)
+func (t transaction) QueryContext(_ context.Context, query string, args ...any) (*sql.Rows, error) {
+	return t.conn.QueryContext(t.ctx, query, args...)
 }
 
 // QueryRowContext implements Tx.
-func (u uninterrupted) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return u.conn.QueryRowContext(withoutEnd(ctx), query, args...)
-}
-
-// withoutEnd is context.WithoutCancel, which allocates, for contexts that may end.
-func withoutEnd(ctx context.Context) context.Context {
-	if ctx.Done() == nil {
-		return ctx
-	}
-	return context.WithoutCancel(ctx)
+func (t transaction) QueryRowContext(_ context.Context, query string, args ...any) *sql.Row {
+	return t.conn.QueryRowContext(t.ctx, query, args...)
 }
 
 // begin begins a transaction on the writer's connection.

@@ -190,14 +190,100 @@ func TestAnEndedContextDoesNotInterruptTheTransaction(t *testing.T) {
 	release()
 	<-inserting
 	cancel(errTest)
-	if err := slow.Wait(ctx); err != nil && !errors.Is(err, errTest) {
-		t.Errorf("Wait with an ended context: got error %v, want nil or its cause", err)
+	must(t, slow.Wait(ctx))
+	must(t, other.Wait(ctx))
+	if n := count(t, db, "id = 1 OR id >= 1000"); n != 99002 {
+		t.Errorf("%d notes, want those of both writes of the batch", n)
 	}
-	must(t, other.Wait(t.Context()))
-	<-slow.Done()
-	if n := count(t, db, "id = 1"); n != 1 {
-		t.Error("the other write of the batch is missing")
+}
+
+func TestQueuedWriteIsCancelledWithItsContext(t *testing.T) {
+	db := openNotes(t, database.Settings{})
+	release := block(t, db)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	before := db.Submit(note(1))
+	results := make(chan error)
+	for id := range 3 {
+		p := db.Submit(func(tx database.Tx) error {
+			t.Error("a cancelled write was applied")
+			return note(10 + id)(tx)
+		})
+		go func() { results <- p.Wait(ctx) }()
 	}
+	after := db.Submit(note(2))
+	cancel(errTest)
+	for range 3 {
+		if err := <-results; !errors.Is(err, database.ErrCancelled) || !errors.Is(err, errTest) {
+			t.Errorf("a write in the queue: got error %v, want ErrCancelled with the cause", err)
+		}
+	}
+	if err := db.WriteGrouped(ctx, note(13)); !errors.Is(err, database.ErrCancelled) {
+		t.Errorf("a write with a context that has ended: got error %v, want ErrCancelled", err)
+	}
+	release()
+	must(t, before.Wait(t.Context()))
+	must(t, after.Wait(t.Context()))
+	if n := count(t, db, "true"); n != 2 {
+		t.Errorf("%d notes, want those of the two writes that were not cancelled", n)
+	}
+}
+
+func TestStartedWriteReturnsItsOwnResultWhenItsContextEnds(t *testing.T) {
+	db := openNotes(t, database.Settings{})
+	for _, who := range []string{"its caller leads", "the writer leads"} {
+		t.Run(who, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			started, finish, result := make(chan struct{}), make(chan struct{}), make(chan error)
+			apply := func(database.Tx) error {
+				close(started)
+				<-finish
+				return errTest
+			}
+			enqueue := db.Enqueue
+			if who == "the writer leads" {
+				enqueue = db.Submit
+			}
+			p := enqueue(apply)
+			go func() {
+				if who == "the writer leads" {
+					<-started
+				}
+				result <- p.Wait(ctx)
+			}()
+			<-started
+			cancel()
+			close(finish)
+			if err := <-result; !errors.Is(err, errTest) {
+				t.Errorf("got error %v, want that of the write", err)
+			}
+		})
+	}
+}
+
+// What a closure assigns belongs to its caller again when the write returns: the race detector watches it here.
+func TestNoClosureRunsAfterItsCallerHasReturned(t *testing.T) {
+	db := openNotes(t, database.Settings{})
+	var all sync.WaitGroup
+	for worker := range 16 {
+		all.Go(func() {
+			for i := range 40 {
+				id, applied := worker*1000+i, 0
+				ctx, cancel := context.WithCancel(t.Context())
+				go cancel()
+				err := db.WriteGrouped(ctx, func(tx database.Tx) error {
+					applied++
+					return note(id)(tx)
+				})
+				cancel()
+				if stored := count(t, db, fmt.Sprintf("id = %d", id)); stored != applied || (err == nil) != (applied == 1) ||
+					err != nil && !errors.Is(err, database.ErrCancelled) {
+					t.Errorf("got error %v, applied %d times, with %d rows", err, applied, stored)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestCloseCommitsSubmittedWrites(t *testing.T) {

@@ -31,7 +31,7 @@ type Fleet struct {
 	transport   http.RoundTripper
 	log         *zap.Logger
 	db          *database.DB    // nil for commands that only query backends
-	writeCtx    context.Context // of writes that nothing waits for; nil before Start
+	writeCtx    context.Context // of writes for which no caller's is at hand: it does not end; nil before Start
 	catalogue   atomic.Pointer[catalogue]
 	transitions transitions
 	observer    observer

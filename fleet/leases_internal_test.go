@@ -1,12 +1,10 @@
 package fleet
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -335,27 +333,5 @@ func TestOrderThatIsTakenByALostReplyIsExecuted(t *testing.T) {
 			}
 			return err == nil
 		})
-	}
-}
-
-// A write that takes orders may run after its caller has stopped waiting for it. Then it leaves them in the queue.
-func TestOrderIsNotTakenForNobody(t *testing.T) {
-	w := newLeaseWorld(t, nil)
-	f := &Fleet{db: w.db, leases: &w.gateways[0].leases}
-	w.must(w.db.WriteExclusive(t.Context(), func(tx database.Tx) error { return addOrder(t.Context(), tx, backendID{"m", "b"}, opStop) }))
-	blocks, unblocked := make(chan struct{}), make(chan struct{})
-	unblock := sync.OnceFunc(func() { close(unblocked) })
-	defer unblock() // otherwise the database could not be closed after a failure
-	blocked := w.db.Submit(func(database.Tx) error { close(blocks); <-unblocked; return nil })
-	<-blocks // in the writer, and not in the call
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	if got, err := f.takeCommands(ctx); err == nil {
-		t.Fatalf("got %v, want an error, as the write waits for another one", got)
-	}
-	unblock()
-	w.must(blocked.Wait(t.Context()))
-	if got, err := f.takeCommands(t.Context()); err != nil || len(got) != 1 || got[0].command != Command(opStop) {
-		t.Errorf("got %+v, %v, want the stop", got, err)
 	}
 }

@@ -16,7 +16,7 @@ type taskGroup struct {
 func (g *taskGroup) start(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx)) // tasks end with stop
 }
 
 // run runs a task in a new goroutine and returns at once. It does nothing before start and after stop.

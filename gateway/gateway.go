@@ -436,7 +436,7 @@ func (g *Gateway) onClose(name string, closeIt func()) {
 
 // startEvery calls do in every interval until the gateway stops.
 func (g *Gateway) startEvery(ctx context.Context, name string, interval time.Duration, do func(context.Context)) {
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx)) // Start's may end before
 	var worker sync.WaitGroup
 	worker.Go(func() {
 		for wait.For(ctx, interval) {

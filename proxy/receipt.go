@@ -109,7 +109,7 @@ func (x *exchange) sealRecord(r receipt.Record) (err error) {
 const receiptTimeout = 10 * time.Second
 
 // writeReceipt writes the entry of an answer that costs nothing, if a receipt was asked for, and waits until it is on
-// disk. If the entry is written after the wait has ended, no client has its receipt.
+// disk. If the client leaves while the entry is queued, it is not written.
 func (x *exchange) writeReceipt(kind string, answer []byte) error {
 	if x.receipt == nil {
 		return nil

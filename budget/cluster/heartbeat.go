@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"basegate/database/postgres"
 	"basegate/internal/wait"
 )
 
@@ -27,7 +28,7 @@ func (e *epoch) beat(ctx context.Context) {
 	)
 	defer func() {
 		if conn != nil {
-			_ = conn.Close(context.WithoutCancel(ctx))
+			postgres.CloseConn(ctx, conn)
 		}
 	}()
 	for wait.For(ctx, e.settings.Beat) {
@@ -169,7 +170,7 @@ func (e *epoch) listenOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	defer postgres.CloseConn(ctx, conn)
 	if _, err := conn.Exec(ctx, fmt.Sprintf("LISTEN basegate_gateway_%d", e.gateway)); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}

@@ -184,7 +184,7 @@ func (l *lane) fail(err error) {
 func (l *lane) run(ctx context.Context) {
 	defer func() {
 		if l.conn != nil {
-			_ = l.conn.Close(context.WithoutCancel(ctx))
+			postgres.CloseConn(ctx, l.conn)
 		}
 	}()
 	for {

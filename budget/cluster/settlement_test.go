@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -43,7 +42,7 @@ func prepareLines(tb testing.TB, l *cluster.Ledger, n int) (all []budget.Settlem
 func write(tb testing.TB, store *database.DB, all []budget.Settlement, fail error) error {
 	tb.Helper()
 	return store.WriteExclusive(tb.Context(), func(tx database.Tx) error {
-		if err := budget.WriteSettlements(context.WithoutCancel(tb.Context()), tx, all); err != nil {
+		if err := budget.WriteSettlements(tb.Context(), tx, all); err != nil {
 			return err
 		}
 		return fail
@@ -124,7 +123,7 @@ func TestOpenTransactionOfABatchDelaysNoRequest(t *testing.T) {
 	setOwners(t, l, 0, quota.Caps{})
 	all := prepareLines(t, l, 1)
 	must(t, store.WriteExclusive(t.Context(), func(tx database.Tx) error {
-		err := all[0].Write(context.WithoutCancel(t.Context()), tx)
+		err := all[0].Write(t.Context(), tx)
 		settle(t, reserve(t, l, demand(1, 1)), 1, 1)
 		return err
 	}))

@@ -144,7 +144,6 @@ func (l *Log) loadHead(s state, load tileLoader) (*signedHead, error) {
 func (l *Log) addRound(ctx context.Context) (more bool, _ error) {
 	var head *signedHead
 	var full bool
-	ctx = context.WithoutCancel(ctx)
 	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		s, err := loadState(ctx, tx)
 		if err == nil {

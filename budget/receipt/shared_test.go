@@ -163,7 +163,7 @@ func TestEntryThatIsSettledTwiceIsNumberedOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f.run()
 			entry := f.sealPlain()
-			again := func(tx database.Tx) error { return insertPending(context.WithoutCancel(t.Context()), tx, entry) }
+			again := func(tx database.Tx) error { return insertPending(t.Context(), tx, entry) }
 			before := f.db.WriteGrouped(t.Context(), again) // before it is numbered, unless the sequencer is faster
 			first := f.proven(entry)
 			if err := errors.Join(before, f.db.WriteGrouped(t.Context(), again)); err != nil {

@@ -64,7 +64,6 @@ func (r *Recorder) pruneAt(ctx context.Context, now time.Time) error {
 	accounts := r.written
 	r.written = map[string]bool{}
 	err := r.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		ctx := context.WithoutCancel(ctx)
 		if _, err := tx.ExecContext(ctx, old, now.Add(-s.Keep).UnixMicro(), maxPruned); err != nil {
 			return err
 		}

@@ -121,11 +121,12 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Recorder {
 // Start starts to write what is recorded, until Close.
 func (r *Recorder) Start(ctx context.Context) {
 	r.loop.Start(ctx, func(ctx context.Context) {
+		endless := context.WithoutCancel(ctx) // what is recorded is written, also at the end
 		wait.Every(ctx, writeInterval, func(ctx context.Context) {
-			r.flush(ctx)
+			r.flush(endless)
 			r.prune(ctx)
 		})
-		r.flush(context.WithoutCancel(ctx))
+		r.flush(endless)
 	})
 }
 
@@ -156,7 +157,6 @@ func (r *Recorder) flush(ctx context.Context) {
 		return
 	}
 	err := r.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		ctx := context.WithoutCancel(ctx)
 		if err := insertRows(ctx, tx, rows); err != nil {
 			return err
 		}

@@ -190,9 +190,7 @@ func (d *dialect) compared(l *level) (stored, expected string) {
 // Rebuild makes all rollups again from the rows, but for those whose rows are not kept. On SQLite the caller holds the lock
 // of the database.
 func (s *Store) Rebuild(ctx context.Context) error {
-	err := s.db.WriteExclusive(ctx, func(tx database.Tx) error {
-		return s.clearRollups(context.WithoutCancel(ctx), tx)
-	})
+	err := s.db.WriteExclusive(ctx, func(tx database.Tx) error { return s.clearRollups(ctx, tx) })
 	if err != nil {
 		return fmt.Errorf("clear rollups: %w", err)
 	}

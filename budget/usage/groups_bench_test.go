@@ -1,7 +1,6 @@
 package usage_test
 
 import (
-	"context"
 	"syscall"
 	"testing"
 	"time"
@@ -38,7 +37,7 @@ func BenchmarkDailyLatencies(b *testing.B) {
 	if databasetest.Postgres() {
 		server = postgrestest.Shared(b)
 		must(b, db.WriteExclusive(b.Context(), func(tx database.Tx) error {
-			_, err := tx.ExecContext(context.WithoutCancel(b.Context()), `ANALYZE usage_latencies`)
+			_, err := tx.ExecContext(b.Context(), `ANALYZE usage_latencies`)
 			return err
 		}))
 	}

@@ -57,7 +57,7 @@ func (r *Retention) Apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	defer postgresdb.CloseConn(ctx, conn)
 	limit := fmt.Sprintf("SET statement_timeout = %[1]d; SET lock_timeout = %[1]d", detachTimeout.Milliseconds())
 	if _, err := conn.Exec(ctx, limit, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("set time limit: %w", err)
@@ -135,7 +135,6 @@ func (r *Retention) drop(ctx context.Context, conn *pgx.Conn, m month) error {
 // recordCutoff records that the rows before a time are not kept, unless some of a table are not in the rollups.
 func (r *Retention) recordCutoff(ctx context.Context, table string, before time.Time) error {
 	return r.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		ctx := context.WithoutCancel(ctx)
 		var missing bool
 		text := `SELECT EXISTS (SELECT FROM ` + table + ` WHERE xid > (SELECT seq::text::xid8 FROM usage_watermark))`
 		if err := tx.QueryRowContext(ctx, text).Scan(&missing); err != nil {

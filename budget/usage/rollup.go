@@ -106,11 +106,10 @@ func (s *Store) addBatch(ctx context.Context) (left int64, took time.Duration, e
 	if rows == 0 {
 		return 0, 0, nil
 	}
-	var wrote time.Duration // read only if the write has succeeded, because it may be made later if ctx ends
 	err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		start := time.Now()
-		defer func() { wrote = time.Since(start) }()
-		return s.dialect.advance(context.WithoutCancel(ctx), tx, watermark, last)
+		defer func() { took = time.Since(start) }()
+		return s.dialect.advance(ctx, tx, watermark, last)
 	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("write rollups: %w", err)
@@ -118,12 +117,12 @@ func (s *Store) addBatch(ctx context.Context) (left int64, took time.Duration, e
 	s.rollups.observed = &last
 	if rows >= s.rollups.rows { // there may be more
 		if err := s.db.Read().QueryRowContext(ctx, s.dialect.left, last).Scan(&left); err != nil {
-			return 0, wrote, fmt.Errorf("count new rows: %w", err)
+			return 0, took, fmt.Errorf("count new rows: %w", err)
 		}
 		left = max(left, 0)
 	}
-	s.adapt(rows, wrote, left)
-	return left, wrote, nil
+	s.adapt(rows, took, left)
+	return left, took, nil
 }
 
 // advance adds rows to the rollups and moves the watermark to the last of them.

@@ -51,7 +51,7 @@ func newStore(tb testing.TB) (*usage.Store, *database.DB) {
 func execute(tb testing.TB, db *database.DB, text string, args ...any) {
 	tb.Helper()
 	must(tb, db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
-		_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), text, args...)
+		_, err := tx.ExecContext(tb.Context(), text, args...)
 		return err
 	}))
 }
@@ -65,7 +65,7 @@ func insert(tb testing.TB, db *database.DB, rows ...usage.Row) {
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`
 	must(tb, db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
 		for _, r := range rows {
-			_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), text, r.RequestID, r.Time.UnixMicro(), r.KeyID, r.AccountID,
+			_, err := tx.ExecContext(tb.Context(), text, r.RequestID, r.Time.UnixMicro(), r.KeyID, r.AccountID,
 				r.Model, r.Backend, r.Endpoint, r.Workload, r.User, r.Stream, int64(r.Status), r.Code, string(r.State),
 				r.PromptTokens, r.CompletionTokens, r.Queue.Microseconds(), r.FirstToken.Microseconds(), r.Total.Microseconds())
 			if err != nil {
@@ -296,7 +296,7 @@ func TestCorrectedRowsAreCorrectedInTheRollups(t *testing.T) {
 		id := all[i].RequestID
 		all[i].PromptTokens, all[i].Code, all[i].Errors = 1234, "overloaded", 1
 		must(t, db.WriteGrouped(t.Context(), func(tx database.Tx) error {
-			ctx := context.WithoutCancel(t.Context())
+			ctx := t.Context()
 			return usage.Correct(ctx, tx, id, func() error {
 				_, err := tx.ExecContext(ctx, `UPDATE requests SET prompt_tokens = 1234, code = 'overloaded' WHERE request_id = $1`, id)
 				return err

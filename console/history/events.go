@@ -58,12 +58,11 @@ func (h *History) Add(ctx context.Context, e Event) {
 	}
 	e.gateway = h.gateway
 	oldest := h.clock().Add(-Keep)
-	writeCtx := context.WithoutCancel(ctx) // the write runs later
 	h.db.Submit(func(tx database.Tx) error {
-		_, err := tx.ExecContext(writeCtx, insertEvent,
+		_, err := tx.ExecContext(ctx, insertEvent,
 			e.Time.UnixMicro(), e.gateway, string(e.Kind), e.Model, e.Backend, e.AccountID, e.KeyID, e.Detail)
 		if err == nil {
-			_, err = tx.ExecContext(writeCtx, `DELETE FROM history_events WHERE time < $1`, oldest.UnixMicro())
+			_, err = tx.ExecContext(ctx, `DELETE FROM history_events WHERE time < $1`, oldest.UnixMicro())
 		}
 		return err
 	})

@@ -98,8 +98,7 @@ func (s *Store) inTurn(ctx context.Context, account string, write func() error) 
 // write makes a small write of an account in a transaction that it may share with writes of other packages.
 func (s *Store) write(ctx context.Context, account string, apply func(context.Context, database.Tx) error) error {
 	return s.inTurn(ctx, account, func() error {
-		applyCtx := context.WithoutCancel(ctx) // apply may run after ctx has ended
-		return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(applyCtx, tx) })
+		return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(ctx, tx) })
 	})
 }
 

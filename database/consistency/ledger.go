@@ -40,13 +40,11 @@ func (l *Ledger) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", statementTimeout.Milliseconds())); err != nil {
-		closeConn(ctx, conn)
+		postgres.CloseConn(ctx, conn)
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 	return conn, nil
 }
-
-func closeConn(ctx context.Context, conn *pgx.Conn) { _ = conn.Close(context.WithoutCancel(ctx)) }
 
 // Check compares counters with rows, and names what belongs to no gateway. Gateways may be running: each statement sees one
 // snapshot, in which both agree.
@@ -55,7 +53,7 @@ func (l *Ledger) Check(ctx context.Context, report func(Problem)) error {
 	if err != nil {
 		return err
 	}
-	defer closeConn(ctx, conn)
+	defer postgres.CloseConn(ctx, conn)
 	for _, check := range []func(context.Context, *pgx.Conn, func(Problem)) error{
 		checkCounters, checkOwners, checkOrphans, checkCaps, checkTransactions,
 	} {
@@ -219,7 +217,7 @@ func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 	if err != nil {
 		return err
 	}
-	defer closeConn(ctx, conn)
+	defer postgres.CloseConn(ctx, conn)
 	if err := l.endOrphans(ctx, conn, report); err != nil {
 		return fmt.Errorf("end requests that belong to no gateway: %w", err)
 	}

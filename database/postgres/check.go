@@ -42,7 +42,7 @@ func (db *DB) Check(ctx context.Context, connections int, migrate bool) (c Check
 	if err != nil {
 		return c, err
 	}
-	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	defer CloseConn(ctx, conn)
 	c.Server = fmt.Sprintf("PostgreSQL %s at %s", conn.PgConn().ParameterStatus("server_version"), db.Place())
 	usable, migrates, err := c.checkRole(ctx, conn, migrate)
 	if err == nil && usable {
@@ -70,7 +70,7 @@ func (db *DB) Durability(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	defer CloseConn(ctx, conn)
 	if err := c.checkDurability(ctx, conn); err != nil {
 		return nil, fmt.Errorf("check the server: %w", err)
 	}

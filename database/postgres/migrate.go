@@ -95,7 +95,7 @@ func (db *DB) readSchema(ctx context.Context, files fs.FS) (s Schema, err error)
 	if err != nil {
 		return s, err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	defer CloseConn(ctx, conn)
 	return schemaOf(ctx, conn, files)
 }
 

@@ -170,7 +170,7 @@ func (db *DB) OpenPool(most int, parameters map[string]string) *sql.DB {
 	return pool
 }
 
-// Connect opens a connection of its own, which the caller closes.
+// Connect opens a connection of its own, which the caller closes with CloseConn.
 func (db *DB) Connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, db.session(nil))
 	if err != nil {
@@ -179,13 +179,18 @@ func (db *DB) Connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// CloseConn closes a connection. The server is told, also if ctx has ended: otherwise it would log a lost connection.
+func CloseConn(ctx context.Context, conn *pgx.Conn) {
+	_ = conn.Close(context.WithoutCancel(ctx)) // the connection has ended in any case
+}
+
 // check refuses servers with which the ledger would not work.
 func (db *DB) check(ctx context.Context) error {
 	conn, err := db.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	defer CloseConn(ctx, conn)
 	reported, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), ".")
 	if major, err := strconv.Atoi(strings.Fields(reported + " ")[0]); err == nil && major < minServerVersion {
 		return fmt.Errorf("the server is PostgreSQL %d; %d or later is required", major, minServerVersion)

@@ -131,7 +131,7 @@ func newPrimary(ctx context.Context, moved func()) *primary {
 	if moved != nil {
 		p.moved = sync.OnceFunc(moved)
 	}
-	p.connected, p.disconnect = context.WithCancel(context.WithoutCancel(ctx))
+	p.connected, p.disconnect = context.WithCancel(context.WithoutCancel(ctx)) // connections outlive the call that opens the first
 	p.current = p.newIncarnation("")
 	return p
 }

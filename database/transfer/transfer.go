@@ -59,10 +59,10 @@ func Copy(ctx context.Context, path, url string, log io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the target: %w", err)
 	}
-	defer func() { _ = target.Close(context.WithoutCancel(ctx)) }()
+	defer postgres.CloseConn(ctx, target)
 	say := func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
 	// The transaction keeps commands from changing the source. Those on the target end with ctx.
-	return source.WriteExclusive(context.WithoutCancel(ctx), func(from database.Tx) error {
+	return source.WriteExclusive(ctx, func(from database.Tx) error {
 		return pgx.BeginFunc(ctx, target, func(to pgx.Tx) error {
 			return (&copier{from: from, to: to, say: say}).run(ctx)
 		})
@@ -103,7 +103,7 @@ func openTarget(ctx context.Context, url string) (_ *pgx.Conn, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+			postgres.CloseConn(ctx, conn)
 		}
 	}()
 	// A gateway of an older version must not find its schema migrated.

@@ -56,7 +56,7 @@ func Create(tb testing.TB, path string) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	template.Do(func() { template.content, template.err = migrate(context.WithoutCancel(tb.Context())) })
+	template.Do(func() { template.content, template.err = migrate(context.WithoutCancel(tb.Context())) }) // for other tests too
 	err := template.err
 	if err == nil {
 		err = os.WriteFile(path, template.content, 0o600)
@@ -138,7 +138,7 @@ func CreatePartitions(tb testing.TB, db *database.DB, from, to time.Time) {
 	}
 	for at := from; !at.After(to); at = at.AddDate(0, 1, 0) {
 		err := db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
-			_, err := tx.ExecContext(context.WithoutCancel(tb.Context()), `SELECT ledger_partition_v1($1)`, at.UnixMicro())
+			_, err := tx.ExecContext(tb.Context(), `SELECT ledger_partition_v1($1)`, at.UnixMicro())
 			return err
 		})
 		if err != nil {

@@ -175,7 +175,8 @@ func unprivileged(tb testing.TB) *syscall.Credential {
 
 func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 	tb.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), filepath.Join(s.bin, name), args...)
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), // clean-ups stop the server
+		filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.folder
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged(tb)}

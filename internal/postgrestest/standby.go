@@ -56,7 +56,7 @@ func (s *Server) Fence(tb testing.TB) {
 // value returns the only value of a query.
 func (s *Server) value(tb testing.TB, query string) (value string) {
 	tb.Helper()
-	ctx := context.WithoutCancel(tb.Context())
+	ctx := context.WithoutCancel(tb.Context()) // it may be called by a clean-up
 	conn, err := pgx.Connect(ctx, s.URL("postgres"))
 	if err != nil {
 		tb.Fatal(err)

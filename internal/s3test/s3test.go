@@ -103,10 +103,11 @@ func (s *Server) Restart() {
 // Keys returns the keys of the bucket that begin with a prefix.
 func (s *Server) Keys(prefix string) (keys []string) {
 	s.tb.Helper()
+	ctx := context.WithoutCancel(s.tb.Context()) // it may be called by a clean-up
 	// versitygw fails to list a folder that it removes at the same time, because its last object was deleted.
 	poll.Until(s.tb, "the bucket is listed", func() bool {
 		keys = nil
-		for o := range s.Client.ListObjectsIter(context.WithoutCancel(s.tb.Context()), Bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+		for o := range s.Client.ListObjectsIter(ctx, Bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
 			if o.Err != nil {
 				s.tb.Log(o.Err)
 				return false
