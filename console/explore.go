@@ -438,6 +438,7 @@ func newRangeChart(e *exploration, rows []usage.Row, n names) chart {
 		if e.days() <= 2 {
 			axis = "15:04"
 		}
+	default: // days
 	}
 	var starts []time.Time
 	for at := first; at.Before(e.To.AddDate(0, 0, 1)); at = next(at) {
