@@ -91,10 +91,11 @@ const commandTime = 24 * time.Hour
 // is alive, whose parameters begin with $2.
 func deleteOrphans(ctx context.Context, tx database.Execer, isAlive string, now time.Time, args ...any) (int64, error) {
 	return affected(ctx, tx, `UPDATE objects SET state = 'deleted'
-		WHERE state = 'writing' AND NOT (gateway = 0 AND begun_at > $1) AND NOT (`+isAlive+`)`,
+		WHERE state <> 'kept' AND state = 'writing' AND NOT (gateway = 0 AND begun_at > $1) AND NOT (`+isAlive+`)`,
 		append([]any{now.Add(-commandTime).UnixMicro()}, args...)...)
 }
 
+// deletedObjects names the condition of the index too, which SQLite would not use otherwise.
 func deletedObjects(ctx context.Context, q querier) ([]string, error) {
 	return collect(ctx, q, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) },
 		`SELECT name FROM objects WHERE state <> 'kept' AND state = 'deleted'`)

@@ -19,7 +19,7 @@ import (
 
 // request is a request to the console and its response: echo's context, which the middleware passes on, with the
 // account that is signed in. Echo reuses its context after the handler has returned, so a function that may run later
-// must not use the request. A database write whose caller is cancelled is such a function.
+// must not use the request.
 type request struct {
 	echo.Context
 	body    *requestBody

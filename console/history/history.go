@@ -79,6 +79,9 @@ type History struct {
 	steps ring
 	hours ring // without what the ledger knows
 
+	readDay sync.Mutex // held while the last day is read
+	day     dayReport
+
 	stop    context.CancelFunc // nil before Start
 	running sync.WaitGroup
 }

@@ -55,9 +55,31 @@ func (h *History) Totals(period time.Duration) map[Key]*Totals {
 	return h.sum(&h.steps, begin, period, period)[0].series
 }
 
-// Day returns the last 24 hours, the current one included: what the ledger knows of all gateways, and this gateway's queue
-// and backends. A reader makes one such report at a time. The error is one of database.DB.Report.
+// dayLife is how long a report of the last day is shown: it reads each request of the day, for its latencies, and the page asks
+// for it every ten seconds.
+const dayLife = time.Minute
+
+type dayReport struct {
+	at     time.Time
+	report Report
+}
+
+// Day returns the last 24 hours, the current one included, of a minute ago at most: what the ledger knows of all gateways, and
+// this gateway's queue and backends. The error is one of database.DB.Report.
 func (h *History) Day(ctx context.Context, reader string) (Report, error) {
+	h.readDay.Lock()
+	defer h.readDay.Unlock()
+	if now := h.clock(); now.Sub(h.day.at) >= dayLife {
+		report, err := h.readLedger(ctx, reader)
+		if err != nil {
+			return Report{}, err
+		}
+		h.day = dayReport{now, report}
+	}
+	return h.day.report, nil
+}
+
+func (h *History) readLedger(ctx context.Context, reader string) (Report, error) {
 	const interval = time.Hour
 	begin := h.clock().Truncate(interval).Add(interval - Keep)
 	sums := h.sum(&h.hours, begin, Keep, interval)

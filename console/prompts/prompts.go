@@ -75,13 +75,16 @@ type Store struct {
 	objects  Objects // nil: the rows have the documents
 	settings atomic.Pointer[Settings]
 	rate     *ratelimit.Limiter // by account
-	writes   *admission.Turns   // one place: held by a save or another write of this store
+	writes   *admission.Turns   // held by a save or another write of this store
 }
+
+// maxWrites limits the writes at a time, each of another account: a save waits for the storage, which may be slow.
+const maxWrites = 8
 
 // New returns a Store. Without objects, it stores documents in their rows.
 func New(db *database.DB, objects Objects, s Settings) *Store {
 	store := &Store{
-		db: db, objects: objects, writes: admission.NewTurns(1, 1),
+		db: db, objects: objects, writes: admission.NewTurns(maxWrites, 1),
 		rate: ratelimit.New(ratelimit.Settings{
 			Interval: time.Second / ratePerSecond, Burst: rateBurst, MaxKeys: maxRateKeys,
 		}),

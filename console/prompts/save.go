@@ -85,7 +85,7 @@ func (s *Store) check(ctx context.Context, from database.Reader, p *stored, isNe
 	return old, nil
 }
 
-// inTurn makes one write of the store at a time. Accounts write in turn.
+// inTurn makes one write of an account at a time, and maxWrites of all. Accounts write in turn.
 func (s *Store) inTurn(ctx context.Context, account string, write func() error) error {
 	turn, err := s.writes.Acquire(ctx, account)
 	if err != nil {
