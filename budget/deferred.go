@@ -14,7 +14,7 @@ var ErrReserved = errors.New("other requests have reserved the tokens")
 // TryReserve is Reserve without waiting: it returns ErrReserved at once if only reservations of other requests stand in
 // the way. Requests that wait in Reserve come first.
 func (l *Ledger) TryReserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (Reservation, error) {
-	return l.reserveFor(ctx, &waiter{payer: p, request: r, demand: d, impatient: true}, requester)
+	return l.reserveFor(ctx, &waiter{payer: p, request: r, demand: d, noWait: true}, requester)
 }
 
 // FitsUnused reports whether a demand would fit all the caps of a payer if nothing of them were used.

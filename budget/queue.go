@@ -40,7 +40,7 @@ type waiter struct {
 	payer        Payer
 	request      Request
 	demand       Demand
-	impatient    bool // it does not wait for reservations of others
+	noWait    bool // it does not wait for reservations of others
 	key, account *owner
 
 	decided     chan struct{} // closed when reservation or err is set; nil unless the request is queued
@@ -113,7 +113,7 @@ func (l *Ledger) admitOrEnqueue(ctx context.Context, w *waiter) (needsCount bool
 		return false, d.exceeded
 	case d.admitted():
 		w.reservation = l.reserve(w, &d)
-	case w.impatient:
+	case w.noWait:
 		return false, ErrReserved
 	default:
 		w.decided = make(chan struct{})

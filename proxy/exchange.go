@@ -174,10 +174,15 @@ func (s *Server) run(x *exchange, handler func() error) error {
 		return s.fail(x, apierr.Overload(apierr.Draining, "the gateway is shutting down", time.Second, nil))
 	}
 	defer s.end()
+	return s.fail(x, s.handle(x, handler))
+}
+
+// handle calls the handler. What the request holds is free again before a client that sends slowly receives its error.
+func (s *Server) handle(x *exchange, handler func() error) error {
 	defer x.memory.Release()
 	defer x.endReceipt()
 	defer x.releaseBody()
-	return s.fail(x, s.recoverPanic(x, handler))
+	return s.recoverPanic(x, handler)
 }
 
 // recoverPanic returns a panic of the handler as an error. It logs the frames of this goroutine but not the panic's value,

@@ -305,7 +305,7 @@ func readStreamOptions(p *parser, f *field) error {
 		switch {
 		case at >= 0 && values[at] != 0, slices.Contains(foreign, string(name)):
 			return p.duplicate(string(name))
-		case kind != 'n' && (at < 0 || at == receiptOption && !p.receipts), len(foreign) == maxForeign:
+		case kind != 'n' && (at < 0 || at == receiptOption && !p.receipts), at < 0 && len(foreign) == maxForeign:
 			return p.invalid(f, strconv.Quote(apierr.Clip(string(name)))+" in it")
 		case kind != 'n' && kind != 't' && kind != 'f':
 			value, err := p.skipInvalid()

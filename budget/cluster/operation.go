@@ -61,7 +61,7 @@ type admission struct {
 	Min        int64   `json:"min,omitempty"`
 	Output     int64   `json:"output"` // of all candidates
 	Exact      bool    `json:"exact,omitempty"`
-	Impatient  bool    `json:"impatient,omitempty"`
+	NoWait     bool    `json:"no_wait,omitempty"`
 	Prompts    []int64 `json:"prompts,omitempty"` // lengths
 	Times      []int64 `json:"times,omitempty"`   // how many prompts have each length
 	Context    int64   `json:"context,omitempty"`

@@ -68,14 +68,14 @@ func (l *Ledger) TryReserve(ctx context.Context, p budget.Payer, r budget.Reques
 }
 
 func (l *Ledger) reserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester,
-	impatient bool,
+	noWait bool,
 ) (budget.Reservation, error) {
 	for {
 		e := l.epoch.Load()
 		if e == nil || l.closed.Load() {
 			return nil, budget.ErrClosed
 		}
-		reserved, err := l.reserveIn(ctx, e, p, r, d, requester, impatient)
+		reserved, err := l.reserveIn(ctx, e, p, r, d, requester, noWait)
 		if !errors.Is(err, errNotSent) || !e.awaitNext(ctx) {
 			return reserved, err
 		}
@@ -84,7 +84,7 @@ func (l *Ledger) reserve(ctx context.Context, p budget.Payer, r budget.Request, 
 
 // reserveIn is reserve in one epoch. The error is errNotSent if the epoch has ended before the request was sent.
 func (l *Ledger) reserveIn(ctx context.Context, e *epoch, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester,
-	impatient bool,
+	noWait bool,
 ) (budget.Reservation, error) {
 	lane := e.lane(p.Account)
 	if err := lane.unavailable(); err != nil {
@@ -94,13 +94,13 @@ func (l *Ledger) reserveIn(ctx context.Context, e *epoch, p budget.Payer, r budg
 	if requester == nil {
 		d.Exact = true
 	}
-	o, got, err := l.admit(ctx, lane, p, r, d, impatient)
+	o, got, err := l.admit(ctx, lane, p, r, d, noWait)
 	if err == nil && got.Kind == kindCount {
 		if err := d.Count(ctx, requester); err != nil {
 			return nil, err
 		}
 		d = normalized(d)
-		o, got, err = l.admit(ctx, lane, p, r, d, impatient)
+		o, got, err = l.admit(ctx, lane, p, r, d, noWait)
 	}
 	if err == nil && got.Kind == kindWait {
 		got, err = lane.await(ctx, o, got.ended, requester)
@@ -125,10 +125,10 @@ func notSent(err error) error {
 }
 
 // admit submits an admission and waits for its first decision.
-func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget.Request, d budget.Demand, impatient bool) (*operation, decision, error) {
+func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget.Request, d budget.Demand, noWait bool) (*operation, decision, error) {
 	a := &admission{
 		ID: r.ID, Key: p.Key, Account: p.Account, Prompt: d.PromptTokens, Candidates: d.Candidates, Max: d.MaxTokens,
-		Min: d.MinTokens, Output: product(d.Candidates, d.MaxTokens), Exact: d.Exact, Impatient: impatient, Context: d.Context, Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload),
+		Min: d.MinTokens, Output: product(d.Candidates, d.MaxTokens), Exact: d.Exact, NoWait: noWait, Context: d.Context, Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload),
 		Tag: escape(r.User), Stream: r.Stream, Batch: escape(r.Batch), Details: escape(usage.EncodeDetails(nil, r.ChainID)),
 	}
 	a.Prompts, a.Times = promptLengths(d.Prompts, d.Context)

@@ -25,6 +25,8 @@ const (
 var (
 	errTooLarge = errors.New("the response is larger than 64 MiB")
 	errAnswer   = errors.New("unexpected answer")
+
+	errKeyNotAccepted = errors.New("the gateway does not accept the temporary key; does it run on this configuration's database?")
 )
 
 // client sends requests to backends and to the gateway.
@@ -91,7 +93,9 @@ func (c *client) checkServed(ctx context.Context, gateway Endpoint, model string
 			return err
 		case o.status == http.StatusOK:
 			return nil
-		case o.status != http.StatusUnauthorized || time.Now().After(deadline):
+		case o.status == http.StatusUnauthorized && time.Now().After(deadline):
+			return errKeyNotAccepted
+		case o.status != http.StatusUnauthorized:
 			return fmt.Errorf("%w to /v1/models/%s: %d %s", errAnswer, model, o.status, o.errorObject().Get("code").Str)
 		}
 		if !wait.For(ctx, keyPause) {

@@ -1293,7 +1293,7 @@ DECLARE
 BEGIN
     FOR n IN
         SELECT * FROM json_to_recordset(p_admit) AS n(id text, key text, account text, prompt bigint, candidates bigint,
-            max bigint, min bigint, exact boolean, impatient boolean, prompts bigint[], times bigint[], context bigint,
+            max bigint, min bigint, exact boolean, no_wait boolean, prompts bigint[], times bigint[], context bigint,
             age bigint, model text, endpoint text, workload text, tag text, stream boolean, batch text, details text)
         WHERE NOT id = ANY (p_done)
     LOOP
@@ -1324,7 +1324,7 @@ BEGIN
             ELSE
                 v_reply := json_build_object('id', n.id, 'kind', 'duplicate');
             END IF;
-        ELSIF n.impatient THEN
+        ELSIF n.no_wait THEN
             v_reply := json_build_object('id', n.id, 'kind', 'reserved');
         ELSE
             UPDATE owner SET ticket = ticket + 1, waiting = waiting + 1, blocked = blocked OR d.blocked_account
