@@ -66,10 +66,10 @@ func (db *DB) flushLog(context.Context) error {
 	return unavailable("flush", err)
 }
 
-// writeBack writes the log back to the database; SQLite flushes both.
+// writeBack writes the log back to the database; SQLite flushes both. All writes wait for it, so no caller interrupts it.
 func (db *DB) writeBack(ctx context.Context) error {
 	var busy, pages, written int
-	err := db.current.Load().writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(FULL)").Scan(&busy, &pages, &written)
+	err := db.current.Load().writer.QueryRowContext(context.WithoutCancel(ctx), "PRAGMA wal_checkpoint(FULL)").Scan(&busy, &pages, &written)
 	if err == nil && (busy != 0 || written < pages) {
 		err = fmt.Errorf("%d of %d pages of the log are written back", written, pages)
 	}

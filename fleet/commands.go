@@ -83,7 +83,7 @@ func (f *Fleet) takeCommands(ctx context.Context) (_ []queuedCommand, err error)
 	var found []queuedCommand
 	take := func(tx database.Tx, text string, args ...any) (err error) {
 		found, err = database.List(ctx, tx, scanCommand, text, args...)
-		return err
+		return cmp.Or(err, ctx.Err()) // a fleet that is closed executes nothing
 	}
 	if f.leases == nil {
 		err = f.db.WriteExclusive(ctx, func(tx database.Tx) error { return take(tx, takeAll, time.Now().UnixMicro()) })

@@ -68,7 +68,7 @@ func givenHeads(s Settings, verifier note.Verifier) (given []givenHead, err erro
 		switch {
 		case err == nil:
 			given = append(given, givenHead{head, path})
-		case filepath.Base(path) == headFile && filepath.Dir(path) == s.Folder && !otherKey: // half of it
+		case path == filepath.Join(s.Folder, headFile) && !otherKey: // half of it
 		default:
 			return nil, fmt.Errorf("%s is not a tree head of this receipt log: %w", path, err)
 		}

@@ -48,8 +48,11 @@ func (l *Log) publish(ctx context.Context) {
 			select {
 			case <-round:
 				continue
-			case <-ctx.Done():
-				return
+			case <-ctx.Done(): // after the last round
+				if isURL(to) || l.published.Load().checkpoint == last {
+					return
+				}
+				continue
 			}
 		}
 		pause := publishPace

@@ -102,7 +102,7 @@ func (l *Log) poll(ctx context.Context, woken bool) error {
 		var err error
 		if more, err = l.addRound(ctx); errors.Is(err, errRepeated) {
 			more = true
-			err = l.db.WriteGrouped(ctx, func(tx database.Tx) error { return removeRepeated(context.WithoutCancel(ctx), tx) })
+			err = l.db.WriteGrouped(ctx, func(tx database.Tx) error { return removeRepeated(ctx, tx) })
 		}
 		if err != nil {
 			return fmt.Errorf("add pending entries: %w", err)
