@@ -23,10 +23,9 @@ type adminModelsView struct {
 // adminModel is a model on the administrators' page.
 type adminModel struct {
 	modelRow
-	LastHour  pastHour
-	Rows      []adminBackend
-	Calendars []calendar           // of the configured warm windows, one for each time zone
-	Booked    []fleet.BookedWindow // warm windows that are not over
+	LastHour pastHour
+	Rows     []adminBackend
+	Booked   []fleet.BookedWindow // warm windows that are not over
 }
 
 // adminBackend is a backend on the administrators' page.
@@ -67,7 +66,7 @@ func (c *Console) showModels(r *request, status int, view adminModelsView) error
 	hour := c.History.Totals(time.Hour)
 	for _, m := range c.Fleet.Models() {
 		model := adminModel{
-			modelRow: c.modelRow(m), Calendars: calendars(m), Booked: c.Fleet.BookedWindows(m.ID()),
+			modelRow: c.modelRow(m), Booked: c.Fleet.BookedWindows(m.ID()),
 			LastHour: newPastHour(hour, history.Key{Model: m.ID()}),
 		}
 		for _, b := range m.Backends() {

@@ -89,7 +89,7 @@ func TestAdminModelsPageShowsOutcomesAndWarmWindows(t *testing.T) {
 	}
 	s.account("root@example.org", true)
 	page := s.signIn("root@example.org").get("/admin/models").body
-	has(t, page, "gpu1", "H100", "closed", "Europe/Prague", "18:00–06:00", `x="75%" width="25%"`, `x="0%" width="25%"`)
+	has(t, page, "gpu1", "H100", "closed", "fri 18:00 to 06:00 Europe/Prague")
 	newest, older := strings.Index(page, "client_gone"), strings.Index(page, "out_of_memory")
 	if newest < 0 || newest > older {
 		t.Errorf("got the newest outcome at %d and an older one at %d, want the newest first", newest, older)
