@@ -226,47 +226,14 @@ type modelActivity struct {
 	TokensPerSecond float64       // the median decode speed, of streams; 0 if there were none
 }
 
-// decodeSpeeds keeps the decode speeds that were read last, because all dashboards show the same.
-type decodeSpeeds struct {
-	mu      sync.Mutex
-	readAt  time.Time
-	byModel map[string]float64 // tokens a second
-}
-
-// speedAge is how old decode speeds may be.
-const speedAge = 15 * time.Second
-
-// decodeSpeeds returns the median decode speed of each model in the last 60 minutes. While another request reads the speeds, or
-// if they cannot be read, it returns the last ones.
-func (c *Console) decodeSpeeds(ctx context.Context) map[string]float64 {
-	s, now := &c.speeds, c.clock()
-	s.mu.Lock()
-	last, fresh := s.byModel, now.Sub(s.readAt) < speedAge
-	if !fresh {
-		s.readAt = now
-	}
-	s.mu.Unlock()
-	if fresh {
-		return last
-	}
-	read, err := c.Usage.DecodeSpeeds(ctx, now.Add(-time.Hour))
-	if err != nil {
-		return last
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.byModel = read
-	return read
-}
-
 // modelActivity returns the activity of each model.
-func (c *Console) modelActivity(ctx context.Context) map[string]modelActivity {
-	byModel, speeds := map[string]modelActivity{}, c.decodeSpeeds(ctx)
+func (c *Console) modelActivity() map[string]modelActivity {
+	byModel := map[string]modelActivity{}
 	for k, t := range c.History.Totals(time.Hour) {
 		if k.Model == "" || k.Backend != "" {
 			continue
 		}
-		a := modelActivity{TokensPerSecond: speeds[k.Model]}
+		a := modelActivity{TokensPerSecond: t.DecodeSpeed()}
 		if median := t.FirstToken(.5); median != nil {
 			a.FirstToken = time.Duration(*median * float64(time.Second))
 		}

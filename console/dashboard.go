@@ -82,7 +82,7 @@ func newGauges(t budget.WindowTotals, c quota.Caps) gauges {
 func (c *Console) dashboard(r *request) (err error) {
 	ctx, a := r.ctx(), r.account
 	page := dashboardPage{Total: newGauges(c.Ledger.AccountTotals(a.ID), a.Caps), CanWarm: c.Warm != nil}
-	stats := c.modelActivity(ctx)
+	stats := c.modelActivity()
 	for _, m := range c.Fleet.Models() {
 		row := c.modelRow(m)
 		row.Activity = stats[m.ID()]

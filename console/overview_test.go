@@ -19,6 +19,7 @@ import (
 	"basegate/console"
 	"basegate/console/history"
 	"basegate/internal/poll"
+	"basegate/proxy"
 )
 
 // overviewData returns what the page's script draws.
@@ -36,13 +37,13 @@ func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
 	s := newSite(t)
 	s.account("root@example.org", true)
 	for range 60 {
-		s.history.Record(history.Request{Model: "llama-8b", Backend: "gpu1", Prompt: 1000, Completion: 200, FirstToken: 300 * time.Millisecond})
+		s.history.Record(proxy.Ended{Model: "llama-8b", Backend: "gpu1", Prompt: 1000, Completion: 200, FirstToken: 300 * time.Millisecond})
 	}
-	s.history.Record(history.Request{Model: "llama-405b", Backend: "node1", Code: "out_of_memory"})
+	s.history.Record(proxy.Ended{Model: "llama-405b", Backend: "node1", Code: "out_of_memory"})
 	for range 2 {
-		s.history.Record(history.Request{Model: "llama-405b", Backend: "node1", Code: "context_length_exceeded"})
+		s.history.Record(proxy.Ended{Model: "llama-405b", Backend: "node1", Code: "context_length_exceeded"})
 	}
-	s.history.Record(history.Request{Model: "llama-405b", Backend: "node1", Code: "client_gone"})
+	s.history.Record(proxy.Ended{Model: "llama-405b", Backend: "node1", Code: "client_gone"})
 	b := s.signIn("root@example.org")
 	page := b.get("/admin/overview")
 	wantStatus(t, "overview", page, http.StatusOK)

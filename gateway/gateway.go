@@ -145,7 +145,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots(),
 		Transport: transport, Registry: g.registry, Usage: g.usage, Refusals: g.refusals, Log: log.Named("proxy"),
-		Ended: g.recordEnded, Receipts: g.receipts,
+		Ended: g.history.Record, Receipts: g.receipts,
 	})
 	if err := g.newBatches(); err != nil {
 		return nil, err

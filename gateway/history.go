@@ -1,12 +1,6 @@
 package gateway
 
-import (
-	"basegate/console/history"
-	"basegate/proxy"
-)
-
-// recordEnded counts a request in the history.
-func (g *Gateway) recordEnded(e proxy.Ended) { g.history.Record(history.Request(e)) }
+import "basegate/console/history"
 
 // sampleGauges returns what the history samples.
 func (g *Gateway) sampleGauges() history.Gauges {

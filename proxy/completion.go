@@ -400,9 +400,10 @@ func (s *Server) relayPlain(x *exchange, p *response) error {
 // response that is not charged. The error is for the client. If the charge of a plain response cannot be written, nothing
 // of it has been sent, and it costs nothing.
 func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) error {
+	x.timings.charged = time.Since(x.timings.arrived)
 	outcome := budget.Outcome{
 		Prompt: usage.Prompt, Completion: usage.Completion, Status: status, Code: string(code),
-		Queue: x.timings.queued, FirstToken: x.timings.firstToken, Total: time.Since(x.timings.arrived),
+		Queue: x.timings.queued, FirstToken: x.timings.firstToken, Total: x.timings.charged,
 		Boot: x.timings.booting, Attempts: x.attemptRecords(code),
 	}
 	if code == "" {

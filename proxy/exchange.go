@@ -104,6 +104,7 @@ type timings struct {
 	sent       time.Time     // when the last attempt began
 	upstream   time.Duration // from there to the failure, the whole response or the first event
 	firstToken time.Duration // since arrived
+	charged    time.Duration // since arrived
 }
 
 // exchangeContext is echo's context of a request under /v1.

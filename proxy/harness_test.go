@@ -78,6 +78,7 @@ type harnessOptions struct {
 	models      []config.Model // further ones
 	probes      time.Duration  // interval of the probes
 	refusals    proxy.RefusalRecorder
+	ended       func(proxy.Ended)
 	receipts    bool
 }
 
@@ -160,7 +161,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	}
 	h.server = proxy.New(o.settings, proxy.Deps{
 		Keys: h.keys, Fleet: models, Queue: h.queue, Ledger: h.ledger, Transport: o.transport, Registry: h.registry, Log: log, Refusals: o.refusals,
-		Receipts: h.receipts,
+		Ended: o.ended, Receipts: h.receipts,
 	})
 	e := echo.New()
 	h.server.Mount(e)

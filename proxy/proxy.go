@@ -73,12 +73,13 @@ type Server struct {
 
 // Ended is a request that has ended, for statistics.
 type Ended struct {
-	Model      string // id; empty if the request was refused before its model was known
-	Backend    string // of the last attempt; empty if there was none
-	Code       string // of the error; empty on success
-	Prompt     int64  // tokens charged
-	Completion int64  // tokens charged
-	FirstToken time.Duration
+	Model      string        // id; empty if the request was refused before its model was known
+	Backend    string        // of the last attempt; empty if there was none
+	Code       string        // of the error; empty on success
+	Prompt     int64         // tokens charged
+	Completion int64         // tokens charged
+	FirstToken time.Duration // from arrival to the first event; 0 if there was none
+	Total      time.Duration // from arrival until it was charged; 0 if it was not
 }
 
 // Deps are the parts that a Server calls. All are required, except Slots, Refusals, Ended and Receipts.

@@ -32,7 +32,7 @@ func (s *Server) finish(x *exchange) {
 	if s.ended != nil && !preview {
 		s.ended(Ended{
 			Model: model, Backend: backend, Code: string(x.delivery.code),
-			Prompt: usage.Prompt, Completion: usage.Completion, FirstToken: x.timings.firstToken,
+			Prompt: usage.Prompt, Completion: usage.Completion, FirstToken: x.timings.firstToken, Total: x.timings.charged,
 		})
 	}
 	fields := []zap.Field{

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/internal/poll"
+	"basegate/internal/ssetest"
 	"basegate/proxy"
 )
 
@@ -41,6 +43,21 @@ func (r *recordedRefusals) await(t *testing.T, n int) []refusals.Refusal {
 		return len(all) >= n
 	})
 	return all
+}
+
+func TestEndedRequestHasItsTokensAndTimes(t *testing.T) {
+	t.Parallel()
+	ended := make(chan proxy.Ended, 1)
+	stream := ssetest.Streams()[0]
+	h := newHarness(t, func(o *harnessOptions) { o.ended = func(e proxy.Ended) { ended <- e } }, startBackend(t, respondStream(stream.Events...)))
+	h.complete(fmt.Sprintf(`{"model":"m",%s,"stream":true}`, stream.Request))
+	got := <-ended
+	if got.Model != "m" || got.Backend != "b0" || got.Code != "" || got.Prompt == 0 || got.Completion != 3 {
+		t.Errorf("got %+v, want the model, the backend and the tokens of a success", got)
+	}
+	if got.FirstToken <= 0 || got.Total < got.FirstToken {
+		t.Errorf("got the first token after %v and the end after %v", got.FirstToken, got.Total)
+	}
 }
 
 func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {

@@ -76,6 +76,13 @@ func (h *Histogram) Quantile(part float64) time.Duration {
 	return 0
 }
 
+// Merge adds the durations of another Histogram.
+func (h *Histogram) Merge(other *Histogram) {
+	for bucket, n := range other.counts {
+		h.add(bucket, n)
+	}
+}
+
 func (h *Histogram) add(bucket int, n int64) {
 	if missing := bucket + 1 - len(h.counts); missing > 0 {
 		h.counts = append(slices.Grow(h.counts, missing), make([]int64, missing)...)
@@ -158,9 +165,6 @@ func (l *Latency) addList(list []byte) error {
 
 // Merge adds the durations of another Latency.
 func (l *Latency) Merge(other *Latency) {
-	for i, to := range []*Histogram{&l.FirstToken, &l.Total} {
-		for bucket, n := range []*Histogram{&other.FirstToken, &other.Total}[i].counts {
-			to.add(bucket, n)
-		}
-	}
+	l.FirstToken.Merge(&other.FirstToken)
+	l.Total.Merge(&other.Total)
 }

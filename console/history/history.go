@@ -20,6 +20,8 @@ import (
 	"basegate/budget/usage"
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/internal/wait"
+	"basegate/proxy"
 )
 
 const (
@@ -34,16 +36,6 @@ type Key struct{ Model, Backend string }
 
 // codeKey names the requests of a model that ended with an error code.
 type codeKey struct{ model, code string }
-
-// Request is a request that has ended.
-type Request struct {
-	Model      string // empty if it was refused before its model was known
-	Backend    string // of the last attempt; empty if there was none
-	Code       string // of the error; empty on success
-	Prompt     int64  // tokens charged
-	Completion int64  // tokens charged
-	FirstToken time.Duration
-}
 
 // clientGone is the code of a request whose client has disconnected, which is nobody's failure.
 const clientGone = "client_gone"
@@ -82,8 +74,7 @@ type History struct {
 	readDay sync.Mutex // held while the last day is read
 	day     dayReport
 
-	stop    context.CancelFunc // nil before Start
-	running sync.WaitGroup
+	loop wait.Loop
 }
 
 // New returns a History. It calls sample at every step, which must return at once.
@@ -99,30 +90,14 @@ func (h *History) ShareAs(gateway string) { h.gateway = gateway }
 
 // Start samples the gauges until Close.
 func (h *History) Start(ctx context.Context) {
-	ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
-	h.running.Go(func() {
-		tick := time.NewTicker(Step)
-		defer tick.Stop()
-		for ctx.Err() == nil {
-			h.recordGauges()
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-			}
-		}
-	})
+	h.loop.Start(ctx, func(ctx context.Context) { wait.Every(ctx, Step, func(context.Context) { h.recordGauges() }) })
 }
 
-// Close stops what Start has started.
-func (h *History) Close() {
-	if h.stop != nil {
-		h.stop()
-		h.running.Wait()
-	}
-}
+// Close ends what Start has started.
+func (h *History) Close() { h.loop.Close() }
 
 // Record counts a request that has ended.
-func (h *History) Record(q Request) {
+func (h *History) Record(q proxy.Ended) {
 	now := h.clock()
 	h.mu.Lock()
 	defer h.mu.Unlock()

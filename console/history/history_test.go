@@ -16,6 +16,7 @@ import (
 	"basegate/console/history"
 	"basegate/database"
 	"basegate/internal/databasetest"
+	"basegate/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
@@ -79,12 +80,12 @@ func TestReportHasRatesByModelAndBackend(t *testing.T) {
 	h := newHistory(openDB(t), c, history.Gauges{Waiting: 7, Running: 2, InFlight: map[history.Key]int{gpu1: 3}})
 	h.Sample()
 	for range 20 {
-		h.Record(history.Request{Model: "m", Backend: "gpu1", Prompt: 100, Completion: 50, FirstToken: 200 * time.Millisecond})
+		h.Record(proxy.Ended{Model: "m", Backend: "gpu1", Prompt: 100, Completion: 50, FirstToken: 200 * time.Millisecond})
 	}
-	h.Record(history.Request{Model: "m", Backend: "gpu2", Code: "out_of_memory"})
-	h.Record(history.Request{Code: "invalid_api_key"})
-	h.Record(history.Request{Model: "m", Backend: "gpu1", Code: "client_gone"})
-	h.Record(history.Request{Model: "m", Code: "overloaded"})
+	h.Record(proxy.Ended{Model: "m", Backend: "gpu2", Code: "out_of_memory"})
+	h.Record(proxy.Ended{Code: "invalid_api_key"})
+	h.Record(proxy.Ended{Model: "m", Backend: "gpu1", Code: "client_gone"})
+	h.Record(proxy.Ended{Model: "m", Code: "overloaded"})
 
 	r := h.Read(time.Hour, history.Step)
 	last := r.Points - 1
@@ -121,7 +122,7 @@ func TestReportHasRatesByModelAndBackend(t *testing.T) {
 func TestQuantilesAreWithinAnEighth(t *testing.T) {
 	h := newHistory(openDB(t), newClock(), history.Gauges{})
 	for i := range 1000 {
-		h.Record(history.Request{Model: "m", FirstToken: time.Duration(i+1) * time.Millisecond})
+		h.Record(proxy.Ended{Model: "m", FirstToken: time.Duration(i+1) * time.Millisecond})
 	}
 	got := find(t, h.Read(time.Hour, time.Minute), history.Key{Model: "m"}).Total
 	for _, q := range []struct {
@@ -190,8 +191,8 @@ func TestDayHasWhatTheLedgerKnows(t *testing.T) {
 	gpu1 := history.Key{Model: "m", Backend: "gpu1"}
 	h := newHistory(db, c, history.Gauges{Waiting: 7, Running: 2, InFlight: map[history.Key]int{gpu1: 3}})
 	h.Sample()
-	h.Record(history.Request{Model: "m", Backend: "gpu1", Code: "overloaded", Prompt: 5})
-	h.Record(history.Request{Model: "only here", Code: "overloaded"})
+	h.Record(proxy.Ended{Model: "m", Backend: "gpu1", Code: "overloaded", Prompt: 5})
+	h.Record(proxy.Ended{Model: "only here", Code: "overloaded"})
 	hour := c.now.Truncate(time.Hour)
 	end(t, db,
 		usage.Row{Time: hour.Add(time.Minute), Model: "m", PromptTokens: 1000, CompletionTokens: 800, FirstToken: 500 * time.Millisecond},
@@ -248,7 +249,7 @@ func TestEventsAreKeptOverARestart(t *testing.T) {
 	db, c := openDB(t), newClock()
 	before := newHistory(db, c, history.Gauges{Waiting: 1})
 	before.Start(t.Context())
-	before.Record(history.Request{Model: "m"})
+	before.Record(proxy.Ended{Model: "m"})
 	before.Add(t.Context(), history.Event{Kind: history.BreakerOpened, Model: "m", Backend: "gpu1", Detail: "5 failures"})
 	before.Close()
 
@@ -277,7 +278,7 @@ func TestMemoryIsBoundedByTime(t *testing.T) {
 	c := newClock()
 	h := newHistory(openDB(t), c, history.Gauges{})
 	for range 30 * 360 {
-		h.Record(history.Request{Model: "m"})
+		h.Record(proxy.Ended{Model: "m"})
 		c.now = c.now.Add(history.Step)
 	}
 	c.now = c.now.Add(-history.Step)
@@ -310,7 +311,7 @@ func TestTotalsAreThoseOfTheLastMinutesWhateverTheClockSays(t *testing.T) {
 	hour := c.now.Truncate(time.Hour).Add(time.Hour)
 	for _, at := range []time.Duration{-2 * time.Minute, 3 * time.Minute} {
 		c.now = hour.Add(at)
-		h.Record(history.Request{Model: "m", Completion: 100, FirstToken: time.Second})
+		h.Record(proxy.Ended{Model: "m", Completion: 100, FirstToken: time.Second})
 	}
 	for _, x := range []struct {
 		after time.Duration

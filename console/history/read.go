@@ -106,7 +106,7 @@ func (h *History) readLedger(ctx context.Context, reader string) (Report, error)
 func (s *step) addUsage(r *usage.Row) {
 	for _, k := range []Key{{}, {Model: r.Model}} {
 		s.at(k).merge(&Totals{
-			Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens, latency: *r.Latency,
+			Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens, firstToken: r.Latency.FirstToken,
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"basegate/budget/usage"
+	"basegate/proxy"
 )
 
 // Totals are the sums of a series over a time.
@@ -12,17 +13,21 @@ type Totals struct {
 	Failed, Refused    int64 // by the service's fault, and by the client's
 	Prompt, Completion int64 // tokens
 
-	inFlight int           // the highest
-	latency  usage.Latency // the time to first token of streams
+	inFlight   int             // the highest
+	firstToken usage.Histogram // of streams
+	perToken   usage.Histogram // the time that streams took for each token after the first one
 }
 
-func (t *Totals) add(q *Request) {
+func (t *Totals) add(q *proxy.Ended) {
 	t.Requests++
 	t.count(q.Code, 1)
 	t.Prompt += q.Prompt
 	t.Completion += q.Completion
 	if q.FirstToken > 0 {
-		t.latency.FirstToken.Record(q.FirstToken)
+		t.firstToken.Record(q.FirstToken)
+	}
+	if q.Code == "" && q.FirstToken > 0 && q.Completion > 1 && q.Total > q.FirstToken {
+		t.perToken.Record((q.Total - q.FirstToken) / time.Duration(q.Completion-1))
 	}
 }
 
@@ -43,15 +48,24 @@ func (t *Totals) merge(other *Totals) {
 	t.Prompt += other.Prompt
 	t.Completion += other.Completion
 	t.inFlight = max(t.inFlight, other.inFlight)
-	t.latency.Merge(&other.latency)
+	t.firstToken.Merge(&other.firstToken)
+	t.perToken.Merge(&other.perToken)
 }
 
 // FirstToken returns the time to first token, in seconds, below which a part of the streams lies; nil if there were none.
 func (t *Totals) FirstToken(part float64) *float64 {
-	if t.latency.FirstToken.Count() == 0 {
+	if t.firstToken.Count() == 0 {
 		return nil
 	}
-	return new(t.latency.FirstToken.Quantile(part).Seconds())
+	return new(t.firstToken.Quantile(part).Seconds())
+}
+
+// DecodeSpeed returns the median decode speed of the streams that succeeded, in tokens a second; 0 if there were none.
+func (t *Totals) DecodeSpeed() float64 {
+	if perToken := t.perToken.Quantile(.5); perToken > 0 {
+		return 1 / perToken.Seconds()
+	}
+	return 0
 }
 
 // step is what happened in a step of a ring, or in an interval of a report.
