@@ -41,7 +41,7 @@ func TestAccessRequestsAreApprovedOrDeclined(t *testing.T) {
 		wantRedirect(t, email, got, "/request-access/sent")
 	}
 	root := s.signIn("root@example.org")
-	has(t, root.get("/admin/accounts").body, "ada@example.org", "eve@example.org", "Steering &lt;vectors&gt;")
+	has(t, root.get("/admin/accounts").body, "ada@example.org", "eve@example.org", "Steering &lt;vectors&gt;", "192.0.2.0/24")
 	got := root.follow(root.post("/admin/approve", "email", "ada@example.org"))
 	has(t, got.body, "http://basegate.example.org/invitation/")
 	wantStatus(t, "decline", root.post("/admin/decline", "email", "eve@example.org"), http.StatusSeeOther)
@@ -70,24 +70,6 @@ func TestStrangersOfFewNetworksCannotCloseTheAccessRequestForm(t *testing.T) {
 	if _, err := s.accounts.Find(t.Context(), "bea@example.org"); err != nil {
 		t.Errorf("the request was not recorded: %v", err)
 	}
-}
-
-func TestAdministratorDeclinesAllRequestsOfANetwork(t *testing.T) {
-	s := newSite(t, addressFromHeader)
-	s.account("root@example.org", true)
-	for i, address := range []string{"192.0.2.1", "192.0.2.2", "198.51.100.1"} {
-		got := s.browser().postFrom(address, "/request-access", "email", fmt.Sprintf("%d@example.org", i), "name", "N", "purpose", "P")
-		wantStatus(t, "request", got, http.StatusSeeOther)
-	}
-	root := s.signIn("root@example.org")
-	page := root.get("/admin/accounts").body
-	has(t, page, "192.0.2.0/24", "198.51.100.0/24", `aria-label="Decline all from 192.0.2.0/24"`)
-	lacks(t, page, `aria-label="Decline all from 198.51.100.0/24"`)
-	wantRedirect(t, "decline", root.post("/admin/decline-network", "network", "192.0.2.0/24"), "/admin/accounts")
-	page = root.get("/admin/accounts").body
-	has(t, page, "2@example.org")
-	lacks(t, page, "0@example.org", "1@example.org")
-	has(t, root.get("/admin/audit").body, "decline accounts", "2 requests for access")
 }
 
 func TestAccessRequestsCanBeSwitchedOff(t *testing.T) {

@@ -15,17 +15,11 @@ const maxAccessRequestsShown = 100
 
 // accountsPage is the data of the page of all accounts and all requests for access.
 type accountsPage struct {
-	Requests     []accessRequestRow // the oldest
-	MoreRequests int                // that are not shown
+	Requests     []identity.AccessRequest // the oldest
+	MoreRequests int                      // that are not shown
 	Accounts     []accountRow
 	InviteEmail  string   // in the form
 	Problem      *problem // why no invitation was created; nil if it was not tried
-}
-
-// accessRequestRow is one request for access of the list.
-type accessRequestRow struct {
-	identity.AccessRequest
-	OfNetwork int // number of the requests shown that came from its network
 }
 
 // accountRow is one account of the list.
@@ -45,9 +39,11 @@ func (c *Console) adminAccountsPage(r *request) error {
 // showAccounts renders the page of all accounts.
 func (c *Console) showAccounts(r *request, status int, page accountsPage) (err error) {
 	ctx := r.ctx()
-	if page.Requests, page.MoreRequests, err = c.accessRequestRows(ctx); err != nil {
+	var open int
+	if page.Requests, open, err = c.Accounts.AccessRequests(ctx, maxAccessRequestsShown); err != nil {
 		return err
 	}
+	page.MoreRequests = max(open-len(page.Requests), 0)
 	accounts, err := c.Accounts.List(ctx)
 	if err != nil {
 		return err
@@ -63,26 +59,6 @@ func (c *Console) showAccounts(r *request, status int, page accountsPage) (err e
 		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.Ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
 	}
 	return c.renderStatus(r, status, "admin-accounts", "Accounts", page)
-}
-
-// accessRequestRows returns the oldest open requests for access, and the number of the others.
-func (c *Console) accessRequestRows(ctx context.Context) (rows []accessRequestRow, more int, err error) {
-	oldest, open, err := c.Accounts.AccessRequests(ctx, maxAccessRequestsShown)
-	if err != nil {
-		return nil, 0, err
-	}
-	ofNetwork := map[string]int{}
-	for _, a := range oldest {
-		ofNetwork[a.Network]++
-	}
-	for _, a := range oldest {
-		row := accessRequestRow{AccessRequest: a}
-		if a.Network != "" {
-			row.OfNetwork = ofNetwork[a.Network]
-		}
-		rows = append(rows, row)
-	}
-	return rows, max(open-len(oldest), 0), nil
 }
 
 func (c *Console) invite(r *request) error {
@@ -120,12 +96,6 @@ func (c *Console) decline(r *request) error {
 	email := r.field("email")
 	err := c.Accounts.Decline(r.ctx(), email)
 	return c.redirectDone(r, err, "/admin/accounts", "Request of "+email+" declined.")
-}
-
-func (c *Console) declineNetwork(r *request) error {
-	network := r.field("network")
-	n, err := c.Accounts.DeclineNetwork(r.ctx(), network)
-	return c.redirectDone(r, err, "/admin/accounts", formatCount(n, "request", "requests")+" from "+network+" declined.")
 }
 
 // adminAccount is the data of an account's page for administrators.

@@ -92,7 +92,6 @@ var routes = []route{
 	{http.MethodGet, "/admin/accounts", administrators, maxForm, (*Console).adminAccountsPage},
 	{http.MethodPost, "/admin/approve", administrators, maxForm, (*Console).approve},
 	{http.MethodPost, "/admin/decline", administrators, maxForm, (*Console).decline},
-	{http.MethodPost, "/admin/decline-network", administrators, maxForm, (*Console).declineNetwork},
 	{http.MethodPost, "/admin/invite", administrators, maxForm, (*Console).invite},
 	{http.MethodGet, "/admin/accounts/:account", administrators, maxForm, (*Console).adminAccountPage},
 	{http.MethodPost, "/admin/accounts/:account", administrators, maxForm, (*Console).setAccount},

@@ -114,22 +114,6 @@ func (a *Accounts) Decline(ctx context.Context, email string) error {
 	})
 }
 
-// DeclineNetwork declines all requests from a network, and returns their number.
-func (a *Accounts) DeclineNetwork(ctx context.Context, network string) (int, error) {
-	return commit(ctx, a.keys, "decline accounts", func(tx database.Tx) (int, error) {
-		ids, err := selectPendingOfNetwork(ctx, tx, network)
-		if err != nil || len(ids) == 0 {
-			return 0, err
-		}
-		for _, id := range ids {
-			if err := deletePendingAccount(ctx, tx, id); err != nil {
-				return 0, err
-			}
-		}
-		return len(ids), insertAuditEntry(ctx, tx, "decline accounts", network, fmt.Sprintf("%d requests for access", len(ids)))
-	})
-}
-
 func checkPurpose(text string) error {
 	if n := utf8.RuneCountInString(text); !utf8.ValidString(text) || n > maxPurpose {
 		return fmt.Errorf("%w: want at most %d characters", ErrBadPurpose, maxPurpose)

@@ -125,14 +125,6 @@ func scanAccessRequest(row database.Scanner) (r AccessRequest, err error) {
 	return r, err
 }
 
-// selectPendingOfNetwork returns the ids of the pending accounts that were requested from a network.
-func selectPendingOfNetwork(ctx context.Context, q database.Querier, network string) ([]string, error) {
-	const text = `
-		SELECT a.id FROM accounts a JOIN access_requests r ON r.account_id = a.id
-		WHERE a.state = 'pending' AND r.network = $1 AND r.network <> ''`
-	return database.List(ctx, q, func(row database.Scanner) (id string, err error) { err = row.Scan(&id); return id, err }, text, network)
-}
-
 // deleteAccessRequest deletes what an applicant has sent. The account stays.
 func deleteAccessRequest(ctx context.Context, tx database.Tx, account string) error {
 	return database.Exec(ctx, tx, `DELETE FROM access_requests WHERE account_id = $1`, account)
