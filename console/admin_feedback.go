@@ -20,7 +20,7 @@ type adminFeedbackView struct {
 }
 
 func (c *Console) adminFeedbackPage(r *request) error {
-	view := adminFeedbackView{Status: r.query("status"), Statuses: feedbackStatuses, Mail: c.mails()}
+	view := adminFeedbackView{Status: r.query("status"), Statuses: feedbackStatuses, Mail: c.Mail.Enabled()}
 	until := c.clock()
 	if micros, err := strconv.ParseInt(r.query("after"), 10, 64); err == nil {
 		until = time.UnixMicro(micros)

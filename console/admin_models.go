@@ -60,13 +60,11 @@ func (c *Console) adminModelsPage(r *request) error {
 
 // showModels renders the page of the models.
 func (c *Console) showModels(r *request, status int, view adminModelsView) error {
-	if c.Notices != nil {
-		view.Notices = c.Notices()
-	}
+	view.Notices = c.Notices()
 	hour := c.History.Totals(time.Hour)
 	for _, m := range c.Fleet.Models() {
 		model := adminModel{
-			modelRow: c.modelRow(m), Booked: c.Fleet.BookedWindows(m.ID()),
+			modelRow: newModelRow(m), Booked: c.Fleet.BookedWindows(m.ID()),
 			LastHour: newPastHour(hour, history.Key{Model: m.ID()}),
 		}
 		for _, b := range m.Backends() {

@@ -48,7 +48,7 @@ type Settings struct {
 	Configuration  []ConfigValue              // of the gateway, for administrators
 }
 
-// Deps are the parts of the gateway that a Console uses. All are required, except Mail, Warm, Notices, Gateways and Turns.
+// Deps are the parts of the gateway that a Console uses. All are required, except Gateways and Turns.
 type Deps struct {
 	Keys      *identity.Keys
 	Accounts  *identity.Accounts
@@ -61,10 +61,9 @@ type Deps struct {
 	DB        *database.DB // stores feedback
 	Prompts   *prompts.Store
 	Feedback  func(notify.Feedback) // sends feedback to the operators
-	Mail      Mailer                // for invitations; nil if none are mailed
+	Mail      Mailer                // for invitations and replies
 	Log       *zap.Logger
-	Warm      Warmer          // nil if models cannot be started from the console
-	Notices   func() []string // returns what administrators should know; nil if there is nothing
+	Notices   func() []string // returns what administrators should know
 	Completer Completer
 	Batches   *batch.Service
 	Gateways  func(ctx context.Context) ([]cluster.Gateway, error) // lists those on the database; nil if there is only this one

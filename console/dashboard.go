@@ -22,7 +22,6 @@ type dashboardPage struct {
 	RevokedKeys []keyRow
 	KeyPager    keyPager
 	Models      []modelRow
-	CanWarm     bool // models can be started from the console
 	Reply       bool // an administrator has replied to feedback, and the reply was not read
 }
 
@@ -81,10 +80,10 @@ func newGauges(t budget.WindowTotals, c quota.Caps) gauges {
 
 func (c *Console) dashboard(r *request) (err error) {
 	ctx, a := r.ctx(), r.account
-	page := dashboardPage{Total: newGauges(c.Ledger.AccountTotals(a.ID), a.Caps), CanWarm: c.Warm != nil}
+	page := dashboardPage{Total: newGauges(c.Ledger.AccountTotals(a.ID), a.Caps)}
 	stats := c.modelActivity()
 	for _, m := range c.Fleet.Models() {
-		row := c.modelRow(m)
+		row := newModelRow(m)
 		row.Activity = stats[m.ID()]
 		page.Models = append(page.Models, row)
 	}

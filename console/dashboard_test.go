@@ -1,16 +1,13 @@
 package console_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"regexp"
-	"slices"
 	"testing"
 
 	"basegate/budget"
 	"basegate/budget/quota"
-	"basegate/console"
 	"basegate/identity"
 )
 
@@ -127,21 +124,18 @@ func TestDashboardWarnsOfAModelThatIsDown(t *testing.T) {
 }
 
 func TestModelIsWarmedOnRequest(t *testing.T) {
-	var warmed []string
-	s := newSite(t, func(_ *console.Settings, p *console.Deps) {
-		p.Warm = func(_ context.Context, id string) error {
-			warmed = append(warmed, id)
-			return nil
-		}
-	})
+	s := newSite(t)
+	s.account("root@example.org", true)
 	s.account("ada@example.org", false)
 	b := s.signIn("ada@example.org")
-	wantStatus(t, "warm", b.post("/models/llama-8b/warm"), http.StatusSeeOther)
-	if !slices.Equal(warmed, []string{"llama-8b"}) {
-		t.Errorf("got %v warmed, want llama-8b once", warmed)
-	}
+	wantStatus(t, "a model that the gateway cannot start", b.post("/models/llama-8b/warm"), http.StatusBadGateway)
+
+	s.manage("cold")
+	has(t, b.get("/dashboard").body, `action="/models/cold/warm"`)
+	wantRedirect(t, "warm", b.post("/models/cold/warm"), "/dashboard#models")
+	has(t, s.signIn("root@example.org").get("/admin/models").body, "launch, requested at the console: /nowhere/start-vllm")
 	changes, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 1)
-	if err != nil || changes[0].Action != "warm model" || changes[0].Actor != "ada@example.org" {
+	if err != nil || changes[0].Action != "warm model" || changes[0].Subject != "cold" || changes[0].Actor != "ada@example.org" {
 		t.Errorf("got audit log %+v, %v", changes, err)
 	}
 	wantStatus(t, "an unknown model", b.post("/models/nothing/warm"), http.StatusNotFound)

@@ -32,6 +32,7 @@ import (
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/gateway/config"
+	"basegate/gateway/mail"
 	"basegate/gateway/notify"
 	"basegate/identity"
 	"basegate/internal/databasetest"
@@ -112,7 +113,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	deps := console.Deps{
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
 		Ledger: s.ledger, Usage: sums, Fleet: s.fleet, History: s.history, DB: db, Prompts: s.prompts,
-		Feedback: func(notify.Feedback) {}, Log: zap.NewNop(),
+		Feedback: func(notify.Feedback) {}, Mail: mail.New(mail.Settings{}), Notices: func() []string { return nil }, Log: zap.NewNop(),
 		Completer: unauthorizedCompleter{}, Batches: batch.New(db, storage.None{}, noLines{}, batch.Settings{MaxFileBytes: 1 << 20, MaxLineBytes: 1 << 20}, zap.NewNop()),
 	}
 	for _, c := range change {

@@ -24,11 +24,9 @@ const (
 // mailTimeout limits how long the response waits for the mail server.
 const mailTimeout = 15 * time.Second
 
-func (c *Console) mails() bool { return c.Mail != nil && c.Mail.Enabled() }
-
 // sendMail sends a mail if a mail server is configured.
 func (c *Console) sendMail(r *request, to, subject, text string) string {
-	if !c.mails() {
+	if !c.Mail.Enabled() {
 		return mailOff
 	}
 	ctx, cancel := context.WithTimeout(r.ctx(), mailTimeout)

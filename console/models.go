@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,9 +12,6 @@ import (
 	apierr "basegate/errors"
 	"basegate/fleet"
 )
-
-// Warmer starts a model that is not running. It returns when the boot has begun, not when it has finished.
-type Warmer func(ctx context.Context, model string) error
 
 // statusStarting is the status in GET /v1/models of a model that is booting.
 const statusStarting = "starting"
@@ -31,7 +27,7 @@ type modelRow struct {
 	Activity modelActivity
 }
 
-func (c *Console) modelRow(m *fleet.Model) modelRow {
+func newModelRow(m *fleet.Model) modelRow {
 	row, status := modelRow{Model: m}, m.Status()
 	boot := m.BootEstimate()
 	failed, hasFailed := errors.AsType[*fleet.BootFailedError](m.CheckServable(fleet.Caller{}))
@@ -44,26 +40,24 @@ func (c *Console) modelRow(m *fleet.Model) modelRow {
 		row.Meaning, row.Level = "could not be started. Next boot attempt in "+formatDuration(failed.RetryIn), "bad"
 	case boot > 0:
 		row.Meaning, row.Level = "is not running; starts on request in about "+formatDuration(boot), "warn"
-		row.Warmable = c.Warm != nil
+		row.Warmable = true
 	default:
 		row.Meaning, row.Level, row.Down = "is down", "bad", true
 	}
 	return row
 }
 
+// warmModel starts a model.
 func (c *Console) warmModel(r *request) error {
-	if c.Warm == nil {
-		return errNotFound
-	}
 	m, err := c.pathModel(r)
 	if err != nil {
 		return err
 	}
-	if err := c.Warm(r.ctx(), m.ID()); err != nil {
-		if public, ok := errors.AsType[*apierr.Error](err); ok {
-			return newProblem(public.Code.Status(), "The model cannot be started",
-				public.Message)
+	if err := m.Warm("requested at the console"); err != nil {
+		if public, ok := errors.AsType[*apierr.Error](m.APIError(err)); ok {
+			return newProblem(public.Code.Status(), "The model cannot be started", public.Message)
 		}
+		// Users may not see the launch command, which the error may name.
 		c.Log.Warn("warm model", zap.String("model", m.ID()), zap.Error(err))
 		return newProblem(http.StatusBadGateway, "The model cannot be started",
 			"Starting "+m.ID()+" failed, and the reason has been logged. Tell an administrator if it persists.")

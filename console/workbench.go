@@ -39,9 +39,8 @@ func (c *Console) workbench(r *request) error {
 
 // workbenchOptions are the keys and models that the workbench can use.
 type workbenchOptions struct {
-	Keys    []keyOption   `json:"keys"`
-	Models  []modelOption `json:"models"`
-	CanWarm bool          `json:"can_warm"`
+	Keys   []keyOption   `json:"keys"`
+	Models []modelOption `json:"models"`
 }
 
 type keyOption struct {
@@ -69,14 +68,14 @@ func (c *Console) workbenchOptions(r *request) error {
 	if err != nil {
 		return err
 	}
-	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}, CanWarm: c.Warm != nil}
+	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}}
 	for _, k := range keys {
 		payer := budget.Payer{Key: k.ID, KeyCaps: k.Caps, Account: k.AccountID, AccountCaps: r.account.Caps}
 		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.Models.IDs(), tightest(c.Ledger.Standings(payer))})
 	}
 	for _, m := range c.Fleet.Models() {
 		options.Models = append(options.Models, modelOption{
-			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(), c.modelRow(m).Meaning, m.Completions(), m.Chat(),
+			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(), newModelRow(m).Meaning, m.Completions(), m.Chat(),
 		})
 	}
 	return r.sendJSON(http.StatusOK, options)

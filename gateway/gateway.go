@@ -30,7 +30,6 @@ import (
 	"basegate/console/prompts"
 	"basegate/database"
 	"basegate/database/postgres"
-	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/gateway/mail"
@@ -169,7 +168,7 @@ func (g *Gateway) newConsole(store *identity.Store) *console.Console {
 	return console.New(consoleSettings(g.config, g.booted), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts,
-		Feedback: g.notifier.Feedback, Mail: g.mailer, Log: g.log.Named("console"), Warm: g.warm, Notices: g.notices,
+		Feedback: g.notifier.Feedback, Mail: g.mailer, Log: g.log.Named("console"), Notices: g.notices,
 		Completer: g.proxy, Batches: g.batches, Gateways: g.gatewayLister(), Turns: g.turns(),
 	})
 }
@@ -279,23 +278,6 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	}
 	g.log.Info("listening", zap.String("public", g.Addr().String()), zap.String("admin", g.AdminAddr().String()))
 	return nil
-}
-
-// warm starts a model at the request of a user of the console.
-func (g *Gateway) warm(_ context.Context, id string) error {
-	m, ok := g.fleet.Model(id)
-	if !ok {
-		return apierr.UnknownModel("model", id, nil, "")
-	}
-	err := m.Warm("requested at the console")
-	if err == nil {
-		return nil
-	}
-	if answer := m.APIError(err); !errors.Is(answer, err) {
-		return answer
-	}
-	// Users may not see the launch command, which the error may name.
-	return apierr.Unreachable(id+" could not be started", 0, err)
 }
 
 // applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.
