@@ -16,10 +16,7 @@ func (c *Console) storeFeedback(ctx context.Context, f feedback) error {
 }
 
 func (c *Console) writeFeedback(ctx context.Context, text string, args ...any) error {
-	err := c.DB.WriteGrouped(ctx, func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, text, args...)
-		return err
-	})
+	err := c.DB.WriteGrouped(ctx, func(tx database.Tx) error { return database.Exec(ctx, tx, text, args...) })
 	if err != nil {
 		return fmt.Errorf("write feedback: %w", err)
 	}
@@ -53,29 +50,21 @@ func (c *Console) findFeedback(ctx context.Context, id string) (feedback, error)
 }
 
 func (c *Console) queryFeedback(ctx context.Context, text string, args ...any) ([]feedback, error) {
-	rows, err := c.DB.Read().QueryContext(ctx, text, args...)
+	all, err := database.List(ctx, c.DB.Read(), scanFeedback, text, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read feedback: %w", err)
 	}
-	defer rows.Close()
-	var all []feedback
-	for rows.Next() {
-		var f feedback
-		var at, repliedAt int64
-		err := rows.Scan(&f.ID, &at, &f.AccountID, &f.Page, &f.RequestID, &f.Message, &f.Status, &f.Reply, &f.RepliedBy, &repliedAt)
-		if err != nil {
-			return nil, fmt.Errorf("read feedback: %w", err)
-		}
-		f.Time = time.UnixMicro(at).UTC()
-		if repliedAt > 0 {
-			f.RepliedAt = time.UnixMicro(repliedAt).UTC()
-		}
-		all = append(all, f)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read feedback: %w", err)
-	}
 	return all, nil
+}
+
+func scanFeedback(row database.Scanner) (f feedback, err error) {
+	var at, repliedAt int64
+	err = row.Scan(&f.ID, &at, &f.AccountID, &f.Page, &f.RequestID, &f.Message, &f.Status, &f.Reply, &f.RepliedBy, &repliedAt)
+	f.Time = time.UnixMicro(at).UTC()
+	if repliedAt > 0 {
+		f.RepliedAt = time.UnixMicro(repliedAt).UTC()
+	}
+	return f, err
 }
 
 // updateFeedback stores the status and the reply. A reply that differs from the last one counts as unread.

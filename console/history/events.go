@@ -59,12 +59,12 @@ func (h *History) Add(ctx context.Context, e Event) {
 	e.gateway = h.gateway
 	oldest := h.clock().Add(-Keep)
 	h.db.Submit(func(tx database.Tx) error {
-		_, err := tx.ExecContext(ctx, insertEvent,
+		err := database.Exec(ctx, tx, insertEvent,
 			e.Time.UnixMicro(), e.gateway, string(e.Kind), e.Model, e.Backend, e.AccountID, e.KeyID, e.Detail)
-		if err == nil {
-			_, err = tx.ExecContext(ctx, `DELETE FROM history_events WHERE time < $1`, oldest.UnixMicro())
+		if err != nil {
+			return err
 		}
-		return err
+		return database.Exec(ctx, tx, `DELETE FROM history_events WHERE time < $1`, oldest.UnixMicro())
 	})
 }
 
@@ -99,23 +99,16 @@ func withoutRepeats(all []Event) []Event {
 	return kept
 }
 
-func selectEvents(ctx context.Context, db *database.DB, since time.Time, limit int) (all []Event, err error) {
+func selectEvents(ctx context.Context, db *database.DB, since time.Time, limit int) ([]Event, error) {
 	const text = `
 		SELECT time, gateway, kind, model, backend, account_id, key_id, detail
 		FROM history_events WHERE time >= $1 ORDER BY time DESC, seq DESC LIMIT $2`
-	rows, err := db.Read().QueryContext(ctx, text, since.UnixMicro(), limit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var e Event
-		var at int64
-		if err := rows.Scan(&at, &e.gateway, &e.Kind, &e.Model, &e.Backend, &e.AccountID, &e.KeyID, &e.Detail); err != nil {
-			return nil, err
-		}
-		e.Time = time.UnixMicro(at).UTC()
-		all = append(all, e)
-	}
-	return all, rows.Err()
+	return database.List(ctx, db.Read(), scanEvent, text, since.UnixMicro(), limit)
+}
+
+func scanEvent(row database.Scanner) (e Event, err error) {
+	var at int64
+	err = row.Scan(&at, &e.gateway, &e.Kind, &e.Model, &e.Backend, &e.AccountID, &e.KeyID, &e.Detail)
+	e.Time = time.UnixMicro(at).UTC()
+	return e, err
 }
