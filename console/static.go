@@ -18,54 +18,39 @@ var staticFiles embed.FS
 
 const staticPath = "/static/"
 
-// assets are the static files that pages load. Their URLs contain a digest of all of them, so that a browser may cache
-// them for a year and still loads the new ones after an upgrade, including those that a script imports by a relative
-// path.
-type assets struct {
-	files   map[string][]byte
-	version string
-}
+// assets is a digest of all static files. It is part of their URLs, so that a browser may cache them for a year and still
+// loads the new ones after an upgrade, including those that a script imports by a relative path.
+type assets string
 
 func readAssets() assets {
-	a := assets{files: map[string][]byte{}}
 	sum := sha256.New()
-	root, err := fs.Sub(staticFiles, "static")
-	if err == nil {
-		err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			content, err := fs.ReadFile(root, name)
-			if err != nil {
-				return err
-			}
-			a.files[name] = content
-			sum.Write([]byte(name))
-			sum.Write(content)
-			return nil
-		})
-	}
+	err := fs.WalkDir(staticFiles, "static", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := staticFiles.ReadFile(name)
+		sum.Write([]byte(name))
+		sum.Write(content)
+		return err
+	})
 	if err != nil { // impossible: the files are embedded
 		panic("read static files: " + err.Error())
 	}
-	a.version = hex.EncodeToString(sum.Sum(nil))[:12]
-	return a
+	return assets(hex.EncodeToString(sum.Sum(nil))[:12])
 }
 
 // url returns the path of a file.
-func (a assets) url(name string) string { return staticPath + a.version + "/" + name }
+func (a assets) url(name string) string { return staticPath + string(a) + "/" + name }
 
 // asset serves a static file. The path of another version gets the current file, which the browser must not cache.
 func (c *Console) asset(ec echo.Context) error {
 	version, name, _ := strings.Cut(strings.TrimPrefix(ec.Request().URL.Path, staticPath), "/")
-	content, ok := c.assets.files[name]
-	if !ok {
-		http.NotFound(ec.Response(), ec.Request())
-		return nil
+	content, err := staticFiles.ReadFile("static/" + name)
+	if err != nil {
+		return ec.String(http.StatusNotFound, "404 page not found\n")
 	}
-	if version == c.assets.version {
+	if version == string(c.assets) {
 		ec.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
-	_ = ec.Blob(http.StatusOK, mime.TypeByExtension(path.Ext(name)), content) // fails only if the client has disconnected
-	return nil
+	return ec.Blob(http.StatusOK, mime.TypeByExtension(path.Ext(name)), content)
 }
