@@ -93,7 +93,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 	must(t, err)
 	t.Cleanup(func() { must(t, files.Close()) })
 	objects := batch.New(db, files, nil, batch.Settings{}, zap.NewNop()) // not started, so deleted objects stay
-	s.prompts = prompts.New(db, objects, prompts.Settings{MaxBytesPerAccount: 100 << 20})
+	s.prompts = prompts.New(db, objects, 100<<20)
 	must(t, s.keys.Start(t.Context()))
 	t.Cleanup(s.keys.Close)
 	must(t, s.ledger.Start(t.Context()))

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/console/prompts"
 	"basegate/internal/databasetest"
 )
 
@@ -90,7 +89,7 @@ func wantSmallTransactions(t *testing.T, what, path string) {
 
 func TestSaveBeyondTheQuotaIsRefusedWithAReason(t *testing.T) {
 	s := newSite(t)
-	s.prompts.Reload(prompts.Settings{MaxBytesPerAccount: 100 << 10})
+	s.prompts.Reload(100 << 10)
 	s.account("ada@example.org", false)
 	s.account("eve@example.org", false)
 	b := s.signIn("ada@example.org")

@@ -149,7 +149,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	if err := g.newBatches(); err != nil {
 		return nil, err
 	}
-	g.prompts = prompts.New(g.db, g.objects(), promptSettings(cfg))
+	g.prompts = prompts.New(g.db, g.objects(), cfg.Console.SavedPrompts.MaxBytesPerAccount)
 	g.registry.MustRegister(g.turns())
 	g.console = g.newConsole(store)
 	g.newServers(ctx)
@@ -345,7 +345,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg, g.receipts != nil))
 	g.keys.Reload(g.identitySettings(cfg))
-	g.prompts.Reload(promptSettings(cfg))
+	g.prompts.Reload(cfg.Console.SavedPrompts.MaxBytesPerAccount)
 	g.batches.Reload(batchSettings(cfg))
 	g.mailer.Reload(mailSettings(cfg))
 	g.notifier.Reload(notifySettings(cfg))

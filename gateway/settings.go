@@ -11,7 +11,6 @@ import (
 	"basegate/breaker"
 	"basegate/budget/admission"
 	"basegate/console"
-	"basegate/console/prompts"
 	"basegate/console/sso"
 	"basegate/fleet"
 	"basegate/gateway/config"
@@ -72,10 +71,6 @@ const (
 	clusterPollInterval    = 250 * time.Millisecond
 	clusterCatchUpInterval = 50 * time.Millisecond
 )
-
-func promptSettings(c *config.Config) prompts.Settings {
-	return prompts.Settings{MaxBytesPerAccount: c.Console.SavedPrompts.MaxBytesPerAccount}
-}
 
 func batchSettings(c *config.Config) batch.Settings {
 	var models []string

@@ -55,11 +55,6 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("a prompt of %d bytes does not fit beside %d of %d bytes", e.Size, e.Used, e.Max)
 }
 
-// Settings are the part of the configuration that a reload may change.
-type Settings struct {
-	MaxBytesPerAccount int64 // the quota; a document and its words count
-}
-
 // Objects is the storage of the documents. It deletes what a crash leaves of an object that no row has.
 type Objects interface {
 	// WriteObject stores an object, and calls keep with its name in the transaction with which it counts.
@@ -72,8 +67,8 @@ type Objects interface {
 // Store stores prompts. It is safe for concurrent use, also by several processes.
 type Store struct {
 	db       *database.DB
-	objects  Objects // nil: the rows have the documents
-	settings atomic.Pointer[Settings]
+	objects  Objects            // nil: the rows have the documents
+	maxBytes atomic.Int64       // of an account
 	rate     *ratelimit.Limiter // by account
 	writes   *admission.Turns   // held by a save or another write of this store
 }
@@ -81,27 +76,27 @@ type Store struct {
 // maxWrites limits the writes at a time, each of another account: a save waits for the storage, which may be slow.
 const maxWrites = 8
 
-// New returns a Store. Without objects, it stores documents in their rows.
-func New(db *database.DB, objects Objects, s Settings) *Store {
+// New returns a Store with a quota of an account in bytes, for documents and their words. Without objects, it stores documents
+// in their rows.
+func New(db *database.DB, objects Objects, maxBytesPerAccount int64) *Store {
 	store := &Store{
 		db: db, objects: objects, writes: admission.NewTurns(maxWrites, 1),
 		rate: ratelimit.New(ratelimit.Settings{
 			Interval: time.Second / ratePerSecond, Burst: rateBurst, MaxKeys: maxRateKeys,
 		}),
 	}
-	store.Reload(s)
+	store.Reload(maxBytesPerAccount)
 	return store
 }
 
-// Reload replaces the settings. Prompts that exceed a lower quota stay; they can be deleted, and replaced by smaller
-// ones.
-func (s *Store) Reload(settings Settings) { s.settings.Store(&settings) }
+// Reload replaces the quota. Prompts that exceed a lower one stay; they can be deleted, and replaced by smaller ones.
+func (s *Store) Reload(maxBytesPerAccount int64) { s.maxBytes.Store(maxBytesPerAccount) }
 
 // Writes returns the place of the store's writes, for metrics.
 func (s *Store) Writes() *admission.Turns { return s.writes }
 
 // MaxBytesPerAccount returns the quota of an account.
-func (s *Store) MaxBytesPerAccount() int64 { return s.settings.Load().MaxBytesPerAccount }
+func (s *Store) MaxBytesPerAccount() int64 { return s.maxBytes.Load() }
 
 // Prompt is a saved prompt without its document, also as the workbench receives it.
 type Prompt struct {

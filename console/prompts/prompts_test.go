@@ -62,7 +62,7 @@ func newFixture(tb testing.TB) *fixture {
 	must(tb, err)
 	tb.Cleanup(func() { f.files.Close() })
 	f.batches = batch.New(db, f.files, nil, batch.Settings{}, zap.NewNop())
-	f.Store = prompts.New(db, f.batches, prompts.Settings{MaxBytesPerAccount: quota})
+	f.Store = prompts.New(db, f.batches, quota)
 	for _, account := range []string{ada, eve} {
 		f.execute(`INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES ($1, $1, '', false, 'active', 1)`, account)
 	}
@@ -144,7 +144,7 @@ func TestDocumentsOfEverySizeAreReadAsSaved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			f.Store = prompts.New(f.db, where(f), prompts.Settings{MaxBytesPerAccount: quota})
+			f.Store = prompts.New(f.db, where(f), quota)
 			for _, size := range []int{40, 1000, 64 << 10, 4 << 20} {
 				want := document("word", size)
 				p := f.create(fmt.Sprint("of ", size), want)
@@ -170,7 +170,7 @@ func TestDocumentsOfEverySizeAreReadAsSaved(t *testing.T) {
 func TestDocumentInARowIsMovedToTheStorageWhenItIsSaved(t *testing.T) {
 	f := newFixture(t)
 	objects := f.Store
-	f.Store = prompts.New(f.db, nil, prompts.Settings{MaxBytesPerAccount: quota})
+	f.Store = prompts.New(f.db, nil, quota)
 	p := f.create("study", document("first", 1000))
 	f.Store = objects
 	_, read, err := f.Get(t.Context(), ada, p.ID)
@@ -196,7 +196,7 @@ func TestDocumentThatIsReplacedWhileItIsReadIsReadAgain(t *testing.T) {
 		_, err := f.Update(t.Context(), ada, p.ID, 1, draft("study", document("second", 2000)))
 		must(t, err)
 		must(t, f.files.Delete(t.Context(), name))
-	}}, prompts.Settings{})
+	}}, 0)
 	got, read, err := reader.Get(t.Context(), ada, p.ID)
 	must(t, err)
 	if got.Version != 2 || !bytes.Equal(read, document("second", 2000)) {
@@ -314,7 +314,7 @@ func TestConcurrentUpdatesOfOneVersion(t *testing.T) {
 func TestQuotaLimitsWhatAnAccountStores(t *testing.T) {
 	f := newFixture(t)
 	const limit = 1 << 20
-	f.Reload(prompts.Settings{MaxBytesPerAccount: limit})
+	f.Reload(limit)
 	var saves sync.WaitGroup
 	for i := range 8 { // two fit
 		saves.Go(func() {
@@ -340,7 +340,7 @@ func TestQuotaLimitsWhatAnAccountStores(t *testing.T) {
 	}
 	_, err = f.Create(t.Context(), eve, draft("hers", document("word", 200<<10)))
 	must(t, err) // another account has its own quota
-	f.Reload(prompts.Settings{MaxBytesPerAccount: 1000})
+	f.Reload(1000)
 	_, err = f.Update(t.Context(), ada, all[0].ID, 1, draft("smaller", document("word", 300<<10)))
 	must(t, err) // less than before, though above the lowered quota
 	for _, p := range all {
@@ -432,7 +432,7 @@ func TestInterruptedSaveLeavesNothing(t *testing.T) {
 	f := newFixture(t)
 	for i := range 6 {
 		ctx, cancel := context.WithCancel(t.Context())
-		stopped := prompts.New(f.db, &interrupting{f.batches, i, cancel}, prompts.Settings{MaxBytesPerAccount: quota})
+		stopped := prompts.New(f.db, &interrupting{f.batches, i, cancel}, quota)
 		_, err := stopped.Create(ctx, ada, draft("n", document("word", 2<<20)))
 		cancel()
 		if began := i%2 == 1; began && err != nil || !began && !errors.Is(err, context.Canceled) {
@@ -463,7 +463,7 @@ func (i *interrupting) WriteObject(ctx context.Context, data []byte, keep func(c
 func TestSaveThatTheStorageRefusesLeavesNothing(t *testing.T) {
 	f := newFixture(t)
 	full := batch.New(f.db, fullStore{f.files}, nil, batch.Settings{}, zap.NewNop())
-	refused := prompts.New(f.db, full, prompts.Settings{MaxBytesPerAccount: quota})
+	refused := prompts.New(f.db, full, quota)
 	if _, err := refused.Create(t.Context(), ada, draft("n", document("word", 1000))); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("got error %v, want %v", err, syscall.ENOSPC)
 	}
