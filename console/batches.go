@@ -123,27 +123,24 @@ func (c *Console) batchRow(b batch.Batch) batchRow {
 	return row
 }
 
+// batchesPage lists the batches of the user, or of all accounts below /admin.
 func (c *Console) batchesPage(r *request) error {
-	page, err := c.listBatches(r, r.account.ID)
-	if err != nil {
-		return err
+	account, name, title := r.account.ID, "batches", "Batches"
+	if r.isAdministration() {
+		account, name, title = "", "admin-batches", "Batches of all accounts"
 	}
-	for i := range page.Batches {
-		b := &page.Batches[i]
-		b.KeyName = c.keyName(b.Key)
-	}
-	return c.render(r, "batches", "Batches", page)
-}
-
-// listBatches returns a page of the batches of an account, or of all if it is empty.
-func (c *Console) listBatches(r *request, account string) (*batchesPage, error) {
 	batches, more, err := c.Batches.BatchesOf(r.ctx(), account, r.query("after"), batchesOfOnePage)
 	if err != nil {
-		return nil, c.batchProblem(r, err)
+		return c.batchProblem(r, err)
+	}
+	known, err := c.readNames(r.ctx(), r.account)
+	if err != nil {
+		return err
 	}
 	page := &batchesPage{}
 	for _, b := range batches {
 		row := c.batchRow(b)
+		row.KeyName, row.Email = known.key(b.Key), known.account(b.Account)
 		page.Batches = append(page.Batches, row)
 		page.Running = page.Running || row.Running()
 	}
@@ -152,7 +149,7 @@ func (c *Console) listBatches(r *request, account string) (*batchesPage, error) 
 		next = batches[len(batches)-1].ID
 	}
 	page.pager = r.pager(nil, next)
-	return page, nil
+	return c.render(r, name, title, page)
 }
 
 // batchPage is the data of a batch's page.
@@ -201,32 +198,14 @@ func (c *Console) findFile(r *request, id string) (f batch.File, found bool, err
 	return f, id != "" && err == nil, err
 }
 
-const batchCancelled = "Batch cancelled. Lines that are running end within a minute."
-
+// cancelBatch cancels a batch of the user, or of any account below /admin.
 func (c *Console) cancelBatch(r *request) error {
-	_, err := c.Batches.CancelOf(r.ctx(), r.account.ID, r.param("batch"))
-	return c.redirectDone(r, c.batchProblem(r, err), "/batches/"+r.param("batch"), batchCancelled)
-}
-
-func (c *Console) adminBatchesPage(r *request) error {
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
+	account, page := r.account.ID, "/batches/"+r.param("batch")
+	if r.isAdministration() {
+		account, page = "", "/admin/batches"
 	}
-	page, err := c.listBatches(r, "")
-	if err != nil {
-		return err
-	}
-	for i := range page.Batches {
-		b := &page.Batches[i]
-		b.KeyName, b.Email = known.key(b.Key), known.account(b.Account)
-	}
-	return c.render(r, "admin-batches", "Batches of all accounts", page)
-}
-
-func (c *Console) adminCancelBatch(r *request) error {
-	_, err := c.Batches.CancelOf(r.ctx(), "", r.param("batch"))
-	return c.redirectDone(r, c.batchProblem(r, err), "/admin/batches", batchCancelled)
+	_, err := c.Batches.CancelOf(r.ctx(), account, r.param("batch"))
+	return c.redirectDone(r, c.batchProblem(r, err), page, "Batch cancelled. Lines that are running end within a minute.")
 }
 
 // batchHint is what the dashboard says about the batches that have not ended.

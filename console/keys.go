@@ -180,7 +180,7 @@ type keyPage struct {
 // pathKey returns the page of the key in the path: of the user's own, or of any below /admin. It does not reveal whether
 // another user has this key.
 func (c *Console) pathKey(r *request) (keyPage, error) {
-	page := keyPage{Own: !strings.HasPrefix(r.Path(), "/admin/"), Back: "/dashboard", Action: "/keys/"}
+	page := keyPage{Own: !r.isAdministration(), Back: "/dashboard", Action: "/keys/"}
 	owner, account := r.account.ID, r.account
 	if !page.Own {
 		owner = ""

@@ -81,6 +81,10 @@ func (r *request) signedIn() bool { return r.account.ID != "" }
 // isAPI reports whether the request is a script's, which gets JSON instead of pages.
 func (r *request) isAPI() bool { return strings.HasPrefix(r.Request().URL.Path, "/console/api/") }
 
+// isAdministration reports whether the request is for a page of the administration, which requireAccess lets only
+// administrators open.
+func (r *request) isAdministration() bool { return strings.HasPrefix(r.Path(), "/admin/") }
+
 // param returns the decoded value of a parameter of the path. Echo matches the path undecoded if its encoding is not
 // the usual one, and then does not decode the parameters either.
 func (r *request) param(name string) string {
