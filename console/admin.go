@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
 
 	"basegate/budget/quota"
@@ -105,7 +104,7 @@ type adminAccount struct {
 	Caps           capFields // in the form
 	MaxConcurrency string    // form field of Account.Concurrency
 	Keys           []keyRow
-	KeyPager       keyPager
+	KeyPager       pager
 	Spark          *sparkline // of the last days; nil if it could not be read in time
 	Audit          []auditRow // the latest changes of the account and its keys, and those that it has made
 	Self           bool       // the account is the administrator's own
@@ -147,8 +146,7 @@ func (c *Console) adminAccountPage(r *request) error {
 // showAccount renders an account's page with its keys and its usage.
 func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	var err error
-	path := "/admin/accounts/" + url.PathEscape(page.ID)
-	if page.Keys, page.Spark, page.KeyPager, err = c.keyRows(r, page.ID, path); err != nil {
+	if page.Keys, page.Spark, page.KeyPager, err = c.keyRows(r, page.ID); err != nil {
 		return err
 	}
 	entries, _, err := c.AuditLog.Find(r.ctx(), identity.AuditFilter{Search: page.Email}, identity.AuditCursor{}, maxAccountAudit)

@@ -20,7 +20,7 @@ type dashboardPage struct {
 	Total       gauges   // of the account
 	Keys        []keyRow // that are not revoked
 	RevokedKeys []keyRow
-	KeyPager    keyPager
+	KeyPager    pager
 	Models      []modelRow
 	Reply       bool // an administrator has replied to feedback, and the reply was not read
 }
@@ -92,7 +92,7 @@ func (c *Console) dashboard(r *request) (err error) {
 	}
 	var keys []keyRow
 	var spark *sparkline
-	if keys, spark, page.KeyPager, err = c.keyRows(r, a.ID, "/dashboard"); err != nil {
+	if keys, spark, page.KeyPager, err = c.keyRows(r, a.ID); err != nil {
 		return err
 	}
 	page.Summary = c.summary(a, keys, spark)
@@ -110,38 +110,33 @@ func (c *Console) dashboard(r *request) (err error) {
 	return c.render(r, "dashboard", "Dashboard", page)
 }
 
-// keyPager links to the other pages of a list of keys.
-type keyPager struct{ First, Next string } // empty if there is none
-
 // keyRows returns the keys of an account with their usage, on the page of the list that the query names, and the recent usage of
 // the account, which is nil if it cannot be read in time.
-func (c *Console) keyRows(r *request, account, path string) (rows []keyRow, spark *sparkline, pager keyPager, err error) {
-	skip, err := strconv.Atoi(cmp.Or(r.query("keys"), "0"))
+func (c *Console) keyRows(r *request, account string) (rows []keyRow, spark *sparkline, others pager, err error) {
+	skip, err := strconv.Atoi(cmp.Or(r.query("after"), "0"))
 	if err != nil || skip < 0 {
-		return nil, nil, pager, errNotFound
+		return nil, nil, others, errNotFound
 	}
 	keys, err := c.Keys.ListOf(r.ctx(), account, skip)
 	if err != nil {
-		return nil, nil, pager, err
+		return nil, nil, others, err
 	}
-	if skip > 0 {
-		pager.First = path + "#keys"
-	}
+	next := ""
 	if len(keys) == identity.MaxListed {
-		pager.Next = fmt.Sprintf("%s?keys=%d#keys", path, skip+len(keys))
+		next = strconv.Itoa(skip + len(keys))
 	}
 	sparks, err := c.sparklines(r.ctx(), account, keys)
 	if err != nil {
-		return nil, nil, pager, err
+		return nil, nil, others, err
 	}
 	for _, k := range keys {
 		row := keyRow{Key: k, gauges: newGauges(c.Ledger.KeyTotals(k.ID), k.Caps), Spark: sparks[k.ID]}
 		if row.LastUse, err = c.Ledger.LastUse(r.ctx(), k.ID); err != nil {
-			return nil, nil, pager, err
+			return nil, nil, others, err
 		}
 		rows = append(rows, row)
 	}
-	return rows, sparks[""], pager, nil
+	return rows, sparks[""], r.pager(nil, next), nil
 }
 
 // warnings says why requests are refused: because a budget is used up, or because no backend of a model answers.

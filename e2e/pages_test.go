@@ -248,10 +248,10 @@ func TestPagesOfAnAccountWithManyKeys(t *testing.T) {
 
 	browser := g.signIn()
 	for _, path := range []string{
-		"/dashboard", "/dashboard?keys=400", "/keys/many_9", "/console/api/palette", "/console/api/workbench", "/tutorial", "/files",
+		"/dashboard", "/dashboard?after=400", "/keys/many_9", "/console/api/palette", "/console/api/workbench", "/tutorial", "/files",
 		"/batches", "/usage", "/usage?account=all", "/usage/requests", "/usage/requests?account=all", "/usage/requests?key=many_9",
 		"/usage/explore", "/usage/explore?account=all", "/admin/accounts", "/admin/accounts/" + account,
-		"/admin/accounts/" + account + "?keys=400", "/admin/keys/many_9", "/admin/overview", "/admin/audit",
+		"/admin/accounts/" + account + "?after=400", "/admin/keys/many_9", "/admin/overview", "/admin/audit",
 	} {
 		used := g.measurePage(browser, path, 0)
 		if limit := 300 * time.Millisecond; keys >= 100_000 && used > limit {
@@ -262,7 +262,7 @@ func TestPagesOfAnAccountWithManyKeys(t *testing.T) {
 		}
 	}
 	next := g.page(browser, "/dashboard")
-	for _, part := range []string{`href="/dashboard?keys=200#keys"`, `/keys/many_200"`} {
+	for _, part := range []string{`href="/dashboard?after=200#keys"`, `/keys/many_200"`} {
 		if !strings.Contains(next, part) {
 			t.Errorf("the dashboard lacks %s", part)
 		}
@@ -270,7 +270,7 @@ func TestPagesOfAnAccountWithManyKeys(t *testing.T) {
 	if strings.Contains(next, `/keys/many_201"`) {
 		t.Error("the dashboard shows more than 200 keys")
 	}
-	if second := g.page(browser, "/dashboard?keys=200"); !strings.Contains(second, `/keys/many_201"`) || !strings.Contains(second, `href="/dashboard#keys"`) {
+	if second := g.page(browser, "/dashboard?after=200"); !strings.Contains(second, `/keys/many_201"`) || !strings.Contains(second, `href="/dashboard#keys"`) {
 		t.Error("the second page lacks the 201st key or the link to the first page")
 	}
 }
