@@ -194,29 +194,16 @@ func tightest(all []budget.Standing) *remaining {
 
 // firstSteps says how to make the first request.
 type firstSteps struct {
-	HasKey        bool
-	Model         string
-	BaseURL, Curl string
-	Python        string
+	HasKey  bool
+	Example createdKey // without its secret
 }
 
 func (c *Console) firstSteps(keys []keyRow) *firstSteps {
-	s := &firstSteps{BaseURL: c.settings.Load().PublicURL.JoinPath("v1").String()}
-	for _, k := range keys {
-		s.HasKey = s.HasKey || k.State == identity.KeyActive
-	}
+	s := &firstSteps{Example: createdKey{BaseURL: c.apiURL()}}
+	s.HasKey = slices.ContainsFunc(keys, func(k keyRow) bool { return k.State == identity.KeyActive })
 	if models := c.Fleet.Models(); len(models) > 0 {
-		s.Model = models[0].ID()
+		s.Example.Model = models[0].ID()
 	}
-	example := createdKey{Secret: "$BASEGATE_KEY", BaseURL: s.BaseURL, Model: s.Model} //nolint:gosec // no secret
-	s.Curl = example.Curl()
-	s.Python = strings.Join([]string{
-		"import os",
-		"from openai import OpenAI",
-		fmt.Sprintf("client = OpenAI(base_url=%q, api_key=os.environ[%q])", s.BaseURL, "BASEGATE_KEY"),
-		fmt.Sprintf("answer = client.completions.create(model=%q, prompt=%q, max_tokens=16)", s.Model, "The capital of France is"),
-		"print(answer.choices[0].text)",
-	}, "\n")
 	return s
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"basegate/identity"
@@ -65,21 +64,17 @@ func (r *request) readKey(f *keyForm, k *identity.Key) (err error) {
 type createdKey struct {
 	identity.Key
 	Secret  string
-	Rotated bool // the key is not new, but its secret is
-	BaseURL string
-	Model   string // for the example
+	Rotated bool   // the key is not new, but its secret is
+	BaseURL string // of the API
+	Model   string // for the example; empty if there is none
 }
 
-// Curl returns a shell command that requests a completion with the key.
-func (k createdKey) Curl() string {
-	return fmt.Sprintf("curl -s %s/completions \\\n  -H \"Authorization: Bearer %s\" -H \"Content-Type: application/json\" \\\n"+
-		"  -d '{\"model\": %q, \"prompt\": \"The capital of France is\", \"max_tokens\": 16}'",
-		strings.TrimSuffix(k.BaseURL, "/"), k.Secret, k.Model)
-}
+// apiURL returns the base URL of the API for clients.
+func (c *Console) apiURL() string { return c.settings.Load().PublicURL.JoinPath("v1").String() }
 
 // showSecret shows the new secret of a key, this once.
 func (c *Console) showSecret(r *request, created createdKey) error {
-	created.BaseURL = c.settings.Load().PublicURL.JoinPath("v1").String()
+	created.BaseURL = c.apiURL()
 	for _, m := range c.Fleet.Models() {
 		if created.Model == "" && created.Models.Allows(m.ID()) {
 			created.Model = m.ID()
