@@ -184,7 +184,7 @@ func (c *Console) setAccount(r *request) error {
 		page.Problem = p
 		return c.showAccount(r, p.status, page)
 	}
-	return c.redirectDone(r, err, "/admin/accounts/"+a.ID, labels["saved"])
+	return c.redirectDone(r, err, "/admin/accounts/"+a.ID, "Saved.")
 }
 
 // accountActions are the changes of an account that need no form, by their names in paths.

@@ -79,7 +79,7 @@ func (c *Console) answerFeedback(r *request) error {
 	if err := c.AuditLog.Record(r.ctx(), "answer feedback", f.ID, detail); err != nil {
 		return err
 	}
-	message := labels["saved"]
+	message := "Saved."
 	if changed && f.Reply != "" {
 		message = c.announceReply(r, f)
 	}

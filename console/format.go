@@ -17,7 +17,6 @@ import (
 func templateFunctions(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset":    a.url,
-		"label":    label,
 		"mark":     markField,
 		"number":   formatNumber,
 		"limit":    formatLimit,
