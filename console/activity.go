@@ -22,7 +22,6 @@ const sparkDays = 30
 type sparkline struct {
 	Path  string // empty if there was no usage
 	Total int64
-	Days  int
 	daily [sparkDays]int64
 }
 
@@ -35,7 +34,6 @@ func (s *sparkline) Text() string {
 func (s *sparkline) draw(today int64) {
 	s.daily[sparkDays-1] = today
 	highest := max(slices.Max(s.daily[:]), 1)
-	s.Days = sparkDays
 	var path strings.Builder
 	for i, n := range s.daily {
 		s.Total += n

@@ -36,10 +36,8 @@ var palettePages = []destination{
 // accounts. The page's script searches the list.
 func (c *Console) palette(r *request) error {
 	items := []paletteItem{}
-	seen := map[string]bool{}
 	for _, d := range slices.Concat(destinations, palettePages) {
-		if r.mayUse(d.access) && !seen[d.Name] {
-			seen[d.Name] = true
+		if r.mayUse(d.access) {
 			items = append(items, paletteItem{"Page", d.Name, "", d.Path})
 		}
 	}

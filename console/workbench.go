@@ -52,14 +52,13 @@ type keyOption struct {
 }
 
 type modelOption struct {
-	ID          string  `json:"id"`
-	Status      string  `json:"status"` // as in GET /v1/models
-	MaxModelLen int64   `json:"max_model_len"`
-	MaxLogprobs int     `json:"max_logprobs"`
-	BootSeconds float64 `json:"boot_seconds"` // 0 if the gateway does not start the model
-	State       string  `json:"state"`        // what the status means, as a predicate
-	Completions bool    `json:"completions"`  // the model serves completions
-	Chat        bool    `json:"chat"`         // the model serves chat completions
+	ID          string `json:"id"`
+	Status      string `json:"status"` // as in GET /v1/models
+	MaxModelLen int64  `json:"max_model_len"`
+	MaxLogprobs int    `json:"max_logprobs"`
+	State       string `json:"state"`       // what the status means, as a predicate
+	Completions bool   `json:"completions"` // the model serves completions
+	Chat        bool   `json:"chat"`        // the model serves chat completions
 }
 
 // workbenchOptions lists the keys with which the user may send requests, and all models.
@@ -75,7 +74,7 @@ func (c *Console) workbenchOptions(r *request) error {
 	}
 	for _, m := range c.Fleet.Models() {
 		options.Models = append(options.Models, modelOption{
-			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), m.BootEstimate().Seconds(), newModelRow(m).Meaning, m.Completions(), m.Chat(),
+			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), newModelRow(m).Meaning, m.Completions(), m.Chat(),
 		})
 	}
 	return r.sendJSON(http.StatusOK, options)
