@@ -257,16 +257,22 @@ func (s *Service) readErrors(ctx context.Context, b *Batch) error {
 	if b.errorsObject == "" {
 		return nil
 	}
-	const most = 1 << 20 // bytes
-	content, err := s.store.Open(ctx, b.errorsObject, 0, most)
-	if errors.Is(err, storage.ErrNotFound) {
+	size, err := sizeOfObject(ctx, s.db.Read(), b.errorsObject)
+	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
-	if err == nil {
-		defer content.Close()
-		err = json.NewDecoder(content).Decode(&b.Errors)
+	if err != nil {
+		return unreadable(err)
+	}
+	content, err := s.OpenObject(ctx, b.errorsObject, size)
+	if errors.Is(err, storage.ErrNotFound) { // deleted since
+		return nil
 	}
 	if err != nil {
+		return err
+	}
+	defer content.Close()
+	if err := json.NewDecoder(content).Decode(&b.Errors); err != nil {
 		return apierr.Storage(fmt.Errorf("read the errors of a batch: %w", err))
 	}
 	return nil
@@ -303,7 +309,6 @@ type FailedLine struct {
 	Status    int // of the HTTP response; 0 if there was none
 	RequestID string
 	Code      string
-	Message   string
 }
 
 // maxErrorBytes limits what FailedLines reads of an error file.
@@ -341,7 +346,7 @@ func (s *Service) FailedLines(ctx context.Context, account, id string, most int)
 		}
 		failed = append(failed, FailedLine{
 			r.Get("custom_id").Str, int(r.Get("response.status_code").Int()), r.Get("response.request_id").Str,
-			e.Get("code").String(), e.Get("message").String(),
+			e.Get("code").String(),
 		})
 	}
 	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {

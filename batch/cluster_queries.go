@@ -27,7 +27,7 @@ func checkLease(ctx context.Context, tx database.Tx, seq int64, h holder) error 
 
 // checkCurrent returns errLeaseLost unless a condition on a gateway holds, whose epoch does not end before the transaction.
 func checkCurrent(ctx context.Context, tx database.Tx, h holder, condition string, args ...any) error {
-	if err := exec(ctx, tx, `SELECT pg_advisory_xact_lock_shared($1, $2)`, gatewayLock, h.gateway); err != nil {
+	if err := database.Exec(ctx, tx, `SELECT pg_advisory_xact_lock_shared($1, $2)`, gatewayLock, h.gateway); err != nil {
 		return err
 	}
 	var current bool
@@ -39,54 +39,50 @@ func checkCurrent(ctx context.Context, tx database.Tx, h holder, condition strin
 }
 
 // heldLeases returns the leases that count, and the time in microseconds.
-func heldLeases(ctx context.Context, q querier) (held map[int64]holder, now int64, err error) {
-	rows, err := q.QueryContext(ctx, `SELECT n.now, l.batch, l.gateway, l.epoch FROM (SELECT `+postgres.Now+` AS now) n LEFT JOIN
-		(batch_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive) ON true`)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer rows.Close()
+func heldLeases(ctx context.Context, q database.Querier) (held map[int64]holder, now int64, err error) {
 	held = map[int64]holder{}
-	for rows.Next() {
-		var seq, epoch sql.NullInt64
-		var gateway sql.NullInt32
-		if err := rows.Scan(&now, &seq, &gateway, &epoch); err != nil {
-			return nil, 0, err
+	err = database.Each(ctx, q, func(r *sql.Rows) error {
+		var seq sql.NullInt64
+		var h holder
+		if err := r.Scan(&now, &seq, &h.gateway, &h.epoch); err != nil {
+			return err
 		}
 		if seq.Valid {
-			held[seq.Int64] = holder{gateway.Int32, epoch.Int64}
+			held[seq.Int64] = h
 		}
-	}
-	return held, now, rows.Err()
+		return nil
+	}, `SELECT n.now, l.batch, coalesce(l.gateway, 0), coalesce(l.epoch, 0) FROM (SELECT `+postgres.Now+` AS now) n LEFT JOIN
+		(batch_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive) ON true`)
+	return held, now, err
 }
 
 // addLease leases a batch that no gateway has.
 func addLease(ctx context.Context, tx database.Execer, seq int64, h holder) error {
-	return exec(ctx, tx, `INSERT INTO batch_leases (batch, gateway, epoch) VALUES ($1, $2, $3)
+	return database.Exec(ctx, tx, `INSERT INTO batch_leases (batch, gateway, epoch) VALUES ($1, $2, $3)
 		ON CONFLICT (batch) DO UPDATE SET gateway = excluded.gateway, epoch = excluded.epoch`, seq, h.gateway, h.epoch)
 }
 
 func deleteLease(ctx context.Context, tx database.Execer, seq int64, h holder) error {
-	return exec(ctx, tx, `DELETE FROM batch_leases WHERE batch = $1 AND gateway = $2 AND epoch = $3`, seq, h.gateway, h.epoch)
+	return database.Exec(ctx, tx, `DELETE FROM batch_leases WHERE batch = $1 AND gateway = $2 AND epoch = $3`, seq, h.gateway, h.epoch)
 }
 
 // deleteLeasesOf ends all leases of a gateway.
 func deleteLeasesOf(ctx context.Context, tx database.Execer, h holder) error {
-	return exec(ctx, tx, `DELETE FROM batch_leases WHERE gateway = $1 AND epoch = $2`, h.gateway, h.epoch)
+	return database.Exec(ctx, tx, `DELETE FROM batch_leases WHERE gateway = $1 AND epoch = $2`, h.gateway, h.epoch)
 }
 
 // addRunner counts a gateway among those that take batches.
 func addRunner(ctx context.Context, tx database.Execer, h holder) error {
-	return exec(ctx, tx, `INSERT INTO batch_runners (gateway, epoch) VALUES ($1, $2)
+	return database.Exec(ctx, tx, `INSERT INTO batch_runners (gateway, epoch) VALUES ($1, $2)
 		ON CONFLICT (gateway) DO UPDATE SET epoch = excluded.epoch`, h.gateway, h.epoch)
 }
 
 func removeRunner(ctx context.Context, tx database.Execer, h holder) error {
-	return exec(ctx, tx, `DELETE FROM batch_runners WHERE gateway = $1 AND epoch = $2`, h.gateway, h.epoch)
+	return database.Exec(ctx, tx, `DELETE FROM batch_runners WHERE gateway = $1 AND epoch = $2`, h.gateway, h.epoch)
 }
 
 // aliveRunners returns the gateways that take batches, in order.
-func aliveRunners(ctx context.Context, q querier) ([]int32, error) {
-	return collect(ctx, q, func(r *sql.Rows) (id int32, err error) { return id, r.Scan(&id) },
+func aliveRunners(ctx context.Context, q database.Querier) ([]int32, error) {
+	return database.List(ctx, q, func(r database.Scanner) (id int32, err error) { return id, r.Scan(&id) },
 		`SELECT r.gateway FROM batch_runners r JOIN gateway g ON g.id = r.gateway AND g.epoch = r.epoch AND g.alive ORDER BY 1`)
 }

@@ -34,11 +34,7 @@ func (s *Service) WriteObject(ctx context.Context, data []byte, keep func(contex
 
 // OpenObject returns a reader of an object. The caller must close it.
 func (s *Service) OpenObject(ctx context.Context, name string, size int64) (io.ReadCloser, error) {
-	content, err := s.store.Open(ctx, name, 0, size)
-	if err != nil {
-		return nil, apierr.Storage(err)
-	}
-	return content, nil
+	return s.openParts(ctx, []part{{name, 0, size}}, size)
 }
 
 // DeleteObject marks an object in a transaction; it is deleted after that.

@@ -74,21 +74,28 @@ func (s *Service) discard(ctx context.Context, parts ...*newPart) {
 
 // openFile returns the content of a file, up to the bytes that counted when f was read.
 func (s *Service) openFile(ctx context.Context, f *File) (*fileReader, error) {
-	r := &fileReader{ctx: ctx, service: s, size: f.Bytes}
-	if f.Bytes == 0 {
+	parts, err := partsOf(ctx, s.db.Read(), f.ID)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	r, err := s.openParts(ctx, parts, f.Bytes)
+	if errors.Is(err, storage.ErrNotFound) { // deleted since
+		return nil, apierr.NoSuchObject("file", f.ID)
+	}
+	return r, err
+}
+
+// openParts returns a reader of parts, up to a size.
+func (s *Service) openParts(ctx context.Context, parts []part, size int64) (*fileReader, error) {
+	r := &fileReader{ctx: ctx, service: s, parts: parts, size: size}
+	if size == 0 {
 		return r, nil
 	}
 	err := s.checkStorage(ctx)
 	if err == nil {
-		r.parts, err = partsOf(ctx, s.db.Read(), f.ID)
-	}
-	if err == nil {
 		err = r.open()
 	}
-	switch {
-	case errors.Is(err, storage.ErrNotFound): // deleted since
-		return nil, apierr.NoSuchObject("file", f.ID)
-	case err != nil:
+	if err != nil {
 		return nil, apierr.Storage(err)
 	}
 	return r, nil

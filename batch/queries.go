@@ -15,17 +15,6 @@ import (
 	"basegate/proxy"
 )
 
-// querier reads, from the database's readers or within a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-func exec(ctx context.Context, tx database.Execer, text string, args ...any) error {
-	_, err := tx.ExecContext(ctx, text, args...)
-	return err
-}
-
 // affected returns how many rows a statement has changed.
 func affected(ctx context.Context, tx database.Execer, text string, args ...any) (int64, error) {
 	result, err := tx.ExecContext(ctx, text, args...)
@@ -37,7 +26,7 @@ func affected(ctx context.Context, tx database.Execer, text string, args ...any)
 
 // insertObject inserts the row of an object that a holder is about to write; the zero holder is a command.
 func insertObject(ctx context.Context, tx database.Execer, p *newPart, h holder, now int64) error {
-	return exec(ctx, tx, `INSERT INTO objects (name, state, file, start, bytes, gateway, epoch, begun_at)
+	return database.Exec(ctx, tx, `INSERT INTO objects (name, state, file, start, bytes, gateway, epoch, begun_at)
 		VALUES ($1, 'writing', $2, $3, $4, $5, $6, $7)`, p.object, p.file, p.start, p.end-p.start, h.gateway, h.epoch, now)
 }
 
@@ -63,13 +52,19 @@ func keepParts(ctx context.Context, tx database.Tx, f *File) error {
 	if err != nil {
 		return err
 	}
-	return exec(ctx, tx, `UPDATE objects SET state = 'kept' WHERE file = $1 AND state = 'writing'`, f.ID)
+	return database.Exec(ctx, tx, `UPDATE objects SET state = 'kept' WHERE file = $1 AND state = 'writing'`, f.ID)
 }
 
 // partsOf returns the parts of a file.
-func partsOf(ctx context.Context, q querier, file string) ([]part, error) {
-	return collect(ctx, q, func(r *sql.Rows) (p part, err error) { return p, r.Scan(&p.object, &p.start, &p.end) },
+func partsOf(ctx context.Context, q database.Querier, file string) ([]part, error) {
+	return database.List(ctx, q, func(r database.Scanner) (p part, err error) { return p, r.Scan(&p.object, &p.start, &p.end) },
 		`SELECT name, start, start + bytes FROM objects WHERE file = $1 AND state = 'kept' ORDER BY start`, file)
+}
+
+// sizeOfObject returns the bytes of an object that counts. The error is sql.ErrNoRows if there is none.
+func sizeOfObject(ctx context.Context, q database.Querier, name string) (n int64, err error) {
+	err = q.QueryRowContext(ctx, `SELECT bytes FROM objects WHERE name = $1 AND state = 'kept'`, name).Scan(&n)
+	return n, err
 }
 
 // Conditions of markDeleted.
@@ -81,7 +76,7 @@ const (
 
 // markDeleted marks objects, whose bytes are deleted soon after.
 func markDeleted(ctx context.Context, tx database.Execer, condition, value string) error {
-	return exec(ctx, tx, `UPDATE objects SET state = 'deleted' WHERE `+condition, value)
+	return database.Exec(ctx, tx, `UPDATE objects SET state = 'deleted' WHERE `+condition, value)
 }
 
 // commandTime is how long a command may write an object.
@@ -96,14 +91,14 @@ func deleteOrphans(ctx context.Context, tx database.Execer, isAlive string, now 
 }
 
 // deletedObjects names the condition of the index too, which SQLite would not use otherwise.
-func deletedObjects(ctx context.Context, q querier) ([]string, error) {
-	return collect(ctx, q, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) },
+func deletedObjects(ctx context.Context, q database.Querier) ([]string, error) {
+	return database.List(ctx, q, func(r database.Scanner) (name string, err error) { return name, r.Scan(&name) },
 		`SELECT name FROM objects WHERE state <> 'kept' AND state = 'deleted'`)
 }
 
 func removeObjects(ctx context.Context, tx database.Execer, names []string) error {
 	for _, name := range names {
-		if err := exec(ctx, tx, `DELETE FROM objects WHERE name = $1`, name); err != nil {
+		if err := database.Exec(ctx, tx, `DELETE FROM objects WHERE name = $1`, name); err != nil {
 			return err
 		}
 	}
@@ -112,17 +107,17 @@ func removeObjects(ctx context.Context, tx database.Execer, names []string) erro
 
 const fileColumns = `seq, id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, coalesce(lines, 0)`
 
-func scanFile(scan func(...any) error) (f File, err error) {
-	return f, scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt,
+func scanFile(r database.Scanner) (f File, err error) {
+	return f, r.Scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt,
 		&f.Lines)
 }
 
-func selectFiles(ctx context.Context, q querier, where string, args ...any) ([]File, error) {
-	return collect(ctx, q, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) }, `SELECT `+fileColumns+` FROM files `+where, args...)
+func selectFiles(ctx context.Context, q database.Querier, where string, args ...any) ([]File, error) {
+	return database.List(ctx, q, scanFile, `SELECT `+fileColumns+` FROM files `+where, args...)
 }
 
 func insertFile(ctx context.Context, tx database.Execer, f *File) error {
-	return exec(ctx, tx, `
+	return database.Exec(ctx, tx, `
 		INSERT INTO files (id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, lines)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif(CAST($10 AS BIGINT), 0))`,
 		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines)
@@ -130,9 +125,9 @@ func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 
 // findFile returns a file of an account, or of any if that is empty, that has not expired, or that a batch still needs. The error
 // is sql.ErrNoRows if there is none.
-func findFile(ctx context.Context, q querier, account, id string, now int64) (File, error) {
+func findFile(ctx context.Context, q database.Querier, account, id string, now int64) (File, error) {
 	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files
-		WHERE id = $1 AND $2 IN ('', account_id) AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now).Scan)
+		WHERE id = $1 AND $2 IN ('', account_id) AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now))
 }
 
 // userOfFile selects the batch that has not ended and needs the file of the outer query.
@@ -140,7 +135,7 @@ const userOfFile = `SELECT b.id FROM batches b WHERE b.status IN ('validating', 
 	AND files.id IN (b.input_file_id, b.output_file_id, b.error_file_id)`
 
 // batchUsing returns the id of the batch that needs a file, empty if there is none.
-func batchUsing(ctx context.Context, q querier, file string) (id string, err error) {
+func batchUsing(ctx context.Context, q database.Querier, file string) (id string, err error) {
 	err = q.QueryRowContext(ctx, `SELECT coalesce((`+userOfFile+` LIMIT 1), '') FROM files WHERE id = $1`, file).Scan(&id)
 	return id, err
 }
@@ -175,26 +170,26 @@ func cut[T any](p page, rows []T, err error) ([]T, bool, error) {
 	return rows, false, err
 }
 
-func listFiles(ctx context.Context, q querier, p page, purpose Purpose, now int64) (_ []File, more bool, err error) {
+func listFiles(ctx context.Context, q database.Querier, p page, purpose Purpose, now int64) (_ []File, more bool, err error) {
 	text, args := p.clause(` AND ($4 = '' OR purpose = $4) AND (expires_at > $5 OR EXISTS (`+userOfFile+`))`, string(purpose), now)
 	files, err := selectFiles(ctx, q, text, args...)
 	return cut(p, files, err)
 }
 
 // expiredFiles returns files whose time is over and that no batch needs.
-func expiredFiles(ctx context.Context, q querier, now int64) ([]File, error) {
+func expiredFiles(ctx context.Context, q database.Querier, now int64) ([]File, error) {
 	return selectFiles(ctx, q, `WHERE expires_at <= $1 AND NOT EXISTS (`+userOfFile+`) LIMIT 100`, now)
 }
 
 // storedOf returns how many files an account has, and their bytes.
-func storedOf(ctx context.Context, q querier, account string) (files int, bytes int64, err error) {
+func storedOf(ctx context.Context, q database.Querier, account string) (files int, bytes int64, err error) {
 	err = q.QueryRowContext(ctx, `SELECT count(*), CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM files WHERE account_id = $1`, account).Scan(&files, &bytes)
 	return files, bytes, err
 }
 
 // deleteFile deletes a file's row and marks its objects.
 func deleteFile(ctx context.Context, tx database.Execer, id string) error {
-	if err := exec(ctx, tx, `DELETE FROM files WHERE id = $1`, id); err != nil {
+	if err := database.Exec(ctx, tx, `DELETE FROM files WHERE id = $1`, id); err != nil {
 		return err
 	}
 	return markDeleted(ctx, tx, objectsOfFile, id)
@@ -212,7 +207,7 @@ func setFileBytes(ctx context.Context, tx database.Execer, id string, from, to i
 
 // setFileFinal makes a file of results final. It is kept from then on.
 func setFileFinal(ctx context.Context, tx database.Execer, id string, sha256 []byte, expires int64) error {
-	return exec(ctx, tx, `UPDATE files SET sha256 = $2, expires_at = $3 WHERE id = $1`, id, sha256, expires)
+	return database.Exec(ctx, tx, `UPDATE files SET sha256 = $2, expires_at = $3 WHERE id = $1`, id, sha256, expires)
 }
 
 const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, input_file_id, coalesce(output_file_id, ''),
@@ -221,9 +216,9 @@ const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, 
 	coalesce(expired_at, 0), coalesce(cancelling_at, 0), coalesce(cancelled_at, 0), total, completed, failed, input_tokens,
 	cached_tokens, output_tokens, reasoning_tokens, waits_for, resets_at, parked_at, parked_caps`
 
-func scanBatch(scan func(...any) error) (b Batch, err error) {
+func scanBatch(r database.Scanner) (b Batch, err error) {
 	var models string
-	err = scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &b.OutputFile, &b.ErrorFile,
+	err = r.Scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &b.OutputFile, &b.ErrorFile,
 		&b.outputKeep, &b.Status, &b.errorsObject, &b.Metadata, &models, &b.CreatedAt, &b.ExpiresAt, &b.InProgressAt, &b.FinalizingAt,
 		&b.CompletedAt, &b.FailedAt, &b.ExpiredAt, &b.CancellingAt, &b.CancelledAt, &b.Total, &b.Completed, &b.Failed, &b.InputTokens,
 		&b.CachedTokens, &b.OutputTokens, &b.ReasoningTokens, &b.Wait.Reason, &b.Wait.ResetsAt, &b.parkedAt, &b.parkedCaps)
@@ -233,16 +228,16 @@ func scanBatch(scan func(...any) error) (b Batch, err error) {
 	return b, json.Unmarshal([]byte(models), &b.Models)
 }
 
-func selectBatch(ctx context.Context, q querier, where string, args ...any) (Batch, error) {
-	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches `+where, args...).Scan)
+func selectBatch(ctx context.Context, q database.Querier, where string, args ...any) (Batch, error) {
+	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches `+where, args...))
 }
 
-func selectBatches(ctx context.Context, q querier, where string, args ...any) ([]Batch, error) {
-	return collect(ctx, q, func(r *sql.Rows) (Batch, error) { return scanBatch(r.Scan) }, `SELECT `+batchColumns+` FROM batches `+where, args...)
+func selectBatches(ctx context.Context, q database.Querier, where string, args ...any) ([]Batch, error) {
+	return database.List(ctx, q, scanBatch, `SELECT `+batchColumns+` FROM batches `+where, args...)
 }
 
 func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
-	return exec(ctx, tx, `
+	return database.Exec(ctx, tx, `
 		INSERT INTO batches (id, account_id, key_id, endpoint, completion_window, input_file_id, output_keep, status, metadata, models,
 			created_at, expires_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
 		VALUES ($1, $2, $3, $4, $5, $6, nullif(CAST($7 AS BIGINT), 0), $8, nullif($9, ''), '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0)`,
@@ -251,22 +246,22 @@ func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
 }
 
 // findBatch returns a batch of an account, or of any if that is empty. The error is sql.ErrNoRows if there is none.
-func findBatch(ctx context.Context, q querier, account, id string) (Batch, error) {
+func findBatch(ctx context.Context, q database.Querier, account, id string) (Batch, error) {
 	return selectBatch(ctx, q, `WHERE id = $1 AND $2 IN ('', account_id)`, id, account)
 }
 
-func batchBySeq(ctx context.Context, q querier, seq int64) (Batch, error) {
+func batchBySeq(ctx context.Context, q database.Querier, seq int64) (Batch, error) {
 	return selectBatch(ctx, q, `WHERE seq = $1`, seq)
 }
 
-func listBatches(ctx context.Context, q querier, p page) (_ []Batch, more bool, err error) {
+func listBatches(ctx context.Context, q database.Querier, p page) (_ []Batch, more bool, err error) {
 	text, args := p.clause("")
 	batches, err := selectBatches(ctx, q, text, args...)
 	return cut(p, batches, err)
 }
 
 // batchesOfFiles returns the batches of an account that read or write one of the files, the oldest first.
-func batchesOfFiles(ctx context.Context, q querier, account string, files []string) ([]Batch, error) {
+func batchesOfFiles(ctx context.Context, q database.Querier, account string, files []string) ([]Batch, error) {
 	in, args := " IN "+tuples(1, len(files), ""), []any{}
 	for _, id := range files {
 		args = append(args, id)
@@ -279,18 +274,18 @@ func batchesOfFiles(ctx context.Context, q querier, account string, files []stri
 const isUnfinished = `status IN ('validating', 'in_progress', 'finalizing', 'cancelling')`
 
 // unfinishedOf returns the batches of an account that have not ended.
-func unfinishedOf(ctx context.Context, q querier, account string) ([]Batch, error) {
+func unfinishedOf(ctx context.Context, q database.Querier, account string) ([]Batch, error) {
 	return selectBatches(ctx, q, `WHERE account_id = $1 AND `+isUnfinished, account)
 }
 
-func countUnfinished(ctx context.Context, q querier, account string) (n int, err error) {
+func countUnfinished(ctx context.Context, q database.Querier, account string) (n int, err error) {
 	err = q.QueryRowContext(ctx, `SELECT count(*) FROM batches WHERE account_id = $1 AND `+isUnfinished, account).Scan(&n)
 	return n, err
 }
 
 // unfinishedLines returns how many lines have no result, and when the oldest batch that has such lines was created; 0 if there
 // is none.
-func unfinishedLines(ctx context.Context, q querier) (lines, oldest int64, err error) {
+func unfinishedLines(ctx context.Context, q database.Querier) (lines, oldest int64, err error) {
 	err = q.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(total - completed - failed), 0) AS BIGINT),
 		coalesce(min(CASE WHEN total > completed + failed THEN created_at END), 0) FROM batches WHERE `+isUnfinished).Scan(&lines, &oldest)
 	return lines, oldest, err
@@ -298,7 +293,7 @@ func unfinishedLines(ctx context.Context, q querier) (lines, oldest int64, err e
 
 // dueBatches returns batches with a status that are not parked: up to most of each account, those with the earliest deadlines
 // first. It skips the others of an account in the index.
-func dueBatches(ctx context.Context, q querier, status Status, most int) (due []Batch, err error) {
+func dueBatches(ctx context.Context, q database.Querier, status Status, most int) (due []Batch, err error) {
 	page := 2 * most
 	last, n := "", 0 // the account of the last batch, and how many it has in due
 	for {
@@ -326,13 +321,13 @@ func dueBatches(ctx context.Context, q querier, status Status, most int) (due []
 }
 
 // firstDueOfKeys returns the first batch in progress of each key of an account that is not parked.
-func firstDueOfKeys(ctx context.Context, q querier, account string) ([]Batch, error) {
+func firstDueOfKeys(ctx context.Context, q database.Querier, account string) ([]Batch, error) {
 	return selectBatches(ctx, q, `WHERE seq IN (SELECT min(seq) FROM batches
 		WHERE status = 'in_progress' AND account_id = $1 AND `+isUnfinished+` AND parked_at = 0 GROUP BY key_id)`, account)
 }
 
 // cancelling returns which of some batches are to be cancelled.
-func cancelling(ctx context.Context, q querier, seqs []int64) ([]int64, error) {
+func cancelling(ctx context.Context, q database.Querier, seqs []int64) ([]int64, error) {
 	if len(seqs) == 0 {
 		return nil, nil
 	}
@@ -340,7 +335,7 @@ func cancelling(ctx context.Context, q querier, seqs []int64) ([]int64, error) {
 	for i, seq := range seqs {
 		list[i] = strconv.FormatInt(seq, 10)
 	}
-	return collect(ctx, q, func(r *sql.Rows) (seq int64, err error) { return seq, r.Scan(&seq) },
+	return database.List(ctx, q, func(r database.Scanner) (seq int64, err error) { return seq, r.Scan(&seq) },
 		`SELECT seq FROM batches WHERE status = 'cancelling' AND seq IN (`+strings.Join(list, ", ")+`)`)
 }
 
@@ -352,7 +347,7 @@ const waitsForBackend = `waits_for IN ('model', 'capacity', 'window')`
 
 // firstParked returns the parked batch with the earliest deadline of the next key with one, in the order of accounts and keys,
 // behind a key. The error is sql.ErrNoRows if there is none.
-func firstParked(ctx context.Context, q querier, account, key string) (Batch, error) {
+func firstParked(ctx context.Context, q database.Querier, account, key string) (Batch, error) {
 	b, err := selectBatch(ctx, q, `WHERE account_id = $1 AND key_id > $2 AND `+isParked+`
 		ORDER BY key_id, expires_at, seq LIMIT 1`, account, key)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -364,7 +359,7 @@ func firstParked(ctx context.Context, q querier, account, key string) (Batch, er
 
 // parkedOf returns parked batches of a key that may be due, those with the earliest deadlines first: none in progress if the key may
 // send no lines, and not those whose lines the same caps have refused.
-func parkedOf(ctx context.Context, q querier, account, key string, st *proxy.Standing, now int64, limit int) ([]Batch, error) {
+func parkedOf(ctx context.Context, q database.Querier, account, key string, st *proxy.Standing, now int64, limit int) ([]Batch, error) {
 	return selectBatches(ctx, q, `WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
 			AND ($3 OR status <> 'in_progress' OR expires_at <= $4
 				OR $5 AND (waits_for <> 'budget' OR resets_at <= $4 OR parked_caps <> $6))
@@ -373,7 +368,7 @@ func parkedOf(ctx context.Context, q querier, account, key string, st *proxy.Sta
 }
 
 // parkedForBackend reports whether an account has a parked batch that waits for a backend.
-func parkedForBackend(ctx context.Context, q querier, account string) (found bool, err error) {
+func parkedForBackend(ctx context.Context, q database.Querier, account string) (found bool, err error) {
 	err = q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM batches WHERE account_id = $1 AND `+isParked+`
 		AND `+waitsForBackend+`)`, account).Scan(&found)
 	return found, err
@@ -381,25 +376,25 @@ func parkedForBackend(ctx context.Context, q querier, account string) (found boo
 
 // park parks a batch, unless it has got another status.
 func park(ctx context.Context, tx database.Execer, b *Batch, w waiting, caps, now int64) error {
-	return exec(ctx, tx, `UPDATE batches SET parked_at = $3, waits_for = $4, resets_at = $5, parked_caps = $6
+	return database.Exec(ctx, tx, `UPDATE batches SET parked_at = $3, waits_for = $4, resets_at = $5, parked_caps = $6
 		WHERE seq = $1 AND status = $2`, b.seq, string(b.Status), now, string(w.Reason), w.ResetsAt, caps)
 }
 
 // unpark makes a batch due, which waits for a backend at most.
 func unpark(ctx context.Context, tx database.Execer, seq int64) error {
-	return exec(ctx, tx, `UPDATE batches SET parked_at = 0, resets_at = 0,
+	return database.Exec(ctx, tx, `UPDATE batches SET parked_at = 0, resets_at = 0,
 		waits_for = CASE WHEN `+waitsForBackend+` THEN waits_for ELSE '' END WHERE seq = $1`, seq)
 }
 
 // setWait writes what a batch waits for, unless it has been parked since it was in memory: then its row says it.
 func setWait(ctx context.Context, tx database.Execer, seq int64, w waiting) error {
-	return exec(ctx, tx, `UPDATE batches SET waits_for = $2, resets_at = $3 WHERE seq = $1 AND parked_at = 0`,
+	return database.Exec(ctx, tx, `UPDATE batches SET waits_for = $2, resets_at = $3 WHERE seq = $1 AND parked_at = 0`,
 		seq, string(w.Reason), w.ResetsAt)
 }
 
 // setParkedWait writes what all parked batches of a key wait for.
 func setParkedWait(ctx context.Context, tx database.Execer, account, key string, w waiting) error {
-	return exec(ctx, tx, `UPDATE batches SET waits_for = $3, resets_at = $4 WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
+	return database.Exec(ctx, tx, `UPDATE batches SET waits_for = $3, resets_at = $4 WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
 		AND (waits_for <> $3 OR resets_at <> $4)`, account, key, string(w.Reason), w.ResetsAt)
 }
 
@@ -421,11 +416,11 @@ func setStatus(ctx context.Context, tx database.Execer, seq int64, to Status, no
 }
 
 func setErrors(ctx context.Context, tx database.Execer, seq int64, object string) error {
-	return exec(ctx, tx, `UPDATE batches SET errors = nullif($2, '') WHERE seq = $1`, seq, object)
+	return database.Exec(ctx, tx, `UPDATE batches SET errors = nullif($2, '') WHERE seq = $1`, seq, object)
 }
 
 // oldErrors returns batches whose errors have been kept since a time.
-func oldErrors(ctx context.Context, q querier, failedBefore int64) ([]Batch, error) {
+func oldErrors(ctx context.Context, q database.Querier, failedBefore int64) ([]Batch, error) {
 	return selectBatches(ctx, q, `WHERE errors IS NOT NULL AND failed_at <= $1 LIMIT 100`, failedBefore)
 }
 
@@ -434,11 +429,11 @@ func setValidated(ctx context.Context, tx database.Execer, seq int64, total int,
 	if err != nil {
 		return err
 	}
-	return exec(ctx, tx, `UPDATE batches SET total = $2, models = $3, output_file_id = $4 WHERE seq = $1`, seq, total, string(text), output)
+	return database.Exec(ctx, tx, `UPDATE batches SET total = $2, models = $3, output_file_id = $4 WHERE seq = $1`, seq, total, string(text), output)
 }
 
 func setErrorFile(ctx context.Context, tx database.Execer, seq int64, file string) error {
-	return exec(ctx, tx, `UPDATE batches SET error_file_id = $2 WHERE seq = $1`, seq, file)
+	return database.Exec(ctx, tx, `UPDATE batches SET error_file_id = $2 WHERE seq = $1`, seq, file)
 }
 
 // counts are added to a batch when lines have ended.
@@ -448,7 +443,7 @@ type counts struct {
 }
 
 func addCounts(ctx context.Context, tx database.Execer, seq int64, c counts) error {
-	return exec(ctx, tx, `UPDATE batches SET completed = completed + $2, failed = failed + $3, input_tokens = input_tokens + $4,
+	return database.Exec(ctx, tx, `UPDATE batches SET completed = completed + $2, failed = failed + $3, input_tokens = input_tokens + $4,
 		cached_tokens = cached_tokens + $5, output_tokens = output_tokens + $6, reasoning_tokens = reasoning_tokens + $7 WHERE seq = $1`,
 		seq, c.completed, c.failed, c.input, c.cached, c.output, c.reasoning)
 }
@@ -472,7 +467,7 @@ func insertLines(ctx context.Context, tx database.Execer, seq int64, lines []lin
 			args = append(args, seq, l.model, l.position, l.offset, l.length)
 		}
 		text := `INSERT INTO batch_lines (batch, model, position, "offset", length, attempts) VALUES ` + tuples(len(some), 5, ", 0")
-		if err := exec(ctx, tx, text, args...); err != nil {
+		if err := database.Exec(ctx, tx, text, args...); err != nil {
 			return err
 		}
 	}
@@ -503,19 +498,19 @@ func clearLines(ctx context.Context, tx database.Execer, seq int64, most int) (m
 	return n == int64(most), err
 }
 
-func scanLine(r *sql.Rows) (l lineRef, err error) {
+func scanLine(r database.Scanner) (l lineRef, err error) {
 	return l, r.Scan(&l.model, &l.position, &l.offset, &l.length, &l.attempts)
 }
 
 // nextLines returns the lines of a model behind a position, in order.
-func nextLines(ctx context.Context, q querier, seq int64, model int, after int64, limit int) ([]lineRef, error) {
-	return collect(ctx, q, scanLine, `SELECT model, position, "offset", length, attempts FROM batch_lines
+func nextLines(ctx context.Context, q database.Querier, seq int64, model int, after int64, limit int) ([]lineRef, error) {
+	return database.List(ctx, q, scanLine, `SELECT model, position, "offset", length, attempts FROM batch_lines
 		WHERE batch = $1 AND model = $2 AND position > $3 ORDER BY position LIMIT $4`, seq, model, after, limit)
 }
 
 // restOfLines returns lines of any model.
-func restOfLines(ctx context.Context, q querier, seq int64, limit int) ([]lineRef, error) {
-	return collect(ctx, q, scanLine, `SELECT model, position, "offset", length, attempts FROM batch_lines WHERE batch = $1 LIMIT $2`, seq, limit)
+func restOfLines(ctx context.Context, q database.Querier, seq int64, limit int) ([]lineRef, error) {
+	return database.List(ctx, q, scanLine, `SELECT model, position, "offset", length, attempts FROM batch_lines WHERE batch = $1 LIMIT $2`, seq, limit)
 }
 
 // deleteLine deletes a line that has a result, and reports whether it was there.
@@ -525,12 +520,12 @@ func deleteLine(ctx context.Context, tx database.Execer, seq int64, l lineRef) (
 }
 
 func setAttempts(ctx context.Context, tx database.Execer, seq int64, l lineRef) error {
-	return exec(ctx, tx, `UPDATE batch_lines SET attempts = $4 WHERE batch = $1 AND model = $2 AND position = $3`,
+	return database.Exec(ctx, tx, `UPDATE batch_lines SET attempts = $4 WHERE batch = $1 AND model = $2 AND position = $3`,
 		seq, l.model, l.position, l.attempts)
 }
 
 // recall returns what an earlier request has created, and from what. The error is sql.ErrNoRows if there was none.
-func recall(ctx context.Context, q querier, o *origin, now int64) (id string, digest []byte, err error) {
+func recall(ctx context.Context, q database.Querier, o *origin, now int64) (id string, digest []byte, err error) {
 	err = q.QueryRowContext(ctx, `SELECT object_id, digest FROM idempotency WHERE key_id = $1 AND token = $2 AND expires_at > $3`,
 		o.key, o.token, now).Scan(&id, &digest)
 	return id, digest, err
@@ -538,28 +533,11 @@ func recall(ctx context.Context, q querier, o *origin, now int64) (id string, di
 
 // remember records what a request has created.
 func remember(ctx context.Context, tx database.Execer, o *origin, id string, now int64) error {
-	return exec(ctx, tx, `INSERT INTO idempotency (key_id, token, digest, object_id, expires_at) VALUES ($1, $2, $3, $4, $5)
+	return database.Exec(ctx, tx, `INSERT INTO idempotency (key_id, token, digest, object_id, expires_at) VALUES ($1, $2, $3, $4, $5)
 		ON CONFLICT (key_id, token) DO UPDATE SET digest = excluded.digest, object_id = excluded.object_id, expires_at = excluded.expires_at`,
 		o.key, o.token, o.digest, id, now+o.until)
 }
 
 func forget(ctx context.Context, tx database.Execer, now int64) error {
-	return exec(ctx, tx, `DELETE FROM idempotency WHERE expires_at <= $1`, now)
-}
-
-// collect returns the rows of a query.
-func collect[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), text string, args ...any) (all []T, err error) {
-	rows, err := q.QueryContext(ctx, text, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		one, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, rows.Err()
+	return database.Exec(ctx, tx, `DELETE FROM idempotency WHERE expires_at <= $1`, now)
 }
