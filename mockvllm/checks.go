@@ -148,7 +148,7 @@ func (s *Server) checkInEngine(g *generation) *failure {
 		return textFailure(http.StatusInternalServerError, internalSpaced)
 	}
 	if r.constraint != nil {
-		if _, failure := r.constraint.generate(newRandom(0, 0)); failure != nil {
+		if _, failure := r.constraint.generate(); failure != nil {
 			return failure
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -15,7 +14,7 @@ import (
 )
 
 // constraint is a structured output: the request's output is a text that conforms to it. The mock does not mask the
-// model's tokens as vLLM does. It generates a conforming text at random and makes the output's tokens from it, so the
+// model's tokens as vLLM does. It generates the simplest conforming text and makes the output's tokens from it, so the
 // text conforms and the log-probabilities are still the model's.
 type constraint struct {
 	kind string // a member of structured_outputs: json, regex, choice or grammar
@@ -45,8 +44,8 @@ func constraintOf(fields gjson.Result) *constraint {
 }
 
 // generate returns a text that conforms to the constraint, or the error of vLLM about a constraint that it cannot compile.
-func (c *constraint) generate(random *rand.Rand) (string, *failure) {
-	g := &generator{root: c.rule, random: random}
+func (c *constraint) generate() (string, *failure) {
+	g := &generator{root: c.rule}
 	var err error
 	problem := "Failed to transform regex into a grammar"
 	switch c.kind {
@@ -54,7 +53,7 @@ func (c *constraint) generate(random *rand.Rand) (string, *failure) {
 		if len(c.rule.Array()) == 0 {
 			return "", badRequest("Choice '[]' cannot be an empty list")
 		}
-		g.out.WriteString(g.pick(c.rule.Array()).Str)
+		g.out.WriteString(first(c.rule).Str)
 	case "regex":
 		err = g.regex(c.rule.Str)
 	case "grammar":
@@ -74,25 +73,21 @@ func (c *constraint) generate(random *rand.Rand) (string, *failure) {
 }
 
 const (
-	maxRepeats     = 4       // of an unbounded repetition, so that outputs stay short
-	maxSteps       = 1 << 16 // of one text, and its bytes: repetitions multiply, and one that needs more is longer than any context
-	maxSchemaDepth = 16      // beyond half of it, optional properties and items are left out
+	maxSteps         = 1 << 16 // of one text, and its bytes: repetitions multiply, and one that needs more is longer than any context
+	maxSchemaDepth   = 16
+	maxOptionalDepth = 4 // optional properties that are deeper are left out, so that a recursive schema ends
 )
 
-// generator builds a text at random.
+// generator builds the simplest text: the first of the options, the fewest repetitions.
 type generator struct {
-	root   gjson.Result // the schema that references refer to
-	random *rand.Rand
-	out    strings.Builder
-	steps  int
+	root  gjson.Result // the schema that references refer to
+	out   strings.Builder
+	steps int
 }
 
-// pick returns one of the options, or nothing if there are none.
-func (g *generator) pick(options []gjson.Result) gjson.Result {
-	if len(options) == 0 {
-		return gjson.Result{}
-	}
-	return options[g.random.IntN(len(options))]
+// first returns the first of an array's elements, a value that is no array, or nothing.
+func first(options gjson.Result) gjson.Result {
+	return append(options.Array(), gjson.Result{})[0]
 }
 
 // regex writes a text that the whole pattern matches.
@@ -105,51 +100,40 @@ func (g *generator) regex(pattern string) error {
 }
 
 func (g *generator) match(re *syntax.Regexp) {
-	if g.steps++; g.steps > maxSteps {
+	if g.steps++; g.steps+g.out.Len() > maxSteps {
 		return
 	}
-	least, most := 1, 1
+	count := 1
 	switch re.Op { //nolint:exhaustive // the other operators are groups and sequences, or match no text
 	case syntax.OpLiteral:
 		g.out.WriteString(string(re.Rune))
-		return
 	case syntax.OpCharClass:
-		g.out.WriteRune(pickRune(re.Rune, g.random))
-		return
+		g.out.WriteRune(runeOf(re.Rune))
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		g.out.WriteByte("abcdefghijklmnopqrstuvwxyz"[g.random.IntN(26)])
-		return
+		g.out.WriteByte('a')
 	case syntax.OpAlternate:
-		g.match(re.Sub[g.random.IntN(len(re.Sub))])
+		g.match(re.Sub[0])
 		return
-	case syntax.OpStar:
-		least, most = 0, maxRepeats
-	case syntax.OpPlus:
-		most = maxRepeats
-	case syntax.OpQuest:
-		least = 0
+	case syntax.OpStar, syntax.OpQuest:
+		return
 	case syntax.OpRepeat:
-		if least, most = re.Min, re.Max; most < 0 {
-			most = least + maxRepeats
-		}
+		count = re.Min
 	}
-	for range least + g.random.IntN(most-least+1) {
+	for range count {
 		for _, sub := range re.Sub {
 			g.match(sub)
 		}
 	}
 }
 
-// pickRune returns a character of a class, which is a list of ranges: a printable one of ASCII if there is any.
-func pickRune(ranges []rune, random *rand.Rand) rune {
-	var printable []rune
+// runeOf returns a character of a class, which is a list of ranges: a printable one of ASCII if there is any.
+func runeOf(ranges []rune) rune {
 	for i := 0; i+1 < len(ranges); i += 2 {
-		for r := max(ranges[i], ' '); r <= min(ranges[i+1], '~'); r++ {
-			printable = append(printable, r)
+		if r := max(ranges[i], ' '); r <= min(ranges[i+1], '~') {
+			return r
 		}
 	}
-	all := slices.Concat(printable, ranges, []rune{' '}) // an empty class matches nothing
-	return all[random.IntN(max(len(printable), 1))]
+	return slices.Concat(ranges, []rune{' '})[0] // an empty class matches nothing
 }
 
 var grammarToken = regexp.MustCompile(`"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[()|?*+]|[\w-]+|\S`)
@@ -174,25 +158,21 @@ func (g *generator) grammar(text string) error {
 
 // json writes compact JSON that conforms to a schema.
 func (g *generator) json(schema gjson.Result, depth int) error {
-	if g.steps++; depth > maxSchemaDepth || g.steps+g.out.Len() > maxSteps {
+	if g.steps++; g.steps+g.out.Len() > maxSteps || depth > maxSchemaDepth {
 		return errors.New("it does not end")
 	}
 	for _, union := range []string{"anyOf", "oneOf", "allOf"} {
-		if options := schema.Get(union).Array(); len(options) > 0 {
-			if depth > maxSchemaDepth/2 {
-				options = options[:1]
-			}
-			return g.json(g.pick(options), depth+1)
+		if option := first(schema.Get(union)); option.Exists() {
+			return g.json(option, depth+1)
 		}
 	}
-	kind, values := g.pick(schema.Get("type").Array()).Str, schema.Get("enum").Array()
-	if value := schema.Get("const"); value.Exists() {
-		values = []gjson.Result{value}
+	kind, value, ref := first(schema.Get("type")).Str, schema.Get("const"), schema.Get("$ref")
+	if !value.Exists() {
+		value = first(schema.Get("enum"))
 	}
-	ref := schema.Get("$ref")
 	switch {
-	case len(values) > 0:
-		g.out.WriteString(g.pick(values).Raw)
+	case value.Exists():
+		g.out.WriteString(value.Raw)
 	case ref.Exists():
 		path := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(ref.Str, "#"), "/"), "/", ".")
 		target := g.root.Get(cmp.Or(path, "@this"))
@@ -207,50 +187,39 @@ func (g *generator) json(schema gjson.Result, depth int) error {
 	case kind == "string":
 		return g.text(schema)
 	case kind == "integer" || kind == "number":
-		g.number(schema)
+		g.out.WriteString(cmp.Or(schema.Get("minimum").Raw, schema.Get("maximum").Raw, "7"))
 	case kind == "boolean":
-		g.out.WriteString(strconv.FormatBool(g.random.IntN(2) == 0))
+		g.out.WriteString("true")
 	default:
 		g.out.WriteString("null")
 	}
 	return nil
 }
 
-// object writes the required properties and about half of the others, in the schema's order.
-func (g *generator) object(schema gjson.Result, depth int) (err error) {
-	required := make(map[string]bool)
-	for _, name := range schema.Get("required").Array() {
-		required[name.Str] = true
+// object writes the properties in the schema's order, then the required ones that it does not describe.
+func (g *generator) object(schema gjson.Result, depth int) error {
+	properties, names := schema.Get("properties"), schema.Get("required").Array()
+	if depth <= maxOptionalDepth {
+		names = append(properties.Get("@keys").Array(), names...)
 	}
-	separator := "{"
-	write := func(name string, property gjson.Result) bool {
-		g.out.WriteString(separator + string(appendString(nil, name)) + ":")
-		separator = ","
-		err = g.json(property, depth+1)
-		return err == nil
-	}
-	schema.Get("properties").ForEach(func(name, property gjson.Result) bool {
-		optional := !required[name.Str]
-		delete(required, name.Str)
-		return optional && (depth > maxSchemaDepth/2 || g.random.IntN(2) == 0) || write(name.Str, property)
-	})
-	for _, name := range schema.Get("required").Array() {
-		if required[name.Str] && err == nil { // not described
-			write(name.Str, gjson.Result{})
+	described, written, separator := properties.Map(), make(map[string]bool), "{"
+	for _, name := range names {
+		if written[name.Str] {
+			continue
 		}
+		g.out.WriteString(separator + string(appendString(nil, name.Str)) + ":")
+		if err := g.json(described[name.Str], depth+1); err != nil {
+			return err
+		}
+		written[name.Str], separator = true, ","
 	}
 	g.out.WriteString(strings.TrimPrefix(separator, ",") + "}")
-	return err
+	return nil
 }
 
 func (g *generator) array(schema gjson.Result, depth int) error {
-	least := schema.Get("minItems").Uint()
-	count := least + g.random.Uint64N(maxRepeats)
-	if most := schema.Get("maxItems"); most.Exists() || depth > maxSchemaDepth/2 {
-		count = max(least, min(count, most.Uint()))
-	}
 	g.out.WriteByte('[')
-	for i := range count {
+	for i := range schema.Get("minItems").Uint() {
 		if i > 0 {
 			g.out.WriteByte(',')
 		}
@@ -262,33 +231,16 @@ func (g *generator) array(schema gjson.Result, depth int) error {
 	return nil
 }
 
-func (g *generator) text(schema gjson.Result) error {
-	inner := &generator{random: g.random}
-	pattern := schema.Get("pattern")
-	if err := inner.regex(cmp.Or(pattern.Str, "river|stone|bridge|Paris|winter|seven")); err != nil {
-		return err
+func (g *generator) text(schema gjson.Result) (err error) {
+	inner, least, most := new(generator), schema.Get("minLength"), schema.Get("maxLength")
+	switch pattern := schema.Get("pattern"); {
+	case pattern.Exists():
+		err = inner.regex(pattern.Str)
+	case least.Exists() || most.Exists():
+		inner.out.WriteString(strings.Repeat("s", int(min(least.Uint(), maxSteps))))
+	default:
+		inner.out.WriteString("river")
 	}
-	text := inner.out.String()
-	if least, most := schema.Get("minLength").Uint(), schema.Get("maxLength"); !pattern.Exists() && (least > 0 || most.Exists()) {
-		text += strings.Repeat("s", int(min(least, maxSteps)))
-		text = text[:max(min(uint64(len(text)), most.Uint()), min(least, maxSteps))]
-	}
-	g.out.Write(appendString(nil, text))
-	return nil
-}
-
-// number writes an integer within the bounds, or the lower bound if that is a fraction.
-func (g *generator) number(schema gjson.Result) {
-	lower, upper := schema.Get("minimum"), schema.Get("maximum")
-	least, most := lower.Int(), upper.Int()
-	switch {
-	case strings.Contains(lower.Raw, "."):
-		g.out.WriteString(lower.Raw)
-		return
-	case !upper.Exists():
-		most = least + 99
-	case !lower.Exists():
-		least = most - 99
-	}
-	g.out.WriteString(strconv.FormatInt(least+g.random.Int64N(min(max(most-least, 0), 1<<53)+1), 10))
+	g.out.Write(appendString(nil, inner.out.String()))
+	return err
 }

@@ -2,7 +2,6 @@ package mockvllm
 
 import (
 	"encoding/json"
-	"math/rand/v2"
 	"regexp"
 	"testing"
 
@@ -19,12 +18,12 @@ func FuzzConstraints(f *testing.F) {
 		`{"type":"number","minimum":1.5,"maximum":1.7}`, `{"type":"integer","multipleOf":0}`,
 		`{"allOf":[{"properties":{"a":{"enum":[1]}}},{"required":["a"]}]}`, `{"$ref":"#/a~1b"}`, `{"type":"string","pattern":"("}`,
 	} {
-		f.Add(text, uint64(1))
+		f.Add(text)
 	}
-	f.Fuzz(func(t *testing.T, text string, seed uint64) {
+	f.Fuzz(func(t *testing.T, text string) {
 		for _, kind := range []string{"regex", "grammar", "json"} {
 			c := constraint{kind, gjson.Result{Type: gjson.String, Str: text}}
-			got, failure := c.generate(rand.New(rand.NewPCG(seed, 0)))
+			got, failure := c.generate()
 			if failure == nil && kind == "json" && json.Valid([]byte(text)) && !json.Valid([]byte(got)) {
 				t.Errorf("%q: generated %q, which is not JSON", text, got)
 			}
@@ -33,16 +32,14 @@ func FuzzConstraints(f *testing.F) {
 }
 
 func TestGeneratedTextMatchesItsPattern(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
 	for _, pattern := range []string{
 		`[a-f]+`, `(ab|c)?d{2,4}`, `\d{3}-\d{4}`, `[^a]x*`, `.(?:y|z)+`, `\p{Greek}{2}`, `(?i)yes`, `a{3,}`, `^start$`,
+		`(x[^ -~]|y)+`, `(a{9}){9}`,
 	} {
 		whole := regexp.MustCompile(`^(?:` + pattern + `)$`)
-		for range 50 {
-			g := &generator{random: random}
-			if err := g.regex(pattern); err != nil || !whole.MatchString(g.out.String()) {
-				t.Errorf("%s: generated %q, error %v", pattern, g.out.String(), err)
-			}
+		g := new(generator)
+		if err := g.regex(pattern); err != nil || !whole.MatchString(g.out.String()) {
+			t.Errorf("%s: generated %q, error %v", pattern, g.out.String(), err)
 		}
 	}
 }

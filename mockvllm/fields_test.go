@@ -88,7 +88,7 @@ const person = `{"type":"object","$defs":{"pet":{"type":"object","properties":{"
 	"pets":{"type":"array","items":{"$ref":"#/$defs/pet"}}},"required":["name","pets"]}},
 	"properties":{"name":{"type":"string","pattern":"^[A-Z][a-z]{2,5}$"},"age":{"type":"integer","minimum":30,"maximum":31},
 	"grade":{"enum":["a","b"]},"height":{"type":"number","minimum":1.5},"tags":{"type":"array","minItems":2,"maxItems":2,"items":{"const":"x"}},
-	"pet":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/pet"}]},"ok":{"allOf":[{"type":"boolean"}]}},
+	"pet":{"anyOf":[{"$ref":"#/$defs/pet"},{"type":"null"}]},"ok":{"allOf":[{"type":"boolean"}]}},
 	"required":["name","age","grade","height","tags","pet","ok"],"additionalProperties":false}`
 
 func isPerson(text string) bool {
@@ -127,6 +127,7 @@ func TestStructuredOutputConforms(t *testing.T) {
 		{"0.32.0", `{"structured_outputs":{"json":` + person + `}}`, isPerson},
 		{"0.32.0", `{"structured_outputs":{"json":` + fmt.Sprintf("%q", strings.ReplaceAll(strings.ReplaceAll(person, "\n", ""), "\t", "")) + `}}`, isPerson},
 		{"0.32.0", `{"structured_outputs":{"json_object":true}}`, isObject},
+		{"0.32.0", `{"structured_outputs":{"json":{"properties":{"next":{"$ref":"#"}},"type":["object","null"]}}}`, isObject},
 		{"0.32.0", `{"response_format":{"type":"json_object"}}`, isObject},
 		{"0.8.5", `{"response_format":{"type":"json_object"}}`, isObject},
 		{"0.11.0", `{"response_format":{"type":"json_schema","json_schema":{"name":"p","schema":` + person + `}}}`, isPerson},

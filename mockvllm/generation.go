@@ -96,25 +96,12 @@ func (g *generation) begin() {
 				decoder: decoder{tokenizer: g.model.tokenizer, skipSpecial: g.request.SkipSpecial},
 			}
 			if g.request.constraint != nil {
-				seq.script = g.scriptFor(seq, child)
+				text, _ := g.request.constraint.generate() // checkInEngine has tried it
+				seq.script = append(g.model.encode(text, false), g.model.eos)
 			}
 			g.sequences = append(g.sequences, seq)
 		}
 	}
-}
-
-// scriptFor returns the tokens that the request's constraint prescribes for an output.
-func (g *generation) scriptFor(seq *sequence, child int) []int {
-	random := seq.sampler.random
-	if seq.sampler.greedy() {
-		random = newRandom(0, uint64(child))
-	}
-	text, failure := g.request.constraint.generate(random)
-	if failure != nil {
-		// A random walk through a recursive schema may not end, while the one of the check before did.
-		text, _ = g.request.constraint.generate(newRandom(0, 0))
-	}
-	return append(g.model.encode(text, false), g.model.eos)
 }
 
 // draw returns the next token of an output.
