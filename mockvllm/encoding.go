@@ -1,34 +1,17 @@
 package mockvllm
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // appendString appends a JSON string as pydantic and Starlette write it: raw UTF-8, escaped only if JSON requires it.
 func appendString(dst []byte, text string) []byte {
-	dst = append(dst, '"')
-	start := 0
-	for i := range len(text) {
-		b := text[i]
-		if b >= 0x20 && b != '"' && b != '\\' {
-			continue
-		}
-		dst = append(dst, text[start:i]...)
-		dst = appendEscape(dst, b)
-		start = i + 1
-	}
-	return append(append(dst, text[start:]...), '"')
-}
-
-func appendEscape(dst []byte, b byte) []byte {
-	if at := strings.IndexByte("\"\\\n\r\t\b\f", b); at >= 0 {
-		return append(dst, '\\', `"\nrtbf`[at])
-	}
-	return fmt.Appendf(dst, `\u%04x`, b)
+	dst, _ = jsontext.AppendQuote(dst, text) // the error is of invalid UTF-8, which it replaces
+	return dst
 }
 
 // appendFloat appends a number as Python's repr writes it: 0.0, 1e-05, -9999.0.
