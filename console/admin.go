@@ -149,7 +149,7 @@ func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	if page.Keys, page.Spark, page.KeyPager, err = c.keyRows(r, page.ID); err != nil {
 		return err
 	}
-	entries, _, err := c.AuditLog.Find(r.ctx(), identity.AuditFilter{Search: page.Email}, identity.AuditCursor{}, maxAccountAudit)
+	entries, _, err := c.AuditLog.Find(r.ctx(), identity.AuditFilter{Search: page.Email}, "", maxAccountAudit)
 	if err != nil {
 		return err
 	}

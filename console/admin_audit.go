@@ -30,17 +30,13 @@ type auditRow struct {
 
 func (c *Console) auditPage(r *request) error {
 	page := auditPage{Search: r.query("q"), Action: r.query("action"), days: r.days()}
-	after, err := identity.ParseAuditCursor(r.query("after"))
-	if err != nil {
-		return errNotFound
-	}
 	filter := identity.AuditFilter{Search: page.Search, Action: page.Action, Since: page.since, Until: page.until}
-	entries, next, err := c.AuditLog.Find(r.ctx(), filter, after, auditPageSize)
+	entries, next, err := c.AuditLog.Find(r.ctx(), filter, r.query("after"), auditPageSize)
 	if err != nil {
 		return err
 	}
 	q := queryOf(map[string]string{"q": page.Search, "action": page.Action, "from": page.From, "to": page.To})
-	page.pager = r.pager(q, next.String())
+	page.pager = r.pager(q, next)
 	if page.Actions, err = c.AuditLog.Actions(r.ctx()); err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func TestKeysArePausedResumedChangedAndRevoked(t *testing.T) {
 	has(t, resumed.body, "final")
 	wantStatus(t, "an unknown action", b.post("/keys/"+k.ID+"/paint"), http.StatusNotFound)
 	has(t, b.get("/dashboard").body, "1 revoked key")
-	changes, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 1)
+	changes, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{}, "", 1)
 	if err != nil || changes[0].Actor != "ada@example.org" || changes[0].Action != "revoke key" {
 		t.Errorf("got audit log %+v, %v", changes, err)
 	}
@@ -134,7 +134,7 @@ func TestModelIsWarmedOnRequest(t *testing.T) {
 	has(t, b.get("/dashboard").body, `action="/models/cold/warm"`)
 	wantRedirect(t, "warm", b.post("/models/cold/warm"), "/dashboard#models")
 	has(t, s.signIn("root@example.org").get("/admin/models").body, "launch, requested at the console: /nowhere/start-vllm")
-	changes, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 1)
+	changes, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{}, "", 1)
 	if err != nil || changes[0].Action != "warm model" || changes[0].Subject != "cold" || changes[0].Actor != "ada@example.org" {
 		t.Errorf("got audit log %+v, %v", changes, err)
 	}

@@ -2,9 +2,6 @@ package identity
 
 import (
 	"context"
-	"errors"
-	"strconv"
-	"strings"
 	"time"
 
 	"basegate/database"
@@ -28,57 +25,21 @@ type AuditFilter struct {
 	Until  time.Time // exclusive; zero: no bound
 }
 
-// AuditCursor is a place in the audit log; the zero value is its newest end.
-type AuditCursor struct {
-	time int64
-	id   string
-}
-
-// String returns the cursor as ParseAuditCursor reads it; empty for the zero value.
-func (c AuditCursor) String() string {
-	if c.IsZero() {
-		return ""
-	}
-	return strconv.FormatInt(c.time, 10) + "-" + c.id
-}
-
-// IsZero reports whether the cursor is the newest end.
-func (c AuditCursor) IsZero() bool { return c == AuditCursor{} }
-
-var errBadCursor = errors.New("not a place in the audit log")
-
-// ParseAuditCursor parses what AuditCursor.String returns.
-func ParseAuditCursor(text string) (c AuditCursor, err error) {
-	if text == "" {
-		return c, nil
-	}
-	at, id, ok := strings.Cut(text, "-")
-	if c.time, err = strconv.ParseInt(at, 10, 64); err != nil || !ok {
-		return AuditCursor{}, errBadCursor
-	}
-	c.id = id
-	return c, nil
-}
-
 // AuditLog records the changes that accounts make. Accounts, Keys and Sessions write their own entries, in the
 // transactions of the changes.
 type AuditLog struct {
 	db *database.DB
 }
 
-// Find returns entries that a filter selects, from a place on, at most limit, the newest first. next is the place after
-// them; zero if there are no more.
-func (l *AuditLog) Find(ctx context.Context, f AuditFilter, from AuditCursor, limit int) (entries []AuditEntry, next AuditCursor, err error) {
-	entries, err = findAuditEntries(ctx, l.db.Read(), f, from, limit+1)
-	if err != nil {
-		return nil, next, err
-	}
-	if len(entries) > limit {
+// Find returns entries that a filter selects, at most limit, the newest first: those older than the entry with the id after,
+// or from the newest on if after is empty. next is the id of the last entry; empty if there are no more.
+func (l *AuditLog) Find(ctx context.Context, f AuditFilter, after string, limit int) (entries []AuditEntry, next string, err error) {
+	entries, err = findAuditEntries(ctx, l.db.Read(), f, after, limit+1)
+	if err == nil && len(entries) > limit {
 		entries = entries[:limit]
-		last := entries[limit-1]
-		next = AuditCursor{last.Time.UnixMicro(), last.id}
+		next = entries[limit-1].id
 	}
-	return entries, next, nil
+	return entries, next, err
 }
 
 // Actions returns the actions that the log has, in alphabetical order.

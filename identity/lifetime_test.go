@@ -166,7 +166,7 @@ func TestRotatedKeyHasTwoSecretsUntilTheGraceEnds(t *testing.T) {
 	must(t, err)
 	_, _, err = s.Keys.Rotate(t.Context(), key.ID, 0)
 	wantError(t, err, identity.ErrKeyRevoked)
-	entries, _, err := s.AuditLog.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 100)
+	entries, _, err := s.AuditLog.Find(t.Context(), identity.AuditFilter{}, "", 100)
 	must(t, err)
 	for _, e := range entries {
 		for _, secret := range []string{first, second, third, fourth} {

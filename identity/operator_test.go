@@ -38,7 +38,7 @@ func createOwnKey(t *testing.T, s *identity.Store) identity.Key {
 // lastDetail returns the detail of the latest entry of the audit log, after the title of the key.
 func lastDetail(t *testing.T, s *identity.Store) string {
 	t.Helper()
-	entries, _, err := s.AuditLog.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 1)
+	entries, _, err := s.AuditLog.Find(t.Context(), identity.AuditFilter{}, "", 1)
 	must(t, err)
 	_, detail, _ := strings.Cut(entries[0].Actor+" "+entries[0].Detail, "of ada@example.org: ")
 	return entries[0].Actor + ": " + detail

@@ -407,7 +407,7 @@ func insertAuditEntry(ctx context.Context, tx database.Tx, action, subject, deta
 // likeEscaper escapes the wildcards of LIKE.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-func findAuditEntries(ctx context.Context, q database.Querier, f AuditFilter, from AuditCursor, limit int) ([]AuditEntry, error) {
+func findAuditEntries(ctx context.Context, q database.Querier, f AuditFilter, after string, limit int) ([]AuditEntry, error) {
 	var (
 		conditions []string
 		args       []any
@@ -419,8 +419,8 @@ func findAuditEntries(ctx context.Context, q database.Querier, f AuditFilter, fr
 		}
 		conditions = append(conditions, condition)
 	}
-	if !from.IsZero() {
-		where("(time < ? OR (time = ? AND id < ?))", from.time, from.time, from.id)
+	if after != "" {
+		where("(time, id) < (SELECT time, id FROM audit WHERE id = ?)", after)
 	}
 	if f.Action != "" {
 		where("action = ?", f.Action)

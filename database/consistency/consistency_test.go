@@ -300,7 +300,7 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	check()
 	want(t, problems)
 	want(t, notes, "file-short", "file-missing")
-	entries, _, err := audit.Find(t.Context(), identity.AuditFilter{}, identity.AuditCursor{}, 10)
+	entries, _, err := audit.Find(t.Context(), identity.AuditFilter{}, "", 10)
 	must(t, err)
 	if len(entries) != 3 || entries[0].Action != "delete lost prompt" || entries[1].Action != "mark file as lost" || !strings.HasPrefix(entries[1].Subject, "file-") {
 		t.Errorf("audit log: %+v, want a prompt that is deleted and two files that are marked as lost", entries)
