@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -79,9 +78,6 @@ func experiments(o options) []experiment {
 		{name: "prefix", columns: []string{byPrefix, byInFlight, oneReplica}, measure: measurePrefix, once: true, loads: []load{
 			prefixLoad(o).with(goal{cacheHits, oneReplica, 1.11, 1.11, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}),
 		}},
-		{name: "queued", columns: []string{gateway}, measure: measureQueued, once: true, loads: []load{
-			plain("10000 requests of 1 KB for one slot", 10_000, 1<<10),
-		}},
 	}
 	if postgresPrograms() != "" {
 		spread := most
@@ -153,8 +149,8 @@ func measureProxy(ctx context.Context, b *testbed, l *load, column string) *outc
 const (
 	// warmUpStreams precede the first reading of memory, so that it includes the program's own pages.
 	warmUpStreams = 16
-	// longTimeout limits the requests that take long: held streams and queued requests.
-	longTimeout = 2 * time.Minute
+	// heldTimeout limits held streams.
+	heldTimeout = 2 * time.Minute
 )
 
 // measureHeld measures the memory of streams that are open at the same time. It starts a proxy for them, since memory that a
@@ -172,7 +168,7 @@ func measureHeld(ctx context.Context, b *testbed, l *load, column string) *outco
 	t := b.startProxy(ctx, column, upstream.listener.Addr().String())
 	defer t.process.stop()
 	once := func(connections int, body []byte) *sample {
-		clients := t.clients(connections, l.events, longTimeout)
+		clients := t.clients(connections, l.events, heldTimeout)
 		defer closeAll(clients)
 		return send(ctx, clients, onceEach(connections, t.request(0, l.path, body)))
 	}
@@ -180,7 +176,7 @@ func measureHeld(ctx context.Context, b *testbed, l *load, column string) *outco
 	before := t.process.memory()
 	sent := make(chan *sample, 1)
 	go func() { sent <- once(l.connections, l.body) }()
-	limit := time.Now().Add(longTimeout / 2) // streams that have failed do not begin
+	limit := time.Now().Add(heldTimeout / 2) // streams that have failed do not begin
 	for upstream.open.Load() < int64(l.connections) && time.Now().Before(limit) && wait.For(ctx, 10*time.Millisecond) {
 	}
 	wait.For(ctx, 2*l.pace)
@@ -246,31 +242,4 @@ func measurePostgres(ctx context.Context, b *testbed, l *load, column string) *o
 			figure{"calls per request", (callsAfter - calls) / max(settledAfter-settled, 1)})
 	}
 	return o
-}
-
-var errNotQueued = errors.New("not all requests are queued")
-
-// measureQueued measures the memory of connections, and of requests that queue on them for the one slot of their key. The
-// backend responds to none before the measurement has ended.
-func measureQueued(ctx context.Context, b *testbed, l *load, _ string) *outcome {
-	t := b.behindGateway(ctx, gatewayOptions{concurrency: 1}, childOptions{Delay: time.Hour})
-	before := t.process.memory()
-	clients := t.clients(l.connections, 0, longTimeout)
-	defer closeAll(clients)
-	get := fmt.Appendf(nil, "GET /v1/models HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\n\r\n", t.keys[0])
-	check(send(ctx, clients, onceEach(l.connections, get)).counts.example)
-	idle := t.process.memory()
-	var sending sync.WaitGroup
-	defer sending.Wait()
-	defer t.process.stop() // ends the requests
-	sending.Go(func() { send(ctx, clients, onceEach(l.connections, t.request(0, l.path, l.body))) })
-	limit := time.Now().Add(longTimeout / 2)
-	for waiting := 0.0; waiting < float64(l.connections-1); wait.For(ctx, 100*time.Millisecond) {
-		if waiting = scrape(ctx, t.admin, "basegate_admission_waiting_requests "); time.Now().After(limit) {
-			check(fmt.Errorf("%w: %v are", errNotQueued, waiting))
-		}
-	}
-	return &outcome{figures: []figure{
-		{"memory of idle connections, MB", (idle - before) / 1e6}, {"memory of the requests, in addition, MB", (t.process.memory() - idle) / 1e6},
-	}}
 }

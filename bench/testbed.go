@@ -126,13 +126,12 @@ var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-bud
 
 // gatewayOptions are what differs between gateways.
 type gatewayOptions struct {
-	program     string // empty: the gateway's binary
-	postgres    bool   // on a PostgreSQL server of its own, in place of a SQLite file
-	database    string // further members of the section, after a comma
-	model       string // further members of the model, after a comma
-	sections    string // further sections of the configuration
-	concurrency int    // of the key; 0: unlimited
-	accounts    int    // with a key each; 0: one
+	program  string // empty: the gateway's binary
+	postgres bool   // on a PostgreSQL server of its own, in place of a SQLite file
+	database string // further members of the section, after a comma
+	model    string // further members of the model, after a comma
+	sections string // further sections of the configuration
+	accounts int    // with a key each; 0: one
 }
 
 // withTimerSlack is a shell command that starts a program with the TimerSlackNSec of deploy/systemd/basegate.service.
@@ -167,8 +166,7 @@ database: {%s%s}
 	for i := range max(o.accounts, 1) {
 		account := fmt.Sprintf("account%d@example.org", i)
 		create("account", "create", account)
-		concurrency := strconv.Itoa(cmp.Or(o.concurrency, unlimited))
-		keys = append(keys, create("key", "create", "--account", account, "--name", "bench", "--concurrency", concurrency))
+		keys = append(keys, create("key", "create", "--account", account, "--name", "bench", "--concurrency", strconv.Itoa(unlimited)))
 	}
 	t := b.start(ctx, gateway, listen, "/readyz", "sh", "-c", withTimerSlack, program, "serve", "--config", path)
 	t.admin, t.keys, t.server = "http://"+admin, keys, server
