@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"basegate/internal/postgrestest"
 	"basegate/internal/wait"
 )
 
@@ -79,7 +80,7 @@ func experiments(o options) []experiment {
 			prefixLoad(o).with(goal{cacheHits, oneReplica, 1.11, 1.11, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}),
 		}},
 	}
-	if postgresPrograms() != "" {
+	if postgrestest.Binaries() != "" {
 		spread := most
 		spread.name, spread.accounts = fmt.Sprintf("%s of %d accounts", most.name, accounts), accounts
 		all = append(all, experiment{

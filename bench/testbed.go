@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"basegate/internal/loopback"
+	"basegate/internal/postgrestest"
 )
 
 // model is both the model's id and its checkpoint, so that all targets receive the same bytes.
@@ -212,20 +213,10 @@ func findHAProxy(ctx context.Context) (path, version string) {
 	return "", ""
 }
 
-// postgresPrograms returns the directory of the programs of the newest PostgreSQL server that Debian's package has installed,
-// or "".
-func postgresPrograms() string {
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if err != nil || len(found) == 0 {
-		return ""
-	}
-	return slices.Max(found)
-}
-
 // startPostgres starts a PostgreSQL server of its own with fsync, on a socket in a temporary directory, and returns the member
 // of the gateway's section that has its URL.
 func (b *testbed) startPostgres(ctx context.Context) (server *process, member string) {
-	bin, dir := postgresPrograms(), must(os.MkdirTemp("", "basegate-bench-postgres-"))
+	bin, dir := postgrestest.Binaries(), must(os.MkdirTemp("", "basegate-bench-postgres-"))
 	b.closers = append(b.closers, func() { _ = os.RemoveAll(dir) }) // in the system's directory of temporary files
 	var as []string
 	if os.Getuid() == 0 { // PostgreSQL refuses to run as root

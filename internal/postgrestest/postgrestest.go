@@ -1,4 +1,5 @@
-// Package postgrestest starts PostgreSQL servers for tests, and proxies that lose their replies. It is imported by tests only.
+// Package postgrestest starts PostgreSQL servers for tests, and proxies that lose their replies. It is imported by tests
+// and benchmarks only.
 package postgrestest
 
 import (
@@ -36,8 +37,8 @@ type Server struct {
 // of the server loses none.
 func Durable(s *Server) { s.options = append(s.options, "-c", "fsync=on") }
 
-// binaries returns the folder of the newest installed server, or "".
-func binaries() string {
+// Binaries returns the folder of the newest installed server, or "".
+func Binaries() string {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is valid; versions have two digits
 	if len(found) > 0 {
 		return found[len(found)-1]
@@ -92,7 +93,7 @@ func create(tb testing.TB, options ...func(*Server)) *Server {
 	if os.Getenv("BASEGATE_TEST_ENGINE") == "sqlite" {
 		tb.Skip("needs PostgreSQL: make test-postgres")
 	}
-	bin := binaries()
+	bin := Binaries()
 	if bin == "" {
 		if os.Getenv("CI") == "true" {
 			tb.Fatal("PostgreSQL is not installed: apt-get install postgresql")
