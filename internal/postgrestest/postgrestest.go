@@ -11,7 +11,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/procfs"
 
 	"basegate/internal/poll"
 )
@@ -236,62 +236,38 @@ func (s *Server) Resume(tb testing.TB) {
 
 func (s *Server) signal(tb testing.TB, signal syscall.Signal) {
 	tb.Helper()
-	for _, pid := range append(s.children(tb), s.process.Process.Pid) {
-		if err := syscall.Kill(pid, signal); err != nil && err != syscall.ESRCH {
+	for _, p := range s.processes(tb) {
+		if err := syscall.Kill(p.PID, signal); err != nil && err != syscall.ESRCH {
 			tb.Error(err)
 		}
 	}
 }
 
-func (s *Server) children(tb testing.TB) (pids []int) {
-	tb.Helper()
-	pid := s.process.Process.Pid
-	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	for field := range strings.FieldsSeq(string(list)) {
-		child, err := strconv.Atoi(field)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		pids = append(pids, child)
-	}
-	return pids
-}
-
 // CPU returns the processor time that the server's processes have used, those that have exited included.
 func (s *Server) CPU(tb testing.TB) time.Duration {
 	tb.Helper()
-	const ticks = 100 // a second, on Linux
-	used := cpuTicks(tb, s.process.Process.Pid, true)
-	for _, pid := range s.children(tb) {
-		used += cpuTicks(tb, pid, false)
-	}
-	return time.Duration(used) * time.Second / ticks
-}
-
-// cpuTicks returns the user and system time of a process, and that of its children for which it has waited, if asked for.
-// It is 0 if the process has exited.
-func cpuTicks(tb testing.TB, pid int, ofChildren bool) (used int64) {
-	tb.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	times := strings.Fields(rest)[11:15] // utime, stime, cutime and cstime
-	if !ofChildren {
-		times = times[:2]
-	}
-	for _, field := range times {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		used += n
+	const tick = 10 * time.Millisecond // on every Linux that Go supports
+	var used time.Duration
+	for _, p := range s.processes(tb) {
+		used += time.Duration(int(p.UTime+p.STime)+p.CUTime+p.CSTime) * tick
 	}
 	return used
+}
+
+// processes returns the state of the server's process and its children.
+func (s *Server) processes(tb testing.TB) (found []procfs.ProcStat) {
+	tb.Helper()
+	all, err := procfs.AllProcs()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, p := range all {
+		stat, err := p.Stat() // fails if it has exited
+		if err == nil && (stat.PID == s.process.Process.Pid || stat.PPID == s.process.Process.Pid) {
+			found = append(found, stat)
+		}
+	}
+	return found
 }
 
 // URL returns the address of a database of this server.
