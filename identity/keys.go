@@ -16,6 +16,7 @@ import (
 
 	"basegate/budget/quota"
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // Errors of operations on keys.
@@ -40,8 +41,7 @@ type Keys struct {
 	mu      sync.Mutex // serializes refreshes, so that an older snapshot never replaces a newer one
 	failing bool       // guarded by mu: the last refresh failed, and that has been logged
 
-	stop context.CancelFunc // ends the poller; nil before Start
-	done chan struct{}      // closed when the poller has exited
+	poller wait.Loop
 }
 
 func newKeys(db *database.DB, log *zap.Logger, s Settings) *Keys {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // snapshot holds all keys and accounts as of a revision. Later revisions of the same database change it in place, key by
@@ -83,19 +84,14 @@ func (k *Keys) Start(ctx context.Context) error {
 	if err := k.refresh(ctx); err != nil {
 		return err
 	}
-	pollCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	k.stop, k.done = stop, make(chan struct{})
-	go k.poll(pollCtx)
+	k.poller.Start(ctx, func(ctx context.Context) {
+		wait.Every(ctx, k.settings.PollInterval, func(ctx context.Context) { k.logOutage(ctx, k.refresh(ctx)) })
+	})
 	return nil
 }
 
 // Close stops polling and waits for the poller to exit. The last snapshot stays in force.
-func (k *Keys) Close() {
-	if k.stop != nil {
-		k.stop()
-		<-k.done
-	}
-}
+func (k *Keys) Close() { k.poller.Close() }
 
 // write makes a write of which an error says what it was to do.
 func write(ctx context.Context, db *database.DB, what string, apply func(database.Tx) error) error {
@@ -125,25 +121,10 @@ func (k *Keys) write(ctx context.Context, what string, apply func(database.Tx) e
 	if err := write(ctx, k.db, what, apply); err != nil {
 		return err
 	}
-	if k.stop != nil {
+	if k.snapshot.Load().source != nil { // Start has been called
 		k.logOutage(ctx, k.refresh(ctx))
 	}
 	return nil
-}
-
-// poll refreshes the snapshot at every interval until ctx ends.
-func (k *Keys) poll(ctx context.Context) {
-	defer close(k.done)
-	ticker := time.NewTicker(k.settings.PollInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			k.logOutage(ctx, k.refresh(ctx))
-		}
-	}
 }
 
 // refresh brings the snapshot up to date if the database has changed since it was read.
