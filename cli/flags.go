@@ -118,7 +118,7 @@ func parseExpiry(text string) (time.Time, error) {
 // newModelsFlag returns the value of a flag that is short ids of models, separated by commas, or "any", which is none.
 func newModelsFlag() *parsedFlag[[]string] {
 	return &parsedFlag[[]string]{nil, "ID,...", func(text string) (ids []string, err error) {
-		if text == (identity.ModelList{}).String() {
+		if text == identity.ModelList("").String() {
 			return nil, nil
 		}
 		for id := range strings.SplitSeq(text, ",") {

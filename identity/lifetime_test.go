@@ -183,7 +183,7 @@ func TestModelListAllowsItsModelsOnly(t *testing.T) {
 	if !slices.Equal(list.IDs(), []string{"a", "b"}) || list.Any() || !list.Allows("a") || list.Allows("c") || list.Allows("") || list.Allows("a,b") {
 		t.Errorf("got list %v", list)
 	}
-	if any := (identity.ModelList{}); !any.Any() || !any.Allows("x") || any.IDs() != nil || any.String() != "any" {
+	if any := identity.ModelList(""); !any.Any() || !any.Allows("x") || any.IDs() != nil || any.String() != "any" {
 		t.Errorf("got %v, want any", any)
 	}
 	for _, ids := range [][]string{nil, {""}, {"a,b"}, {"a b"}, {strings.Repeat("x", 201)}} {
@@ -220,10 +220,10 @@ func TestHolderCannotExceedTheExpiryAndModelsOfTheOperator(t *testing.T) {
 		return err
 	}
 	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = other, limit }))
-	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = identity.ModelList{}, time.Time{} }))
+	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = "", time.Time{} }))
 	must(t, change(t.Context(), func(f *identity.Key) { f.Models, f.ExpiresAt = both, limit }))
 	for what, f := range map[string]func(*identity.Key){
-		"any model":      func(f *identity.Key) { f.Models = identity.ModelList{} },
+		"any model":      func(f *identity.Key) { f.Models = "" },
 		"another model":  func(f *identity.Key) { f.Models = other },
 		"no expiry":      func(f *identity.Key) { f.ExpiresAt = time.Time{} },
 		"a later expiry": func(f *identity.Key) { f.ExpiresAt = limit.Add(time.Hour) },
@@ -234,7 +234,7 @@ func TestHolderCannotExceedTheExpiryAndModelsOfTheOperator(t *testing.T) {
 	}
 	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = one, limit.Add(-time.Hour) }))
 	must(t, change(holder, func(f *identity.Key) { f.Models, f.ExpiresAt = both, limit }))
-	must(t, change(t.Context(), func(f *identity.Key) { f.Models, f.ExpiresAt = identity.ModelList{}, time.Time{} }))
+	must(t, change(t.Context(), func(f *identity.Key) { f.Models, f.ExpiresAt = "", time.Time{} }))
 	must(t, change(holder, func(f *identity.Key) { f.Models = other }))
 	_, _, err = s.Keys.Rotate(identity.WithActor(t.Context(), identity.Account{ID: "acc_x", Email: "eve@example.org"}), key.ID, 0)
 	wantError(t, err, identity.ErrNoKey)

@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,9 +10,9 @@ import (
 // ErrBadModels is returned for a list of models that names none, or has an id that cannot be one.
 var ErrBadModels = errors.New("the models of a key are one or more short ids")
 
-// ModelList lists the models that a key may use, by their short ids. Its zero value allows every model. It is
-// comparable, because its ids are sorted.
-type ModelList struct{ joined string }
+// ModelList lists the models that a key may use, by their short ids: sorted, with a comma between them. An empty list allows
+// every model.
+type ModelList string
 
 // NewModelList returns a list of at least one model. Ids that occur twice count once. The error is ErrBadModels.
 func NewModelList(ids []string) (ModelList, error) {
@@ -22,30 +21,27 @@ func NewModelList(ids []string) (ModelList, error) {
 	sorted = slices.Compact(sorted)
 	for _, id := range sorted {
 		if id == "" || len(id) > maxModelID || strings.ContainsAny(id, ", \t\r\n") {
-			return ModelList{}, fmt.Errorf("%w, not %q", ErrBadModels, id)
+			return "", fmt.Errorf("%w, not %q", ErrBadModels, id)
 		}
 	}
 	if len(sorted) == 0 {
-		return ModelList{}, ErrBadModels
+		return "", ErrBadModels
 	}
-	return ModelList{strings.Join(sorted, ",")}, nil
+	return ModelList(strings.Join(sorted, ",")), nil
 }
 
 // maxModelID is the longest id in bytes. The configuration allows less.
 const maxModelID = 200
 
 // Any reports whether every model is allowed.
-func (l ModelList) Any() bool { return l.joined == "" }
-
-// Equal reports whether both lists allow the same.
-func (l ModelList) Equal(other ModelList) bool { return l == other }
+func (l ModelList) Any() bool { return l == "" }
 
 // IDs returns the ids, sorted, or nil if every model is allowed.
 func (l ModelList) IDs() []string {
 	if l.Any() {
 		return nil
 	}
-	return strings.Split(l.joined, ",")
+	return strings.Split(string(l), ",")
 }
 
 // Allows reports whether the model with this id may be used. It does not allocate.
@@ -53,7 +49,7 @@ func (l ModelList) Allows(id string) bool {
 	if l.Any() {
 		return true
 	}
-	for allowed := range strings.SplitSeq(l.joined, ",") {
+	for allowed := range strings.SplitSeq(string(l), ",") {
 		if allowed == id {
 			return true
 		}
@@ -82,26 +78,5 @@ func (l ModelList) String() string {
 	if l.Any() {
 		return "any"
 	}
-	return strings.ReplaceAll(l.joined, ",", ", ")
-}
-
-// Value implements driver.Valuer; NULL allows every model.
-func (l ModelList) Value() (driver.Value, error) {
-	if l.Any() {
-		return nil, nil
-	}
-	return l.joined, nil
-}
-
-// Scan implements sql.Scanner.
-func (l *ModelList) Scan(column any) error {
-	switch v := column.(type) {
-	case nil:
-		*l = ModelList{}
-	case string:
-		*l = ModelList{v}
-	default:
-		return fmt.Errorf("scan a list of models from %T", column)
-	}
-	return nil
+	return strings.ReplaceAll(string(l), ",", ", ")
 }

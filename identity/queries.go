@@ -138,7 +138,7 @@ const selectKey = `
 	       k.month_total, k.day_total, k.month_input, k.month_output,
 	       k.paused_by_operator, coalesce(k.operator_concurrency, 0),
 	       k.operator_month_total, k.operator_day_total, k.operator_month_input, k.operator_month_output,
-	       k.expires_at, k.operator_expires_at, k.models, k.operator_models,
+	       k.expires_at, k.operator_expires_at, coalesce(k.models, ''), coalesce(k.operator_models, ''),
 	       (SELECT max(r.valid_until) FROM replaced_secrets r WHERE r.key_id = k.id)
 	FROM keys k JOIN accounts a ON a.id = k.account_id`
 
@@ -160,7 +160,7 @@ func insertKey(ctx context.Context, tx database.Tx, k Key, secret secretHash) er
 		                  month_total, day_total, month_input, month_output, operator_concurrency,
 		                  operator_month_total, operator_day_total, operator_month_input, operator_month_output,
 		                  expires_at, operator_expires_at, models, operator_models)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, nullif($20, ''), nullif($21, ''))`
 	o := k.Operator
 	return database.Exec(ctx, tx, text,
 		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, nullable(k.Concurrency), k.CreatedAt.UnixMicro(),
@@ -272,7 +272,7 @@ func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 		                month_total = $4, day_total = $5, month_input = $6, month_output = $7,
 		                operator_concurrency = $8, operator_month_total = $9, operator_day_total = $10,
 		                operator_month_input = $11, operator_month_output = $12,
-		                expires_at = $13, operator_expires_at = $14, models = $15, operator_models = $16
+		                expires_at = $13, operator_expires_at = $14, models = nullif($15, ''), operator_models = nullif($16, '')
 		WHERE id = $1`
 	o := k.Operator
 	return database.Exec(ctx, tx, text, k.ID, k.Name, nullable(k.Concurrency),
@@ -331,7 +331,7 @@ func listByID[T any](ctx context.Context, q database.Querier, scan func(database
 func selectSnapshotKeys(ctx context.Context, q database.Querier, ids map[string]bool) ([]snapshotEntry, error) {
 	const text = `
 		SELECT secret_hash, state, id, prefix, name, account_id, coalesce(concurrency, 0), operator_concurrency IS NOT NULL,
-		       month_total, day_total, month_input, month_output, expires_at, models
+		       month_total, day_total, month_input, month_output, expires_at, coalesce(models, '')
 		FROM keys`
 	return listByID(ctx, q, func(row database.Scanner) (e snapshotEntry, err error) {
 		var hash []byte
