@@ -93,9 +93,9 @@ func (c *client) checkServed(ctx context.Context, gateway Endpoint, model string
 			return err
 		case o.status == http.StatusOK:
 			return nil
-		case o.status == http.StatusUnauthorized && time.Now().After(deadline):
+		case patience > 0 && o.status == http.StatusUnauthorized && time.Now().After(deadline):
 			return errKeyNotAccepted
-		case o.status != http.StatusUnauthorized:
+		case patience == 0 || o.status != http.StatusUnauthorized:
 			return fmt.Errorf("%w to /v1/models/%s: %d %s", errAnswer, model, o.status, o.errorObject().Get("code").Str)
 		}
 		if !wait.For(ctx, keyPause) {
