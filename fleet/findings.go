@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +25,13 @@ type Finding struct {
 
 // versionWarning warns of a default of some versions of vLLM.
 type versionWarning struct {
-	from, before [2]int // X and Y of 0.X.Y; from is inclusive, before exclusive
+	from, before validate.Version // from is inclusive, before exclusive; zero: no bound
 	text         string
 }
 
 var versionWarnings = []versionWarning{
-	{[2]int{0, 0}, [2]int{10, 1}, "this version logs every prompt unless it was started with --disable-log-requests"},
-	{[2]int{8, 0}, [2]int{1 << 20, 0}, "sampling defaults come from the model's generation_config.json " +
+	{validate.Version{}, validate.Version{Minor: 10, Patch: 1}, "this version logs every prompt unless it was started with --disable-log-requests"},
+	{validate.Version{Minor: 8}, validate.Version{}, "sampling defaults come from the model's generation_config.json " +
 		"unless it was started with --generation-config vllm, which the gateway cannot detect"},
 }
 
@@ -104,14 +103,14 @@ func (m *Model) VersionFindings(b *Backend) []Finding {
 }
 
 func (b *Backend) defaultFindings() []Finding {
-	var minor [2]int
-	if _, err := fmt.Sscanf(b.Version(), "0.%d.%d", &minor[0], &minor[1]); err != nil {
+	version := b.VLLM()
+	if !version.Known() {
 		const text = "does not report vLLM's version, so best_of is emulated and vLLM's defaults are not known"
 		return []Finding{{Text: text}}
 	}
 	var findings []Finding
 	for _, w := range versionWarnings {
-		if !less(minor, w.from) && less(minor, w.before) {
+		if !version.Before(w.from) && (!w.before.Known() || version.Before(w.before)) {
 			findings = append(findings, Finding{Text: w.text})
 		}
 	}
@@ -153,8 +152,6 @@ func (m *Model) serverFindings(b *Backend) (findings []Finding) {
 	}
 	return findings
 }
-
-func less(a, b [2]int) bool { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) < 0 }
 
 // TokenizerKnown reports whether the backend's /tokenize has answered since the server was configured.
 func (b *Backend) TokenizerKnown() bool { return b.info.Load().specialKnown }
