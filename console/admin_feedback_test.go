@@ -97,7 +97,7 @@ func TestAdministratorsSeeTheRequestsOfAllAccounts(t *testing.T) {
 	for _, account := range []string{"all", a.ID} {
 		has(t, b.get("/usage/requests?account="+account).body, "cluster", "ada@example.org", "account="+account)
 	}
-	has(t, b.get("/usage/csv?by=request&account=all").body, "cluster")
+	has(t, b.get("/usage/requests.csv?account=all").body, "cluster")
 	wantStatus(t, "an account that is none", b.get("/usage/requests?account=acc_none"), http.StatusNotFound)
 	user := s.signIn("ada@example.org")
 	wantStatus(t, "all accounts as a user", user.get("/usage/requests?account=all"), http.StatusNotFound)

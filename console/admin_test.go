@@ -63,11 +63,12 @@ func TestAdministratorsSeeTheUsageOfAllAccounts(t *testing.T) {
 	s, _ := newSiteWithUsage(t)
 	s.account("root@example.org", true)
 	b := s.signIn("root@example.org")
-	lacks(t, b.get("/usage").body, "cluster")
-	has(t, b.get("/usage?account=all").body, "cluster", "1,541", `id="by-account"`)
+	lacks(t, b.get("/usage?by=key").body, "cluster")
+	has(t, b.get("/usage?account=all&by=key").body, "cluster", "1,541")
+	has(t, b.get("/usage?account=all&by=account").body, "By Account", "1,541")
 	a, err := s.accounts.Find(t.Context(), "ada@example.org")
 	must(t, err)
-	has(t, b.get("/usage?account="+a.ID).body, "cluster", "1,541")
+	has(t, b.get("/usage?by=key&account="+a.ID).body, "cluster", "1,541")
 }
 
 func TestAdminModelsPageShowsOutcomesAndWarmWindows(t *testing.T) {

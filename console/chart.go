@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
-
-	"basegate/budget/usage"
 )
 
 // chart is a bar chart of tokens by interval, stacked by model or by another group. Positions and sizes are percentages of the
@@ -64,23 +61,27 @@ type chartRow struct {
 	tokens int64
 }
 
-// newChart draws rows by interval and series. layout formats the starts of the intervals in the table, rest is the name of the
-// sum of the smallest series, and axis returns the text below an interval; empty for none.
-func newChart(rows []chartRow, starts []time.Time, layout, rest string, axis func(i int) string) chart {
+// maxLabels limits the texts below a chart.
+const maxLabels = 7
+
+// newChart draws rows by interval and series. layout formats the starts of the intervals in the table, and axis those below the
+// chart.
+func newChart(rows []chartRow, starts []time.Time, layout, axis string) chart {
 	if len(rows) == 0 {
 		return chart{}
 	}
-	c := chart{Series: rank(rows, rest)}
+	c := chart{Series: rank(rows)}
 	index := map[string]int{}
 	for i, s := range c.Series {
 		index[s.Name] = i
 	}
 	slots := map[int64]int{}
+	step := (len(starts) + maxLabels - 1) / maxLabels
 	for i, at := range starts {
 		slots[at.Unix()] = i
 		c.Days = append(c.Days, dayRow{Day: at.Format(layout), Tokens: make([]int64, len(c.Series))})
-		if text := axis(i); text != "" {
-			c.Labels = append(c.Labels, axisLabel{X: 100 * (float64(i) + .5) / float64(len(starts)), Text: text})
+		if i%step == 0 {
+			c.Labels = append(c.Labels, axisLabel{X: 100 * (float64(i) + .5) / float64(len(starts)), Text: at.Format(axis)})
 		}
 	}
 	for _, r := range rows {
@@ -97,26 +98,8 @@ func newChart(rows []chartRow, starts []time.Time, layout, rest string, axis fun
 	return c
 }
 
-// newMonthChart draws the tokens of a month by day and model.
-func newMonthChart(m month, rows []usage.Row) chart {
-	var of []chartRow
-	for i := range rows {
-		of = append(of, chartRow{rows[i].Time, rows[i].Model, tokensOf(&rows[i])})
-	}
-	var days []time.Time
-	for day := m.begin; day.Before(m.end()); day = day.AddDate(0, 0, 1) {
-		days = append(days, day)
-	}
-	return newChart(of, days, time.DateOnly, "other models", func(i int) string {
-		if day := i + 1; day == 1 || day%5 == 0 {
-			return strconv.Itoa(day)
-		}
-		return ""
-	})
-}
-
 // rank orders the series by their tokens. If there are more than maxSeries, the last one is the sum of the rest.
-func rank(rows []chartRow, restName string) []series {
+func rank(rows []chartRow) []series {
 	tokens := map[string]int64{}
 	for _, r := range rows {
 		tokens[r.series] += r.tokens
@@ -129,7 +112,7 @@ func rank(rows []chartRow, restName string) []series {
 		return cmp.Or(cmp.Compare(b.Tokens, a.Tokens), cmp.Compare(a.Name, b.Name))
 	})
 	if len(all) > maxSeries {
-		rest := series{Name: restName}
+		rest := series{Name: "others"}
 		for _, s := range all[maxSeries-1:] {
 			rest.Tokens += s.Tokens
 		}

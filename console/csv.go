@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"mime"
@@ -14,36 +15,24 @@ import (
 	"basegate/budget/usage/report"
 )
 
-// usageCSV sends usage as a CSV file: of a month in any grouping, or of the last requests that match the query's filter.
-func (c *Console) usageCSV(r *request) error {
-	by := usage.Grouping(r.query("by"))
-	columns, ok := report.ConsoleColumns(by)
-	if !ok {
-		return errNotFound
-	}
-	s, err := c.scope(r)
+// requestsCSV sends the newest requests that the filter of their page selects as a CSV file, without those that were refused
+// unless these are selected.
+func (c *Console) requestsCSV(r *request) error {
+	filter, err := c.requestsFilter(r)
 	if err != nil {
 		return err
 	}
-	filter := s.filter(r.account.ID)
-	rows, name := c.Usage.Rows(r.ctx(), filter, by), "usage-"+s.Month.ID()+"-by-"+string(by)
-	if by == usage.ByRequest && r.query("month") == "" {
-		filter, err := c.requestsFilter(r)
-		if err != nil {
-			return err
-		}
-		recent, err := c.Usage.History(r.ctx(), filter, usage.Recorded, usage.Cursor{})
-		if err != nil {
-			return err
-		}
-		rows, name = withoutErrors(recent.Rows), "requests"
+	ending := cmp.Or(usage.Ending(r.query("ending")), usage.Recorded)
+	newest, err := c.Usage.History(r.ctx(), filter, ending, usage.Cursor{})
+	if err != nil {
+		return err
 	}
 	known, err := c.readNames(r.ctx(), r.account)
 	if err != nil {
 		return err
 	}
-	u := report.Usage{Columns: columns, Names: known.ofReport(), Rows: rows}
-	return c.sendFile(r, "basegate-"+name+".csv", mediaCSV, func(w http.ResponseWriter) error { return u.WriteCSV(w) })
+	u := report.Usage{Columns: report.RequestColumns, Names: known.ofReport(), Rows: withoutErrors(newest.Rows)}
+	return c.sendFile(r, "basegate-requests.csv", mediaCSV, func(w http.ResponseWriter) error { return u.WriteCSV(w) })
 }
 
 const mediaCSV = "text/csv; charset=utf-8"

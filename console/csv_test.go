@@ -43,7 +43,7 @@ func (s *site) addManyRequests(account string) {
 	}))
 }
 
-// startDownload requests the CSV file of all requests of the month, and reads the first line of the response only.
+// startDownload requests the CSV file of all requests of the last days, and reads the first line of the response only.
 func (b *browser) startDownload() (status int, conn net.Conn, rest *bufio.Reader) {
 	b.t.Helper()
 	address, err := url.Parse(b.url)
@@ -56,8 +56,7 @@ func (b *browser) startDownload() (status int, conn net.Conn, rest *bufio.Reader
 	for _, c := range b.client.Jar.Cookies(address) {
 		cookies = append(cookies, c.Name+"="+c.Value)
 	}
-	path := "/usage/csv?by=request&month=" + time.Now().UTC().Format("2006-01")
-	_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nCookie: %s\r\n\r\n", path, address.Host, strings.Join(cookies, "; "))
+	_, err = fmt.Fprintf(conn, "GET /usage/export?what=requests HTTP/1.1\r\nHost: %s\r\nCookie: %s\r\n\r\n", address.Host, strings.Join(cookies, "; "))
 	must(b.t, err)
 	rest = bufio.NewReader(conn)
 	line, err := rest.ReadString('\n')
@@ -78,12 +77,12 @@ func TestDownloadsOfAnAccountAreLimitedAndEndIfNotRead(t *testing.T) {
 			t.Fatalf("a download has status %d, want 200", status)
 		}
 	}
-	refused := ada.get("/usage/csv?by=model")
+	refused := ada.get("/usage/export?by=model")
 	if refused.status != http.StatusServiceUnavailable || refused.header.Get("Retry-After") == "" ||
 		refused.header.Get("Content-Disposition") != "" {
 		t.Errorf("one more download has status %d and header %v, want 503 with Retry-After", refused.status, refused.header)
 	}
-	if got := bob.get("/usage/csv?by=model"); got.status != http.StatusOK {
+	if got := bob.get("/usage/export?by=model"); got.status != http.StatusOK {
 		t.Errorf("a download of another account has status %d, want 200", got.status)
 	}
 	for _, path := range []string{"/usage", "/usage/requests", "/dashboard"} {
@@ -105,7 +104,7 @@ func TestDownloadThatIsNotReadEnds(t *testing.T) {
 		ada.startDownload()
 	}
 	poll.Within(t, 2*time.Minute, "the downloads end", func() bool { return s.Downloads(account) == 0 })
-	if got := ada.get("/usage/csv?by=model").status; got != http.StatusOK {
+	if got := ada.get("/usage/export?by=model").status; got != http.StatusOK {
 		t.Errorf("one more download has status %d, want 200", got)
 	}
 	must(t, conn.(*net.TCPConn).SetReadBuffer(4<<20)) // reading what is in flight through a small buffer takes a minute

@@ -1,10 +1,6 @@
 package console
 
-import (
-	"time"
-
-	"basegate/budget/quota"
-)
+import "time"
 
 // Routes returns the method and the path of every route, with a space between them.
 func Routes() []string {
@@ -15,10 +11,8 @@ func Routes() []string {
 	return all
 }
 
-// ForecastText exports forecastText.
-func ForecastText(begin, now time.Time, used int64, limit quota.Cap) string {
-	return forecastText(month{begin}, used, limit, now)
-}
+// Forecast exports forecast.
+var Forecast = forecast
 
 // SetPatience sets how long the client of a download may read nothing.
 func (c *Console) SetPatience(d time.Duration) { c.patience = d }

@@ -90,8 +90,10 @@ var overviewPeriods = []overviewPeriod{{"hour", "Last hour"}, {lastDay, "Last da
 // lastDay is the period of the ledger's sums. The other one is that of this gateway.
 const lastDay = "day"
 
-// maxEventsShown limits the timeline.
-const maxEventsShown = 100
+const (
+	maxEventsShown = 100 // in the timeline
+	maxCodesShown  = 15
+)
 
 // latestFigures are those of the last whole minute.
 type latestFigures struct {
@@ -162,7 +164,7 @@ func (c *Console) overviewPage(r *request) (err error) {
 	page.Latest = newLatestFigures(c.History.Read(2*time.Minute, time.Minute), c.History.Totals(2*time.Minute), page.Selected)
 	page.Charts = newChartData(report, selected)
 	page.Rows = overviewRows(report)
-	page.Codes = report.Codes[:min(len(report.Codes), maxShares)]
+	page.Codes = report.Codes[:min(len(report.Codes), maxCodesShown)]
 	page.Times = overviewTimes(rows, page.Selected)
 	if page.Events, err = c.timeline(r, report.Begin); err != nil {
 		return err

@@ -17,8 +17,6 @@ type paletteItem struct {
 
 // palettePages are the pages that the palette lists besides those of the navigation.
 var palettePages = []destination{
-	{"Usage by month", "/usage", signedIn},
-	{"Explore usage", "/usage/explore", signedIn},
 	{"Requests", "/usage/requests", signedIn},
 	{"New key", "/keys/new", signedIn},
 	{"Account and password", "/account", signedIn},

@@ -34,7 +34,7 @@ type historyPage struct {
 	Endings            any            // options of the filter
 	Keys               []identity.Key // options of the filter
 	Models             []*fleet.Model // options of the filter
-	CSV                string         // URL of the file of the newest requests on the ledger that the filter selects
+	CSV                string         // URL of the file of the newest requests that the filter selects
 	Rows               []requestRow
 	Searched           time.Time // how far back the filter was applied; zero if the page is full or the last one
 }
@@ -73,9 +73,6 @@ func (c *Console) requests(r *request) error {
 		Key: r.query("key"), Model: r.query("model"), Search: r.query("q"), Ending: usage.Ending(r.query("ending")),
 		days: r.days(), Endings: endings, Models: c.Fleet.Models(),
 	}
-	if page.Ending == usage.AnyEnding && r.query("failed") != "" { // as links to this page had it
-		page.Ending = usage.HasFailed
-	}
 	after, err := usage.ParseCursor(r.query("after"))
 	if err != nil {
 		return errNotFound
@@ -106,11 +103,7 @@ func (c *Console) requests(r *request) error {
 		"key": page.Key, "model": page.Model, "q": page.Search, "from": page.From, "to": page.To,
 		"ending": string(page.Ending), "account": page.Account,
 	})
-	page.Searched, page.pager = found.Searched, r.pager(q, found.Next.String())
-	if q.Set("by", string(usage.ByRequest)); page.Ending == usage.HasFailed {
-		q.Set("failed", "1")
-	}
-	page.CSV = withQuery("/usage/csv", q)
+	page.Searched, page.pager, page.CSV = found.Searched, r.pager(q, found.Next.String()), withQuery("/usage/requests.csv", q)
 	for _, row := range found.Rows {
 		shown := requestRow{Row: row, KeyName: known.key(row.KeyID)}
 		if page.Account != "" {
@@ -128,8 +121,7 @@ func (c *Console) requestsFilter(r *request) (usage.Filter, error) {
 	within := r.days()
 	return usage.Filter{
 		Reader: r.account.ID, Limit: maxRequestsShown, Since: within.since, Until: within.until,
-		Account: selected.accountID(), Key: r.query("key"), Model: r.query("model"),
-		Search: r.query("q"), Failed: r.query("failed") != "",
+		Account: selected.accountID(), Key: r.query("key"), Model: r.query("model"), Search: r.query("q"),
 	}, err
 }
 

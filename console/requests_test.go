@@ -64,12 +64,18 @@ func TestRequestsOfEveryOutcomeAreListedAndFiltered(t *testing.T) {
 			t.Errorf("%s lists %v, want %q", query, got, want)
 		}
 	}
-	link := regexp.MustCompile(`href="(/usage/csv[^"]+)"`).FindStringSubmatch(b.get("/usage/requests?model=llama-405b&ending=failed").body)
+	link := regexp.MustCompile(`href="(/usage/requests.csv[^"]+)"`).FindStringSubmatch(b.get("/usage/requests?model=llama-405b&ending=failed").body)
 	if link == nil {
 		t.Fatal("the page has no link to its CSV file")
 	}
 	if file := rows(t, b.get(strings.ReplaceAll(link[1], "&amp;", "&")).body); len(file) != 2 || file[1][0] != "req_Y" {
 		t.Errorf("the CSV file of the failed requests of a model has the rows %v, want req_Y", file)
+	}
+	for ending, refused := range map[string]bool{"": false, "refused": true} {
+		file := b.get("/usage/requests.csv?ending=" + ending).body
+		if strings.Contains(file, "req_R") != refused || strings.Contains(file, "req_Z") == refused {
+			t.Errorf("the CSV file of the ending %q is:\n%s", ending, file)
+		}
 	}
 	if got := b.get("/usage/requests?after=nonsense").status; got != http.StatusNotFound {
 		t.Errorf("a malformed cursor is answered with %d, want 404", got)
@@ -134,29 +140,29 @@ func TestPageOfARequestShowsItsTimesAttemptsAndCharge(t *testing.T) {
 	}
 }
 
-func TestExploreShowsAnyRangeAndItsFiles(t *testing.T) {
+func TestUsageOfAnyRangeIsShownAndExported(t *testing.T) {
 	s, k := newSiteWithUsage(t)
 	s.refuse(k, "req_R", "budget_exceeded", time.Now())
 	b := s.signIn("ada@example.org")
-	page := b.get("/usage/explore?interval=hour&by=key").body
+	page := b.get("/usage?interval=hour&by=key").body
 	has(t, page, "1,541", "laptop", "cluster", "Tokens per day", "budget_exceeded", "Time to first token") // 30 days are too many hours
 	today := time.Now().UTC().Format(time.DateOnly)
-	has(t, b.get("/usage/explore?interval=hour&from="+today+"&to="+today).body, "Tokens per hour", "1,101")
-	has(t, b.get("/usage/explore?by=user").body, "run-7", "Latencies are not kept by user tag")
-	has(t, b.get("/usage/explore?by=endpoint&interval=month").body, "Tokens per month", "By Endpoint")
-	lacks(t, b.get("/usage/explore?model=llama-8b").body, "1,101", "User tag")
-	has(t, b.get("/usage/explore?from=1999-01-01&to=nonsense&by=x&interval=y").body, "1,541")
-	has(t, b.get("/usage/explore?from=2001-01-01&to=2001-02-01").body, "No tokens were used")
+	has(t, b.get("/usage?interval=hour&from="+today+"&to="+today).body, "Tokens per hour", "1,101")
+	has(t, b.get("/usage?by=user").body, "run-7", "Latencies are not kept by user tag")
+	has(t, b.get("/usage?by=endpoint&interval=month").body, "Tokens per month", "By Endpoint")
+	lacks(t, b.get("/usage?model=llama-8b").body, "1,101", "User tag")
+	has(t, b.get("/usage?from=1999-01-01&to=nonsense&by=x&interval=y").body, "1,541")
+	has(t, b.get("/usage?from=2001-01-01&to=2001-02-01").body, "No tokens were used")
 
 	for by, want := range map[string]string{
 		"model": "llama-405b,2,1,1001,100,1101", "workload": "batch,2,1,1001,100,1101", "endpoint": ",6,1,1401,140,1541",
 	} {
-		text := b.get("/usage/explore/export?what=groups&format=csv&by=" + by).body
+		text := b.get("/usage/export?what=groups&format=csv&by=" + by).body
 		if !strings.Contains(text, "\n"+want+",") {
 			t.Errorf("the file by %s has no line %s:\n%s", by, want, text)
 		}
 	}
-	got := b.get("/usage/explore/export?what=intervals&format=json&by=model")
+	got := b.get("/usage/export?what=intervals&format=json&by=model")
 	var rows []struct {
 		Day    string
 		Model  string
@@ -169,24 +175,28 @@ func TestExploreShowsAnyRangeAndItsFiles(t *testing.T) {
 	if name := got.header.Get("Content-Disposition"); !strings.Contains(name, "by-day-model.json") {
 		t.Errorf("the file is called %s", name)
 	}
-	links := regexp.MustCompile(`href="(/usage/explore/export[^"]+)"`).FindAllStringSubmatch(b.get("/usage/explore?model=llama-405b&by=key").body, -1)
-	if len(links) != 4 {
-		t.Fatalf("the page has %d links to files, want 4", len(links))
+	links := regexp.MustCompile(`href="(/usage/export[^"]+)"`).FindAllStringSubmatch(b.get("/usage?model=llama-405b&by=key").body, -1)
+	if len(links) != 5 {
+		t.Fatalf("the page has %d links to files, want 5", len(links))
 	}
 	for _, l := range links {
 		file := b.get(strings.ReplaceAll(l[1], "&amp;", "&"))
-		has(t, file.body, "cluster", "1101")
+		tokens := "1101"
+		if strings.Contains(l[1], "what=requests") {
+			tokens = "1000,100"
+		}
+		has(t, file.body, "cluster", tokens)
 		lacks(t, file.body, "laptop")
 	}
-	if got := b.get("/usage/explore/export?format=xml").status; got != http.StatusNotFound {
+	if got := b.get("/usage/export?format=xml").status; got != http.StatusNotFound {
 		t.Errorf("an unknown format is answered with %d", got)
 	}
-	if got := b.get("/usage/explore?account=all").status; got != http.StatusNotFound {
+	if got := b.get("/usage?account=all").status; got != http.StatusNotFound {
 		t.Errorf("a user gets the usage of all accounts with status %d", got)
 	}
 }
 
-func TestExploreComparesWithTheRangeBefore(t *testing.T) {
+func TestUsageIsComparedWithTheRangeBefore(t *testing.T) {
 	s := newSite(t)
 	a := s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
@@ -194,7 +204,7 @@ func TestExploreComparesWithTheRangeBefore(t *testing.T) {
 		s.insertEnded(a, k, fmt.Sprint("req_", days), tokens, time.Now().UTC().AddDate(0, 0, -days))
 	}
 	from := time.Now().UTC().AddDate(0, 0, -1).Format(time.DateOnly)
-	page := s.signIn("ada@example.org").get("/usage/explore?from=" + from).body
+	page := s.signIn("ada@example.org").get("/usage?from=" + from).body
 	has(t, page, ">600<", "&#43;50\u202f%", "against 400")
 }
 

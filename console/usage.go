@@ -2,94 +2,50 @@ package console
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"net/url"
+	"net/http"
 	"slices"
 	"time"
 
 	"basegate/budget/quota"
 	"basegate/budget/usage"
 	"basegate/budget/usage/report"
+	"basegate/fleet"
 	"basegate/identity"
 )
 
-// scope selects the usage of an account, or of all accounts, in one month.
-type scope struct {
-	Month   month
-	Account string // id, or allAccounts, for administrators
-	Email   string // of that account, or "All accounts"
-	caps    quota.Caps
-	own     bool // the account is the user's own
-}
-
-const allAccounts = "all"
-
-// accountID returns the account of the scope; empty for all.
-func (s scope) accountID() string {
-	if s.All() {
-		return ""
-	}
-	return s.Account
-}
-
-// filter returns the ledger's filter for the scope, for a user who reads it.
-func (s scope) filter(reader string) usage.Filter {
-	return usage.Filter{Reader: reader, Since: s.Month.begin, Until: s.Month.end(), Account: s.accountID()}
-}
-
-// CSV returns the path and query of the scope's CSV file in a grouping. A template takes it as a whole, since
-// html/template escapes the separators of a query that is only a part of an attribute.
-func (s scope) CSV(by usage.Grouping) string {
-	q := url.Values{"by": {string(by)}, "month": {s.Month.ID()}}
-	if !s.own {
-		q.Set("account", s.Account)
-	}
-	return "/usage/csv?" + q.Encode()
-}
-
-// All reports whether the scope is all accounts.
-func (s scope) All() bool { return s.Account == allAccounts }
-
-// scope returns the scope in the query. Only administrators may see other accounts than their own.
-func (c *Console) scope(r *request) (scope, error) {
-	s := scope{Month: parseMonth(r.query("month"), c.clock()), Account: r.query("account")}
-	switch {
-	case s.Account == "" || s.Account == r.account.ID:
-		s.Account, s.Email, s.caps, s.own = r.account.ID, r.account.Email, r.account.Caps, true
-		return s, nil
-	case !r.account.Admin:
-		return s, errNotFound
-	case s.All():
-		s.Email = "All accounts"
-		return s, nil
-	}
-	a, found, err := c.accountOf(r.ctx(), s.Account)
-	if err == nil && !found {
-		err = errNotFound
-	}
-	s.Email, s.caps = a.Email, a.Caps
-	return s, err
-}
-
-// usagePage is the data of the usage page.
+// usagePage is the data of the page.
 type usagePage struct {
-	scope
-	Months     []month            // options
-	Accounts   []identity.Account // options for administrators
-	Chart      chart
-	Totals     share
-	Forecasts  []forecast
-	Breakdowns []breakdown
+	selection
+	Intervals, Groups []option
+	Keys              []identity.Key
+	Models            []*fleet.Model
+	Accounts          []identity.Account // options for administrators
+	Presets           []preset
+	Chart             chart
+	Head              string // of the first column
+	ChartHead         string
+	Rows              []share
+	Rest              *share
+	Total             share
+	Refused           []usage.RefusalCount
+	RefusedTotal      int64
+	PreviousDays      string
+	HasLatency        bool
+	Forecast          string // of the current month's tokens; empty for other selections
+}
+
+// preset is a link to a common range.
+type preset struct {
+	Name, URL string
+	Current   bool
 }
 
 // share is the usage of one model, key, account, workload or user tag.
 type share struct {
 	usage.Row
 	Name, Note string
-	Percent    float64 // of the total tokens
-	Previous   int64   // tokens of the range before
+	Previous   int64 // tokens of the range before
 }
 
 // Total returns the tokens of prompts and completions.
@@ -109,248 +65,294 @@ func add(sum, r *usage.Row) {
 	}
 }
 
-// breakdown is the usage of a month by model, key, account, workload or user tag.
-type breakdown struct {
-	dimension
-	Rows []share
-	Rest *share // the sum of what is not in Rows; nil if nothing is left
+// Change says how the tokens differ from those of the range before.
+func (s share) Change() string {
+	switch {
+	case s.Previous == 0 && s.Total() == 0:
+		return "–"
+	case s.Previous == 0:
+		return "new"
+	}
+	return fmt.Sprintf("%+.0f\u202f%%", 100*float64(s.Total()-s.Previous)/float64(s.Previous))
 }
 
-// maxShares limits the rows of a breakdown. There may be as many user tags as requests.
-const maxShares = 15
-
-// forecast is the usage of a cap so far and at the end of the month.
-type forecast struct {
-	Name  string
-	Gauge gauge
-	Text  string // empty if there is nothing to extrapolate
+// ErrorRate returns the requests that failed as a percentage of all.
+func (s share) ErrorRate() float64 {
+	if s.Requests == 0 {
+		return 0
+	}
+	return 100 * float64(s.Errors) / float64(s.Requests)
 }
 
-// dimension is one way to break down usage.
-type dimension struct {
-	By   usage.Grouping
-	Head string // of the table's first column
+// Percentiles returns p50, p95 and p99 of the time to the first token and of the whole time; a dash for each of those
+// that no request has.
+func (s share) Percentiles() []string {
+	var all []string
+	for _, h := range []*usage.Histogram{&s.Latency.FirstToken, &s.Latency.Total} {
+		for _, p := range []float64{.5, .95, .99} {
+			if h.Count() == 0 {
+				all = append(all, "–")
+				continue
+			}
+			all = append(all, formatLatency(h.Quantile(p)))
+		}
+	}
+	return all
 }
 
-// dimensions are the breakdowns of one account.
-var dimensions = []dimension{
-	{usage.ByModel, "Model"}, {usage.ByKey, "Key"}, {usage.ByWorkload, "Workload"}, {usage.ByUser, "User tag"},
+// Export returns the URL of a file with the groups, the intervals or the requests.
+func (p *usagePage) Export(what, format string) string {
+	q := p.query()
+	q.Set("what", what)
+	q.Set("format", format)
+	return "/usage/export?" + q.Encode()
 }
 
 func (c *Console) usage(r *request) error {
-	s, err := c.scope(r)
+	s, err := c.selection(r)
 	if err != nil {
 		return err
 	}
-	page := usagePage{scope: s, Months: recentMonths(c.clock())}
-	ctx := r.ctx()
-	names, err := c.readNames(ctx, r.account)
+	page := usagePage{
+		selection: s, Intervals: intervalOptions, Groups: s.options(), Models: c.Fleet.Models(),
+		Presets: s.presets(c.clock()), HasLatency: s.latency(),
+	}
+	names, err := c.readNames(r.ctx(), r.account)
 	if err != nil {
 		return err
 	}
 	if r.account.Admin {
 		page.Accounts = names.accounts
 	}
-	shown := dimensions
-	if s.All() {
-		shown = append(slices.Clip(shown), dimension{usage.ByAccount, "Account"})
-	}
-	groupings := []usage.Grouping{usage.ByDayModel}
-	for _, d := range shown {
-		groupings = append(groupings, d.By)
-	}
-	groups, err := c.Usage.Groups(ctx, s.filter(r.account.ID), groupings...)
-	if err != nil {
+	if page.Keys, err = c.keyOptions(r.ctx(), s.accountID(), s.Key); err != nil {
 		return err
 	}
-	days := groups[0]
-	page.Chart = newMonthChart(s.Month, days)
-	for i := range days {
-		add(&page.Totals.Row, &days[i])
+	slices.SortFunc(page.Keys, func(a, b identity.Key) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	if err := c.readUsage(r, &page, names); err != nil {
+		return err
 	}
-	for i, d := range shown {
-		page.Breakdowns = append(page.Breakdowns, newBreakdown(d, groups[i+1], page.Totals, names))
+	if now := c.clock(); s.From.Equal(monthOf(now)) && s.To.Equal(now.UTC().Truncate(24*time.Hour)) && s.Key == "" && s.Model == "" {
+		page.Forecast = forecast(page.Total.Total(), s.caps.MonthTotal, now)
 	}
-	page.Forecasts = forecasts(s, page.Totals, c.clock())
-	return c.render(r, "usage", "Usage", page)
+	return c.render(r, "usage", "Usage", &page)
 }
 
-// newBreakdown returns the largest groups of a month, and the sum of the others.
-func newBreakdown(d dimension, rows []usage.Row, total share, n names) breakdown {
-	b, rest := breakdown{dimension: d}, share{}
-	for i := range rows {
-		s := share{Row: rows[i], Percent: percent(tokensOf(&rows[i]), total.Total())}
-		s.Name, s.Note = n.group(&rows[i], d.By)
-		if i < maxShares {
-			b.Rows = append(b.Rows, s)
-			continue
-		}
-		add(&rest.Row, &s.Row)
-		b.Rest = &rest
-	}
-	rest.Percent = percent(rest.Total(), total.Total())
-	return b
-}
-
-func percent(part, whole int64) float64 {
-	if whole == 0 {
-		return 0
-	}
-	return 100 * float64(part) / float64(whole)
-}
-
-// forecasts returns the forecast of each monthly cap.
-func forecasts(s scope, t share, now time.Time) []forecast {
-	newForecast := func(name string, used int64, limit quota.Cap) forecast {
-		return forecast{name, newGauge(used, limit), forecastText(s.Month, used, limit, now)}
-	}
-	return []forecast{
-		newForecast("Tokens", t.Total(), s.caps.MonthTotal),
-		newForecast("Prompt tokens", t.PromptTokens, s.caps.MonthInput),
-		newForecast("Completion tokens", t.CompletionTokens, s.caps.MonthOutput),
-	}
-}
-
-// forecastText says how the month will end if usage continues at its average rate so far, and when it will reach the
-// cap.
-func forecastText(m month, used int64, c quota.Cap, now time.Time) string {
-	tokens, ok := m.projection(used, now)
-	if !ok || used == 0 {
+// forecast says how the month will end if usage continues at its average rate so far, and when it will reach the cap. It
+// is empty on the first day of a month, and if nothing was used.
+func forecast(used int64, limit quota.Cap, now time.Time) string {
+	begin := monthOf(now)
+	elapsed, whole := now.Sub(begin), begin.AddDate(0, 1, 0).Sub(begin)
+	if elapsed < 24*time.Hour || used == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("At this rate, about %s by the end of the month", formatShort(tokens))
-	limit, bounded := c.Tokens()
-	if !bounded {
+	atEnd := int64(float64(used) * whole.Seconds() / elapsed.Seconds())
+	text := fmt.Sprintf("At this rate, about %s by the end of the month", formatShort(atEnd))
+	tokens, bounded := limit.Tokens()
+	switch {
+	case !bounded:
 		return text + "."
-	}
-	if used >= limit {
+	case used >= tokens:
 		return "Budget used up."
-	}
-	if at, reached := m.exhaustion(used, limit, now); reached {
+	case atEnd > tokens:
+		at := begin.Add(time.Duration(float64(elapsed) * float64(tokens) / float64(used)))
 		return fmt.Sprintf("%s: the budget will be used up around %s.", text, at.Format("2 Jan"))
 	}
-	return fmt.Sprintf("%s, %.0f %% of the budget.", text, 100*float64(tokens)/float64(limit))
+	return fmt.Sprintf("%s, %.0f %% of the budget.", text, 100*float64(atEnd)/float64(tokens))
 }
 
-// names are the names of the keys and accounts whose ids are in the ledger.
-type names struct {
-	lookUp   func(key string) (identity.Principal, bool) // false for a key that the user may not see
-	emails   map[string]string
-	accounts []identity.Account
-}
-
-// readNames returns the names that the user may see: those of the user's own account, or all for an administrator.
-func (c *Console) readNames(ctx context.Context, a identity.Account) (names, error) {
-	n := names{emails: map[string]string{a.ID: a.Email}}
-	n.lookUp = func(key string) (identity.Principal, bool) {
-		p, err := c.Keys.Lookup(key)
-		if errors.Is(err, identity.ErrKeyUnknown) || !a.Admin && p.AccountID != a.ID {
-			return identity.Principal{}, false
-		}
-		return p, true
-	}
-	if a.Admin {
-		var err error
-		if n.accounts, err = c.Accounts.List(ctx); err != nil {
-			return n, err
-		}
-	}
-	for _, other := range n.accounts {
-		n.emails[other.ID] = other.Email
-	}
-	return n, nil
-}
-
-// ofReport returns the names for a report.
-func (n names) ofReport() report.Names { return report.Names{Keys: n.lookUp, Emails: n.emails} }
-
-func (n names) key(id string) string {
-	p, _ := n.lookUp(id)
-	return cmp.Or(p.KeyName, id)
-}
-
-func (n names) account(id string) string { return cmp.Or(n.emails[id], id) }
-
-// group returns the name of a group, and the prefix of its key if it is one.
-func (n names) group(r *usage.Row, by usage.Grouping) (name, note string) {
-	switch by {
-	case usage.ByModel:
-		return r.Model, ""
-	case usage.ByKey:
-		key, _ := n.lookUp(r.KeyID)
-		return cmp.Or(key.KeyName, r.KeyID), key.KeyPrefix
-	case usage.ByWorkload:
-		return cmp.Or(r.Workload, "Not set"), ""
-	case usage.ByUser:
-		return cmp.Or(r.User, "Not set"), ""
-	case usage.ByAccount:
-		return n.account(r.AccountID), ""
-	case usage.ByEndpoint:
-		return r.Endpoint, ""
-	default:
-		return "", ""
-	}
-}
-
-// month is a calendar month in UTC.
-type month struct {
-	begin time.Time
-}
-
-func monthOf(t time.Time) month {
-	year, m, _ := t.UTC().Date()
-	return month{time.Date(year, m, 1, 0, 0, 0, 0, time.UTC)}
-}
-
-// parseMonth parses a month such as 2026-11. It returns the current month if the text is not a month, or if it is one
-// in the future or before 2000.
-func parseMonth(text string, now time.Time) month {
-	begin, err := time.Parse("2006-01", text)
-	if err != nil || begin.After(now) || begin.Year() < 2000 {
-		return monthOf(now)
-	}
-	return month{begin}
-}
-
-func (m month) end() time.Time { return m.begin.AddDate(0, 1, 0) }
-
-// ID returns the month as URLs have it.
-func (m month) ID() string { return m.begin.Format("2006-01") }
-
-// Name returns the month as pages show it.
-func (m month) Name() string { return m.begin.Format("January 2006") }
-
-// maxMonths is the number of months to choose from.
-const maxMonths = 24
-
-// recentMonths returns the last months, the current one first.
-func recentMonths(now time.Time) []month {
-	all := make([]month, maxMonths)
-	for i := range all {
-		all[i] = month{monthOf(now).begin.AddDate(0, -i, 0)}
+// presets returns links to common ranges.
+func (s *selection) presets(now time.Time) []preset {
+	today, month := now.UTC().Truncate(24*time.Hour), monthOf(now)
+	var all []preset
+	for _, p := range []struct {
+		name     string
+		from, to time.Time
+		interval usage.Grouping
+	}{
+		{"Today", today, today, ""},
+		{"7 days", today.AddDate(0, 0, -6), today, ""},
+		{"30 days", today.AddDate(0, 0, -29), today, ""},
+		{"This month", month, today, ""},
+		{"Last month", month.AddDate(0, -1, 0), month.AddDate(0, 0, -1), ""},
+		{"12 months", month.AddDate(0, -11, 0), today, usage.ByMonth},
+	} {
+		chosen := *s
+		chosen.From, chosen.To, chosen.Interval = p.from, p.to, p.interval
+		chosen.Interval = chosen.interval()
+		all = append(all, preset{p.name, "/usage?" + chosen.query().Encode(), p.from.Equal(s.From) && p.to.Equal(s.To)})
 	}
 	return all
 }
 
-// minElapsed is the part of a month that must have passed before its usage is projected.
-const minElapsed = 24 * time.Hour
-
-// projection extrapolates the usage of a running month to its end. ok is false if the month is over or has only begun.
-func (m month) projection(used int64, now time.Time) (tokens int64, ok bool) {
-	elapsed, whole := now.Sub(m.begin), m.end().Sub(m.begin)
-	if elapsed < minElapsed || elapsed >= whole {
-		return 0, false
+// readUsage reads the figures of the page: of the range and of the one before it.
+func (c *Console) readUsage(r *request, page *usagePage, n names) error {
+	s := &page.selection
+	filter := s.filter(r.account.ID, false)
+	charted, current, err := c.readRange(r, s)
+	if err != nil {
+		return err
 	}
-	return int64(float64(used) * whole.Seconds() / elapsed.Seconds()), true
+	previousRange := s.filter(r.account.ID, true)
+	previous, err := c.Usage.Groups(r.ctx(), previousRange, s.By)
+	if err != nil {
+		return err
+	}
+	if page.Refused, err = c.Usage.Refusals(r.ctx(), filter); err != nil {
+		return err
+	}
+	for _, refused := range page.Refused {
+		page.RefusedTotal += refused.Requests
+	}
+	page.PreviousDays = formatRange(previousRange.Since, previousRange.Until.AddDate(0, 0, -1))
+	page.Chart = newUsageChart(s, charted, n)
+	page.Head, page.ChartHead = nameOf(page.Groups, s.By), nameOf(intervalOptions, s.Interval)
+	page.fill(current, previous[0], n)
+	return nil
 }
 
-// exhaustion returns the time at which usage will reach the limit at its average rate so far. ok is false if that is
-// not within the month.
-func (m month) exhaustion(used, limit int64, now time.Time) (at time.Time, ok bool) {
-	tokens, ok := m.projection(used, now)
-	if !ok || used >= limit || tokens <= limit {
-		return time.Time{}, false
+// readRange reads the usage of the range by interval and group, for the chart, and by group. Both come from one read, unless
+// user tags or the latencies of many hours would make that expensive.
+func (c *Console) readRange(r *request, s *selection) (charted, groups []usage.Row, err error) {
+	inOne := s.By != usage.ByUser && (!s.latency() || s.Interval != usage.ByHour)
+	filter := s.filter(r.account.ID, false)
+	filter.Latency = inOne && s.latency()
+	over, err := c.Usage.Groups(r.ctx(), filter, s.over())
+	if err != nil {
+		return nil, nil, err
 	}
-	elapsed := now.Sub(m.begin).Seconds()
-	return m.begin.Add(time.Duration(elapsed * float64(limit) / float64(used) * float64(time.Second))), true
+	if inOne {
+		return over[0], fold(over[0]), nil
+	}
+	filter.Latency = s.latency()
+	by, err := c.Usage.Groups(r.ctx(), filter, s.By)
+	if err != nil {
+		return nil, nil, err
+	}
+	return over[0], by[0], nil
+}
+
+// fold adds up the intervals of each group. The group with the most tokens comes first.
+func fold(rows []usage.Row) []usage.Row {
+	sums := map[usage.Row]*usage.Row{}
+	for i := range rows {
+		r := &rows[i]
+		group := usage.Row{KeyID: r.KeyID, AccountID: r.AccountID, Model: r.Model, Workload: r.Workload, Endpoint: r.Endpoint}
+		if sums[group] == nil {
+			sums[group] = new(group)
+		}
+		add(sums[group], r)
+	}
+	all := make([]usage.Row, 0, len(sums))
+	for _, sum := range sums {
+		all = append(all, *sum)
+	}
+	slices.SortFunc(all, func(a, b usage.Row) int {
+		return cmp.Or(
+			cmp.Compare(tokensOf(&b), tokensOf(&a)),
+			cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.AccountID, b.AccountID), cmp.Compare(a.Model, b.Model),
+			cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Endpoint, b.Endpoint),
+		)
+	})
+	return all
+}
+
+// formatRange formats a range of days.
+func formatRange(from, to time.Time) string {
+	if from.Equal(to) {
+		return from.Format("2 Jan 2006")
+	}
+	return from.Format("2 Jan") + " – " + to.Format("2 Jan 2006")
+}
+
+// fill adds the rows of the table: the largest groups, the sum of the others, and the total.
+func (p *usagePage) fill(current, previous []usage.Row, n names) {
+	type group struct{ name, note string }
+	groupOf := func(r *usage.Row) (g group) {
+		g.name, g.note = n.group(r, p.By)
+		return g
+	}
+	before := map[group]int64{}
+	for i := range previous {
+		before[groupOf(&previous[i])] += tokensOf(&previous[i])
+		p.Total.Previous += tokensOf(&previous[i])
+	}
+	rest := share{Name: "All others"}
+	for i := range current {
+		g := groupOf(&current[i])
+		row := share{Row: current[i], Name: g.name, Note: g.note, Previous: before[g]}
+		add(&p.Total.Row, &row.Row)
+		if i < maxUsageRows {
+			p.Rows = append(p.Rows, row)
+			continue
+		}
+		add(&rest.Row, &row.Row)
+		rest.Previous += row.Previous
+		p.Rest = &rest
+	}
+}
+
+// maxUsageRows limits the rows of the table. The files have all.
+const maxUsageRows = 50
+
+// newUsageChart draws tokens by interval, stacked by group.
+func newUsageChart(s *selection, rows []usage.Row, n names) chart {
+	of := make([]chartRow, len(rows))
+	for i := range rows {
+		name, note := n.group(&rows[i], s.charted())
+		if note != "" {
+			name += " (" + note + "…)"
+		}
+		of[i] = chartRow{rows[i].Time, name, tokensOf(&rows[i])}
+	}
+	layout, axis := time.DateOnly, "2 Jan"
+	first, next := s.From, func(at time.Time) time.Time { return at.AddDate(0, 0, 1) }
+	switch s.Interval {
+	case usage.ByMonth:
+		layout, axis = "2006-01", "Jan 06"
+		first, next = monthOf(s.From), func(at time.Time) time.Time { return at.AddDate(0, 1, 0) }
+	case usage.ByHour:
+		layout, next = "2006-01-02 15:04", func(at time.Time) time.Time { return at.Add(time.Hour) }
+		if s.days() <= 2 {
+			axis = "15:04"
+		}
+	default: // days
+	}
+	var starts []time.Time
+	for at := first; at.Before(s.To.AddDate(0, 0, 1)); at = next(at) {
+		starts = append(starts, at)
+	}
+	return newChart(of, starts, layout, axis)
+}
+
+// exportUsage sends the groups, the intervals or the requests of what the page shows as a CSV or JSON file.
+func (c *Console) exportUsage(r *request) error {
+	s, err := c.selection(r)
+	if err != nil {
+		return err
+	}
+	format := cmp.Or(r.query("format"), "csv")
+	if format != "csv" && format != "json" {
+		return errNotFound
+	}
+	known, err := c.readNames(r.ctx(), r.account)
+	if err != nil {
+		return err
+	}
+	filter := s.filter(r.account.ID, false)
+	by, columns := s.By, report.GroupColumns("", s.By, s.latency())
+	switch r.query("what") {
+	case "requests":
+		by, columns = usage.ByRequest, report.RequestColumns
+	case "intervals":
+		by, columns = s.over(), report.GroupColumns(s.Interval, s.charted(), false)
+	default:
+		filter.Latency = s.latency()
+	}
+	const day = "20060102"
+	name := fmt.Sprintf("basegate-usage-%s-%s-by-%s.%s", s.From.Format(day), s.To.Format(day), by, format)
+	u := report.Usage{Columns: columns, Names: known.ofReport(), Rows: c.Usage.Rows(r.ctx(), filter, by)}
+	if format == "csv" {
+		return c.sendFile(r, name, mediaCSV, func(w http.ResponseWriter) error { return u.WriteCSV(w) })
+	}
+	return c.sendFile(r, name, "application/json", func(w http.ResponseWriter) error { return u.WriteJSON(w) })
 }

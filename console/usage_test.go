@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/csv"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -43,25 +42,34 @@ func newSiteWithUsage(t *testing.T) (*site, identity.Key) {
 func TestUsageIsShownOnThePageAndInCSVFiles(t *testing.T) {
 	s, _ := newSiteWithUsage(t)
 	b := s.signIn("ada@example.org")
-	page := b.get("/usage").body
-	has(t, page, "1,541", "llama-405b", "cluster", "interactive", "run-7", `class="series-1"`, "1,101 tokens")
+	for by, name := range map[string]string{"model": "llama-405b", "key": "cluster", "workload": "interactive", "user": "run-7"} {
+		has(t, b.get("/usage?by="+by).body, "1,541", name, `class="series-1"`, "1,101 tokens")
+	}
 	day := time.Now().UTC().Format("2006-01-02")
-	for by, want := range map[string][][]string{
-		"model":     {{"model", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {"llama-405b", "2", "1001", "100", "1101"}, {"llama-8b", "4", "400", "40", "440"}},
-		"day":       {{"day", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {day, "6", "1401", "140", "1541"}},
-		"user":      {{"user", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {"run-7", "1", "1000", "100", "1100"}, {"'=cmd()", "4", "400", "40", "440"}, {"run-8", "1", "1", "0", "1"}},
-		"day-model": {{"day", "model", "requests", "prompt_tokens", "completion_tokens", "total_tokens"}, {day, "llama-405b", "2", "1001", "100", "1101"}, {day, "llama-8b", "4", "400", "40", "440"}},
+	sums := []string{"requests", "errors", "prompt_tokens", "completion_tokens", "total_tokens"}
+	for query, want := range map[string][][]string{
+		"by=workload": {{"workload"}, {"batch", "2", "1", "1001", "100", "1101"}, {"interactive", "4", "0", "400", "40", "440"}},
+		"by=user":     {{"user"}, {"run-7", "1", "0", "1000", "100", "1100"}, {"'=cmd()", "4", "0", "400", "40", "440"}, {"run-8", "1", "1", "1", "0", "1"}},
+		"what=intervals": {
+			{"day", "model"}, {day, "llama-405b", "2", "1", "1001", "100", "1101"}, {day, "llama-8b", "4", "0", "400", "40", "440"},
+		},
 	} {
-		got := b.get("/usage/csv?by=" + by)
-		if diff := cmp.Diff(want, rows(t, got.body)); diff != "" {
-			t.Errorf("by %s (-want +got):\n%s", by, diff)
+		want[0] = append(want[0], sums...)
+		got := b.get("/usage/export?" + query)
+		file := rows(t, got.body)
+		for i := range file {
+			file[i] = file[i][:len(want[0])] // without the percentiles
+		}
+		if diff := cmp.Diff(want, file); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", query, diff)
 		}
 		has(t, got.header.Get("Content-Disposition"), "attachment", ".csv")
 	}
-	empty := b.get("/usage?month=2001-02")
-	wantStatus(t, "a month without requests", empty, http.StatusOK)
-	has(t, empty.body, "No requests in February 2001")
-	wantStatus(t, "an unknown grouping", b.get("/usage/csv?by=colour"), http.StatusNotFound)
+	requests := b.get("/usage/export?what=requests")
+	if file := rows(t, requests.body); len(file) != 7 || file[1][0] != "req_Y" || file[6][0] != "req_A" {
+		t.Errorf("the file of requests has %v, want all from the newest", file)
+	}
+	has(t, requests.header.Get("Content-Disposition"), "by-request.csv")
 }
 
 func TestCSVEscapesFormulas(t *testing.T) {
@@ -72,8 +80,8 @@ func TestCSVEscapesFormulas(t *testing.T) {
 	for _, tag := range []string{"\n=1", "＝1", "＠x", "@x", "\t=1"} {
 		id := "req_" + rand.Text()
 		s.addRequest(k, budget.Request{ID: id, User: tag, Workload: tag}, 1, 1, "")
-		for _, query := range []string{"by=user", "by=workload", "by=request&q=" + id} {
-			got := rows(t, b.get("/usage/csv?"+query).body)
+		for _, query := range []string{"export?by=user", "export?by=workload", "export?what=requests", "requests.csv?q=" + id} {
+			got := rows(t, b.get("/usage/"+query).body)
 			escaped := slices.ContainsFunc(got, func(cells []string) bool { return slices.Contains(cells, "'"+tag) })
 			raw := slices.ContainsFunc(got, func(cells []string) bool { return slices.Contains(cells, tag) })
 			if !escaped || raw {
@@ -87,15 +95,15 @@ func TestUserTagsBeyondTheLimitAreSummedUp(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
-	for i := range 20 {
+	for i := range 55 {
 		s.addRequest(k, budget.Request{User: fmt.Sprintf("tag-%02d", i)}, int64(100-i), 0, "")
 	}
 	b := s.signIn("ada@example.org")
-	page := b.get("/usage").body
-	has(t, page, "tag-14", "All others", "415")
-	lacks(t, page, "tag-15")
-	if got := rows(t, b.get("/usage/csv?by=user").body); len(got) != 21 {
-		t.Errorf("by=user: got %d lines, want the header and 20 tags", len(got))
+	page := b.get("/usage?by=user").body
+	has(t, page, "tag-49", "All others", ">240<")
+	lacks(t, page, "tag-50")
+	if got := rows(t, b.get("/usage/export?by=user").body); len(got) != 56 {
+		t.Errorf("by=user: got %d lines, want the header and 55 tags", len(got))
 	}
 }
 
@@ -106,7 +114,7 @@ func TestRequestsAreFilteredAndSearched(t *testing.T) {
 		"":                             6,
 		"key=" + k.ID:                  4,
 		"model=llama-405b":             2,
-		"failed=1":                     1,
+		"ending=failed":                1,
 		"q=vllm":                       1,
 		"q=run-":                       2,
 		"q=req_AA":                     3,
@@ -121,7 +129,7 @@ func TestRequestsAreFilteredAndSearched(t *testing.T) {
 		if got := strings.Count(page, `<code class="id">`); got != want {
 			t.Errorf("%s: got %d requests on the page, want %d", query, got, want)
 		}
-		if got := len(rows(t, b.get("/usage/csv?by=request&"+query).body)) - 1; got != want {
+		if got := len(rows(t, b.get("/usage/requests.csv?"+query).body)) - 1; got != want {
 			t.Errorf("%s: got %d requests in the CSV file, want %d", query, got, want)
 		}
 	}
@@ -129,26 +137,20 @@ func TestRequestsAreFilteredAndSearched(t *testing.T) {
 }
 
 func TestForecastExtrapolatesTheMonth(t *testing.T) {
-	at := func(text string) time.Time {
-		parsed, err := time.Parse("2006-01-02", text)
-		must(t, err)
-		return parsed
-	}
 	for _, c := range []struct {
-		now   string
+		day   int
 		used  int64
 		limit quota.Cap
 		want  string
 	}{
-		{"2026-11-01", 100, quota.Unbounded(), ""},
-		{"2026-11-11", 0, quota.Unbounded(), ""},
-		{"2026-11-11", 1_000_000, quota.Unbounded(), "At this rate, about 3M by the end of the month."},
-		{"2026-11-11", 1_000_000, quota.Limit(6_000_000), "At this rate, about 3M by the end of the month, 50 % of the budget."},
-		{"2026-11-11", 1_000_000, quota.Limit(2_000_000), "At this rate, about 3M by the end of the month: the budget will be used up around 21 Nov."},
-		{"2026-11-11", 1_000_000, quota.Limit(1_000_000), "Budget used up."},
-		{"2026-12-01", 1_000_000, quota.Unbounded(), ""},
+		{1, 100, quota.Unbounded(), ""},
+		{11, 0, quota.Unbounded(), ""},
+		{11, 1_000_000, quota.Unbounded(), "At this rate, about 3M by the end of the month."},
+		{11, 1_000_000, quota.Limit(6_000_000), "At this rate, about 3M by the end of the month, 50 % of the budget."},
+		{11, 1_000_000, quota.Limit(2_000_000), "At this rate, about 3M by the end of the month: the budget will be used up around 21 Nov."},
+		{11, 1_000_000, quota.Limit(1_000_000), "Budget used up."},
 	} {
-		if got := console.ForecastText(at("2026-11-01"), at(c.now), c.used, c.limit); got != c.want {
+		if got := console.Forecast(c.used, c.limit, time.Date(2026, 11, c.day, 0, 0, 0, 0, time.UTC)); got != c.want {
 			t.Errorf("%+v: got %q", c, got)
 		}
 	}

@@ -147,14 +147,20 @@ func TestPages(t *testing.T) {
 	if rows <= 1_000_000 && g.postgresURL == "" {
 		limit = 100 * time.Millisecond
 	}
-	month := time.Now().UTC().AddDate(0, 0, -30).Format("2006-01")
-	for _, path := range measuredPages(month) {
+	for _, path := range measuredPages() {
 		if used := g.measurePage(browser, path, rows); rows <= 10_000_000 && used > limit {
 			t.Errorf("%s takes %v of CPU time, want at most %v", path, used, limit)
 		}
 	}
-	g.measurePage(browser, "/usage/csv?by=request&month="+month, rows)
-	g.measurePage(browser, "/usage/csv?by=request&account=all&month="+month, rows)
+	g.measurePage(browser, "/usage/export?what=requests&"+pastMonth(), rows)
+	g.measurePage(browser, "/usage/export?what=requests&account=all&"+pastMonth(), rows)
+}
+
+// pastMonth returns the query for the usage of the month that has the day 30 days ago.
+func pastMonth() string {
+	first := time.Now().UTC().AddDate(0, 0, -30)
+	first = first.AddDate(0, 0, 1-first.Day())
+	return "from=" + first.Format(time.DateOnly) + "&to=" + first.AddDate(0, 1, -1).Format(time.DateOnly)
 }
 
 // measurePage reads a page again and again, logs its figures, and returns the CPU time that the gateway and PostgreSQL have
@@ -183,31 +189,31 @@ func (g *gateway) measurePage(browser *http.Client, path string, rows int) time.
 	return each
 }
 
-// measuredPages returns the pages, and the files that they link to, of an administrator who has usage. month is a past one.
-func measuredPages(month string) []string {
+// measuredPages returns the pages, and the files that they link to, of an administrator who has usage.
+func measuredPages() []string {
+	month := pastMonth()
 	day := func(ago int) string { return time.Now().UTC().AddDate(0, 0, -ago).Format(time.DateOnly) }
 	return []string{
 		"/dashboard", "/account", "/keys/new", "/keys/key_0000000000001", "/workbench", "/files", "/batches", "/tutorial", "/feedback",
 		"/console/api/palette", "/console/api/workbench", "/console/api/prompts",
 
-		"/usage", "/usage?month=" + month, "/usage?account=all", "/usage?account=all&month=" + month,
-		"/usage?account=acc_0000000000005&month=" + month,
-		"/usage/requests", "/usage/requests?q=nothing", "/usage/requests?failed=1",
-		"/usage/requests?account=all", "/usage/requests?account=all&q=nothing", "/usage/requests?account=all&failed=1",
+		"/usage", "/usage?" + month, "/usage?account=all", "/usage?account=all&" + month, "/usage?account=acc_0000000000005&" + month,
+		"/usage/requests", "/usage/requests?q=nothing", "/usage/requests?ending=failed",
+		"/usage/requests?account=all", "/usage/requests?account=all&q=nothing", "/usage/requests?account=all&ending=failed",
 		"/usage/requests?key=key_0000000000002", "/usage/requests?key=key_0000000000009",
-		"/usage/requests/req_00000000000000000000000100",
+		"/usage/requests/req_00000000000000000000000100", "/usage/requests.csv",
 
-		"/usage/explore", "/usage/explore?by=key&interval=hour&from=" + day(6), "/usage/explore?by=user&from=" + day(89),
-		"/usage/explore?account=all", "/usage/explore?account=all&by=account", "/usage/explore?account=all&by=key&from=" + day(30),
-		"/usage/explore?account=all&by=user", "/usage/explore?account=all&by=user&from=" + day(89),
-		"/usage/explore?account=all&by=key&from=" + day(89), "/usage/explore?account=all&by=endpoint&interval=hour&from=" + day(3),
-		"/usage/explore?account=all&by=key&interval=hour&from=" + day(3), "/usage/explore?account=all&model=model-1&by=key",
-		"/usage/explore/export?by=key&what=groups&from=" + day(89), "/usage/explore/export?what=intervals&format=json&from=" + day(89),
-		"/usage/explore/export?account=all&by=key&what=groups&from=" + day(30), "/usage/explore/export?account=all&by=user&what=groups",
-		"/usage/explore/export?account=all&by=key&what=intervals&from=" + day(89),
+		"/usage?by=key&interval=hour&from=" + day(6), "/usage?by=user&from=" + day(89),
+		"/usage?account=all&by=account", "/usage?account=all&by=key&from=" + day(30),
+		"/usage?account=all&by=user", "/usage?account=all&by=user&from=" + day(89),
+		"/usage?account=all&by=key&from=" + day(89), "/usage?account=all&by=endpoint&interval=hour&from=" + day(3),
+		"/usage?account=all&by=key&interval=hour&from=" + day(3), "/usage?account=all&model=model-1&by=key",
+		"/usage/export?by=key&what=groups&from=" + day(89), "/usage/export?what=intervals&format=json&from=" + day(89),
+		"/usage/export?account=all&by=key&what=groups&from=" + day(30), "/usage/export?account=all&by=user&what=groups",
+		"/usage/export?account=all&by=key&what=intervals&from=" + day(89),
 
-		"/usage/csv?by=model&month=" + month, "/usage/csv?by=user&month=" + month,
-		"/usage/csv?by=user&account=all&month=" + month, "/usage/csv?by=key&account=all&month=" + month, "/usage/csv?by=request",
+		"/usage/export?by=model&" + month, "/usage/export?by=user&" + month,
+		"/usage/export?by=user&account=all&" + month, "/usage/export?by=key&account=all&" + month,
 
 		"/admin/overview", "/admin/accounts", "/admin/accounts/acc_0000000000005", "/admin/keys/key_0000000000004", "/admin/models",
 		"/admin/batches", "/admin/settings", "/admin/feedback", "/admin/audit",
@@ -250,7 +256,7 @@ func TestPagesOfAnAccountWithManyKeys(t *testing.T) {
 	for _, path := range []string{
 		"/dashboard", "/dashboard?after=400", "/keys/many_9", "/console/api/palette", "/console/api/workbench", "/tutorial", "/files",
 		"/batches", "/usage", "/usage?account=all", "/usage/requests", "/usage/requests?account=all", "/usage/requests?key=many_9",
-		"/usage/explore", "/usage/explore?account=all", "/admin/accounts", "/admin/accounts/" + account,
+		"/admin/accounts", "/admin/accounts/" + account,
 		"/admin/accounts/" + account + "?after=400", "/admin/keys/many_9", "/admin/overview", "/admin/audit",
 	} {
 		used := g.measurePage(browser, path, 0)

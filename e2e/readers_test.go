@@ -59,12 +59,12 @@ func TestReadersCannotStarveTheService(t *testing.T) {
 	env.fillLedger(300_000)
 	g := env.serve()
 	browser := g.signIn()
-	month := time.Now().UTC().AddDate(0, 0, -30).Format("2006-01")
-	const download = "/usage/csv?by=request&account=all&month="
+	month := pastMonth()
+	download := "/usage/export?what=requests&account=all&" + month
 	for range 4 {
-		g.openDownload(browser, download+month)
+		g.openDownload(browser, download)
 	}
-	if status, _, err := fetch(t.Context(), browser, g.url+download+month); err != nil || status != http.StatusServiceUnavailable {
+	if status, _, err := fetch(t.Context(), browser, g.url+download); err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("a fifth download of the account gets status %d, error %v, want 503", status, err)
 	}
 
@@ -80,7 +80,7 @@ func TestReadersCannotStarveTheService(t *testing.T) {
 	for range 60 {
 		readers.Go(func() {
 			for ctx.Err() == nil {
-				switch status, _, err := fetch(ctx, browser, g.url+"/usage?account=all&month="+month); {
+				switch status, _, err := fetch(ctx, browser, g.url+"/usage?account=all&"+month); {
 				case ctx.Err() != nil:
 				case err != nil:
 					t.Error(err)

@@ -19,7 +19,7 @@ type Requests struct {
 }
 
 // History returns the requests after a cursor that a filter selects, from the newest: those on the ledger and those that
-// were refused. A page has up to Filter.Limit of them, and Filter.Failed applies to Recorded only. If the filter selects by key,
+// were refused. A page has up to Filter.Limit of them; the ending takes the place of Filter.Failed. If the filter selects by key,
 // model or text, for which there is no index, History looks at no more than 20,000 requests for a page, of the account that it
 // may select; if the page is not full then, the next one continues where the search has stopped. An id is found among all.
 func (s *Store) History(ctx context.Context, f Filter, ending Ending, after Cursor) (page Requests, err error) {
@@ -34,7 +34,7 @@ func (s *Store) History(ctx context.Context, f Filter, ending Ending, after Curs
 }
 
 func readHistory(ctx context.Context, from source, f Filter, ending Ending, after Cursor) (page Requests, err error) {
-	f.Failed = ending == HasFailed || ending == Recorded && f.Failed
+	f.Failed = ending == HasFailed
 	var (
 		rows    []listed
 		stopped int64 // where the search in the ledger has stopped; 0 if it has not

@@ -71,9 +71,8 @@ const (
 	ByKey      Grouping = "key"
 	ByAccount  Grouping = "account"
 	ByModel    Grouping = "model"
-	ByDay      Grouping = "day"       // UTC
-	ByHour     Grouping = "hour"      // UTC
-	ByDayModel Grouping = "day-model" // one row per day (UTC) and model
+	ByDay      Grouping = "day"  // UTC
+	ByHour     Grouping = "hour" // UTC
 	ByWorkload Grouping = "workload"
 	ByUser     Grouping = "user"  // the user tag of the request
 	ByMonth    Grouping = "month" // UTC

@@ -101,6 +101,8 @@ func randomRow(random *rand.Rand, id int) usage.Row {
 	return r
 }
 
+var byDayModel = usage.Over(usage.ByDay, usage.ByModel)
+
 // group returns the group of a row in a grouping, as the name under which the sums are compared.
 func group(by usage.Grouping, r *usage.Row) string {
 	day := r.Time.Format(time.DateOnly)
@@ -119,7 +121,7 @@ func group(by usage.Grouping, r *usage.Row) string {
 		return day
 	case usage.ByHour:
 		return r.Time.Format("2006-01-02T15")
-	case usage.ByDayModel:
+	case byDayModel:
 		return day + " " + r.Model
 	case usage.ByMonth:
 		return r.Time.Format("2006-01")
@@ -187,7 +189,7 @@ func sumsOf(rows []usage.Row, by usage.Grouping) map[string]sums {
 }
 
 var groupings = []usage.Grouping{
-	usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByWorkload, usage.ByUser, usage.ByDay, usage.ByHour, usage.ByDayModel,
+	usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByWorkload, usage.ByUser, usage.ByDay, usage.ByHour, byDayModel,
 	usage.ByMonth, usage.ByEndpoint,
 }
 
@@ -451,7 +453,7 @@ func TestRowsAreFilteredAndOrdered(t *testing.T) {
 		{usage.Filter{}, usage.ByKey, "k3 a2,k2 a1,k1 a1"},
 		{usage.Filter{}, usage.ByAccount, "a1,a2"},
 		{usage.Filter{Limit: 1}, usage.ByDay, "2026-03-03"},
-		{usage.Filter{Account: "a1"}, usage.ByDayModel, "2026-03-03 m0,2026-03-02 m1,2026-03-01 m0,2026-03-01 m1"},
+		{usage.Filter{Account: "a1"}, byDayModel, "2026-03-03 m0,2026-03-02 m1,2026-03-01 m0,2026-03-01 m1"},
 	} {
 		rows, err := s.List(t.Context(), c.filter, c.by)
 		must(t, err)

@@ -27,16 +27,15 @@ test("a refused request is listed, filtered and has a page", async ({ page }) =>
   await checkPage(page, "request");
 });
 
-test("usage of any range is explored and downloaded", async ({ page }) => {
+test("usage of any range is shown and downloaded", async ({ page }) => {
   test.slow(); // many pages at many widths
-  expect((await complete(process.env.API_KEY, { user: "explore-run" })).status).toBe(200);
+  expect((await complete(process.env.API_KEY, { user: "range-run" })).status).toBe(200);
   await signIn(page);
   await page.goto("/usage");
-  await page.getByRole("link", { name: "Explore" }).click();
-  await checkPage(page, "explore");
+  await checkPage(page, "usage");
   await page.locator("select[name=by]").selectOption("user");
   await page.getByRole("button", { name: "Show" }).click();
-  await expect(page.getByRole("region", { name: "Usage by User tag" })).toContainText("explore-run");
+  await expect(page.getByRole("region", { name: "Usage by User tag" })).toContainText("range-run");
   await page.locator("select[name=by]").selectOption("model");
   await page.locator("select[name=interval]").selectOption("hour");
   await page.getByRole("navigation", { name: "Ranges" }).getByRole("link", { name: "Today" }).click();
@@ -53,8 +52,8 @@ test("usage of any range is explored and downloaded", async ({ page }) => {
   expect(rows.map((r) => [r.model, r.total_tokens])).toEqual(expected.map((r) => [r.model, r.total_tokens]));
   const [csv] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "CSV of the intervals" }).click()]);
   expect(readFileSync(await csv.path(), "utf8").split("\n")[0]).toBe("hour,model,requests,errors,prompt_tokens,completion_tokens,total_tokens");
-  await page.getByText("Show as a table").click();
-  await expectNoOverflow(page, "explore-table");
+  await page.getByText("Show as table").click();
+  await expectNoOverflow(page, "usage-table");
 });
 
 test("the dashboard begins with what is left, and shows first steps to a newcomer", async ({ page }) => {
@@ -81,7 +80,7 @@ test("usage is shown and exported by every interval and grouping, with percentil
   await (await complete(process.env.API_KEY, { user: "all-groups", stream: true }, workload)).text();
   await signIn(page);
   for (const [by, interval] of [["model", "hour"], ["key", "day"], ["user", "month"], ["workload", "day"], ["endpoint", "hour"]]) {
-    await page.goto("/usage/explore");
+    await page.goto("/usage");
     if (interval === "hour") await page.getByRole("navigation", { name: "Ranges" }).getByRole("link", { name: "Today" }).click(); // of up to a week
     await page.locator("select[name=by]").selectOption(by);
     await page.locator("select[name=interval]").selectOption(interval);

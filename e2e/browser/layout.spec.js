@@ -37,7 +37,7 @@ test("no page is wider than the window, and all are accessible in light and dark
   const requests = await linksOf(page, "/usage/requests", /^\/usage\/requests\/req_/);
   expect([keys.length, keysOfAccount.length, requests.length].every(Boolean)).toBe(true);
   for (const path of [
-    "/dashboard", "/usage", "/usage?account=all", "/usage/explore", "/usage/explore?account=all&by=account&interval=hour",
+    "/dashboard", "/usage", "/usage?account=all", "/usage?account=all&by=account&interval=hour",
     "/usage/requests", "/usage/requests?account=all", requests[0], "/account", "/keys/new", keys[0], "/workbench", "/feedback",
     "/batches", "/files",
     "/admin/overview", "/admin/overview?period=day", "/admin/accounts", account, keysOfAccount[0], "/admin/models", "/admin/batches",

@@ -8,9 +8,9 @@ const fileTypes = { csv: "text/csv; charset=utf-8", json: "application/json", js
 // fileFormat returns the format of the file that a link downloads, or null if it leads to a page.
 function fileFormat(path) {
   const { pathname, searchParams } = new URL(path, process.env.CONSOLE);
-  if (pathname === "/usage/csv") return "csv";
+  if (pathname === "/usage/requests.csv") return "csv";
   if (/^\/files\/.*\/content$/.test(pathname)) return "jsonl";
-  return pathname === "/usage/explore/export" ? (searchParams.get("format") ?? "csv") : null;
+  return pathname === "/usage/export" ? (searchParams.get("format") ?? "csv") : null;
 }
 
 // createBatch creates a batch of two lines, of which one fails, and waits for its end.
@@ -64,7 +64,7 @@ async function download(page, link) {
   return { name: file.suggestedFilename(), lines: readFileSync(await file.path(), "utf8").trim().split(/\r?\n/) };
 }
 
-test("a CSV file has the month and the account of its page", async ({ page }) => {
+test("a file has the range and the account of its page", async ({ page }) => {
   basegate("account", "create", "dora@example.org");
   const secret = basegate("key", "create", "--account", "dora@example.org", "--name", "doras-key").trim();
   await (await complete(secret, { user: "doras-user", model: "trinity-base" })).text();
@@ -72,33 +72,35 @@ test("a CSV file has the month and the account of its page", async ({ page }) =>
   await signIn(page);
   await page.goto("/usage");
   await page.locator("select[name=account]").selectOption({ label: "dora@example.org" });
+  await page.getByRole("button", { name: "Show" }).click();
   await expect(page).toHaveURL(/account=acc_/);
-  const month = await page.locator("select[name=month]").inputValue();
-  const total = (await page.locator("dl").getByText(/^\d+$/).first().textContent()).trim();
-  const links = page.getByRole("link", { name: /^CSV/ });
-  const count = await links.count();
-  expect(count).toBeGreaterThan(5);
-  for (let i = 0; i < count; i++) {
-    const { name, lines } = await download(page, links.nth(i));
-    expect(name).toContain(month);
-    const text = lines.join("\n");
-    expect(text, name).not.toContain("own-user");
-    expect(lines, name).toHaveLength(2); // the header and Dora's only request
-    if (/by-(key|request)\.csv/.test(name)) expect(text).toContain("doras-key");
-    if (/by-user\.csv/.test(name)) expect(text).toContain("doras-user");
-    if (/by-(model|day-model)\.csv/.test(name)) expect(text).toContain("trinity-base");
-    if (/by-model\.csv/.test(name)) {
+  const ranges = page.getByRole("navigation", { name: "Ranges" });
+  for (const [by, content] of [["model", "trinity-base"], ["key", "doras-key"], ["user", "doras-user"]]) {
+    await ranges.getByRole("link", { name: "This month" }).click();
+    await page.locator("select[name=by]").selectOption(by);
+    await page.getByRole("button", { name: "Show" }).click();
+    await expect(page).toHaveURL(new RegExp(`by=${by}`));
+    const from = (await page.locator("input[name=from]").inputValue()).replaceAll("-", "");
+    const total = (await page.locator("dl.summary .headline").first().textContent()).trim();
+    const links = page.getByRole("link", { name: /^CSV of/ });
+    await expect(links).toHaveCount(3);
+    for (const link of await links.all()) {
+      const { name, lines } = await download(page, link);
+      expect(name).toContain(from);
+      const text = lines.join("\n");
+      expect(text, name).not.toContain("own-user");
+      expect(lines, name).toHaveLength(2); // the header and Dora's only request
       const column = (title) => Number(lines[1].split(",")[lines[0].split(",").indexOf(title)]);
-      expect(String(column("prompt_tokens") + column("completion_tokens"))).toBe(total);
+      expect(String(column("prompt_tokens") + column("completion_tokens")), name).toBe(total);
+      if (name.includes(`by-${by}.`)) expect(text).toContain(content);
+      if (/by-request\.csv/.test(name)) for (const part of ["trinity-base", "doras-key", "doras-user"]) expect(text).toContain(part);
     }
   }
-  const before = new Date(`${month}-01T00:00:00Z`);
-  before.setUTCMonth(before.getUTCMonth() - 1);
-  const last = before.toISOString().slice(0, 7);
-  await page.locator("select[name=month]").selectOption(last);
-  await expect(page).toHaveURL(new RegExp(`month=${last}`));
+  await ranges.getByRole("link", { name: "Last month" }).click();
+  const day = async (name) => (await page.locator(`input[name=${name}]`).inputValue()).replaceAll("-", "");
+  await expect(page.getByText("No tokens were used in this range.")).toBeVisible();
   const { name, lines } = await download(page, page.getByRole("link", { name: "CSV of all requests" }));
-  expect(name).toContain(last);
+  expect(name).toContain(`${await day("from")}-${await day("to")}`);
   expect(lines).toHaveLength(1);
 });
 

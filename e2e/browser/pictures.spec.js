@@ -35,7 +35,7 @@ test("every page", async ({ page }) => {
   };
   const pages = {
     dashboard: "/dashboard", "new-key": "/keys/new", key: await linkOf("/dashboard", "/keys/key_"), account: "/account",
-    usage: "/usage?account=all", explore: "/usage/explore?account=all&by=key&interval=hour", requests: "/usage/requests?account=all",
+    usage: "/usage?account=all&by=key&interval=hour", requests: "/usage/requests?account=all",
     request: await linkOf("/usage/requests", "/usage/requests/req_"), feedback: "/feedback", tutorial: "/tutorial/overview",
     "admin-overview": "/admin/overview", "admin-accounts": "/admin/accounts", "admin-account": await linkOf("/admin/accounts", "/admin/accounts/acc_"),
     "admin-models": "/admin/models", "admin-feedback": "/admin/feedback", "admin-audit": "/admin/audit", "admin-settings": "/admin/settings",

@@ -26,12 +26,15 @@ test("the chart has the same figures as basegate usage", async ({ page }) => {
   }
   expect(sums).toEqual(expected);
 
-  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "CSV by model" }).click()]);
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "CSV of the groups" }).click()]);
   expect(download.suggestedFilename()).toMatch(/by-model\.csv$/);
 
   await page.locator("select[name=account]").selectOption("all");
+  await page.getByRole("button", { name: "Show" }).click();
   await expect(page).toHaveURL(/account=all/);
-  await expect(page.getByRole("heading", { name: "By account" })).toBeVisible();
+  await page.locator("select[name=by]").selectOption("account");
+  await page.getByRole("button", { name: "Show" }).click();
+  await expect(page.getByRole("heading", { name: "By Account" })).toBeVisible();
 });
 
 test("requests are listed, filtered and searched", async ({ page }) => {

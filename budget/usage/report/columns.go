@@ -65,41 +65,32 @@ func notInTable(c column) column {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// columnSet has the columns of one grouping on the command line and in the console, nil if it is not offered there.
-type columnSet struct {
-	by                   usage.Grouping
-	commandLine, console Columns
+// RequestColumns are the columns of the console's files of requests.
+var RequestColumns = Columns{
+	requestIDColumn, timeColumn, accountColumn, keyColumn, keyNameColumn, modelColumn, backendColumn,
+	workloadColumn, userColumn, streamColumn,
+	statusColumn, codeColumn, stateColumn, promptColumn, completionColumn,
+	queueColumn, firstTokenColumn, totalTimeColumn,
 }
 
-// columnSets has every grouping, in the order in which `basegate usage --help` names those of the command line.
-var columnSets = []columnSet{
-	{
-		by: usage.ByRequest,
-		commandLine: Columns{
-			notInTable(requestIDColumn), timeColumn, keyColumn, accountColumn, modelColumn, backendColumn,
-			notInTable(endpointColumn), notInTable(workloadColumn), notInTable(userColumn), notInTable(streamColumn),
-			statusColumn, codeColumn, stateColumn, promptColumn, completionColumn,
-			notInTable(queueColumn), notInTable(firstTokenColumn), totalTimeColumn, chainIDColumn,
-		},
-		console: Columns{
-			requestIDColumn, timeColumn, accountColumn, keyColumn, keyNameColumn, modelColumn, backendColumn,
-			workloadColumn, userColumn, streamColumn,
-			statusColumn, codeColumn, stateColumn, promptColumn, completionColumn,
-			queueColumn, firstTokenColumn, totalTimeColumn,
-		},
-	},
-	{
-		by:          usage.ByKey,
-		commandLine: grouped(keyColumn, nameColumn, accountColumn),
-		console:     grouped(keyColumn, keyNameColumn, accountColumn),
-	},
-	{by: usage.ByAccount, commandLine: grouped(accountColumn), console: grouped(accountColumn)},
-	{by: usage.ByModel, commandLine: grouped(modelColumn), console: grouped(modelColumn)},
-	{by: usage.ByDay, commandLine: grouped(dayColumn), console: grouped(dayColumn)},
-	{by: usage.ByHour, commandLine: grouped(hourColumn)},
-	{by: usage.ByDayModel, console: grouped(dayColumn, modelColumn)},
-	{by: usage.ByUser, commandLine: grouped(userColumn), console: grouped(userColumn)},
-	{by: usage.ByWorkload, commandLine: grouped(workloadColumn), console: grouped(workloadColumn)},
+// commandLine has the columns of the groupings of `basegate usage`, in the order in which its help names them.
+var commandLine = []struct {
+	by      usage.Grouping
+	columns Columns
+}{
+	{usage.ByRequest, Columns{
+		notInTable(requestIDColumn), timeColumn, keyColumn, accountColumn, modelColumn, backendColumn,
+		notInTable(endpointColumn), notInTable(workloadColumn), notInTable(userColumn), notInTable(streamColumn),
+		statusColumn, codeColumn, stateColumn, promptColumn, completionColumn,
+		notInTable(queueColumn), notInTable(firstTokenColumn), totalTimeColumn, chainIDColumn,
+	}},
+	{usage.ByKey, grouped(keyColumn, nameColumn, accountColumn)},
+	{usage.ByAccount, grouped(accountColumn)},
+	{usage.ByModel, grouped(modelColumn)},
+	{usage.ByDay, grouped(dayColumn)},
+	{usage.ByHour, grouped(hourColumn)},
+	{usage.ByUser, grouped(userColumn)},
+	{usage.ByWorkload, grouped(workloadColumn)},
 }
 
 // fixed returns the columns that every row of a report has.
@@ -119,31 +110,19 @@ func grouped(group ...column) Columns {
 
 // CommandLineColumns returns the columns of `basegate usage`; false if it does not offer the grouping.
 func CommandLineColumns(by usage.Grouping) (Columns, bool) {
-	columns := columnSetOf(by).commandLine
-	return columns, columns != nil
+	for _, offered := range commandLine {
+		if offered.by == by {
+			return offered.columns, true
+		}
+	}
+	return nil, false
 }
 
 // CommandLineGroupings returns the groupings that CommandLineColumns has.
 func CommandLineGroupings() []string {
 	var all []string
-	for _, s := range columnSets {
-		if s.commandLine != nil {
-			all = append(all, string(s.by))
-		}
+	for _, offered := range commandLine {
+		all = append(all, string(offered.by))
 	}
 	return all
-}
-
-// ConsoleColumns returns the columns of the console's CSV files; false if it does not offer the grouping.
-func ConsoleColumns(by usage.Grouping) (Columns, bool) {
-	columns := columnSetOf(by).console
-	return columns, columns != nil
-}
-
-func columnSetOf(by usage.Grouping) columnSet {
-	i := slices.IndexFunc(columnSets, func(s columnSet) bool { return s.by == by })
-	if i < 0 {
-		return columnSet{}
-	}
-	return columnSets[i]
 }

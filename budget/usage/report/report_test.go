@@ -20,11 +20,15 @@ import (
 
 var allGroupings = []usage.Grouping{
 	usage.ByRequest, usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByDay,
-	usage.ByHour, usage.ByDayModel, usage.ByWorkload, usage.ByUser,
+	usage.ByHour, usage.ByWorkload, usage.ByUser,
 }
 
 func TestColumnsOfEveryGrouping(t *testing.T) {
-	const sums = "requests,prompt_tokens,completion_tokens,total_tokens"
+	const (
+		sums        = "requests,prompt_tokens,completion_tokens,total_tokens"
+		consoleSums = "requests,errors,prompt_tokens,completion_tokens,total_tokens"
+		percentiles = ",first_token_p50_ms,first_token_p95_ms,first_token_p99_ms,total_p50_ms,total_p95_ms,total_p99_ms"
+	)
 	commandLine := map[usage.Grouping]string{
 		usage.ByRequest: "request_id,time,key,account,model,backend,endpoint,workload,user,stream,status,code,state," +
 			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
@@ -36,27 +40,28 @@ func TestColumnsOfEveryGrouping(t *testing.T) {
 		usage.ByUser:     "user," + sums,
 		usage.ByWorkload: "workload," + sums,
 	}
-	console := map[usage.Grouping]string{
-		usage.ByRequest: "request_id,time,account,key,key_name,model,backend,workload,user,stream,status,code,state," +
-			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms",
-		usage.ByKey:      "key,key_name,account," + sums,
-		usage.ByAccount:  "account," + sums,
-		usage.ByModel:    "model," + sums,
-		usage.ByDay:      "day," + sums,
-		usage.ByDayModel: "day,model," + sums,
-		usage.ByWorkload: "workload," + sums,
-		usage.ByUser:     "user," + sums,
-	}
 	for _, by := range append(allGroupings, "week", "") {
 		if columns, ok := report.CommandLineColumns(by); ok != (commandLine[by] != "") {
 			t.Errorf("the command line offers %q: %v", by, ok)
 		} else if got := header(t, columns); got != commandLine[by] {
 			t.Errorf("command line by %q:\ngot  %s\nwant %s", by, got, commandLine[by])
 		}
-		if columns, ok := report.ConsoleColumns(by); ok != (console[by] != "") {
-			t.Errorf("the console offers %q: %v", by, ok)
-		} else if got := header(t, columns); got != console[by] {
-			t.Errorf("console by %q:\ngot  %s\nwant %s", by, got, console[by])
+	}
+	for want, columns := range map[string]report.Columns{
+		"request_id,time,account,key,key_name,model,backend,workload,user,stream,status,code,state," +
+			"prompt_tokens,completion_tokens,queue_ms,first_token_ms,total_ms": report.RequestColumns,
+		"key,key_name,account," + consoleSums: report.GroupColumns("", usage.ByKey, false),
+		"account," + consoleSums:              report.GroupColumns("", usage.ByAccount, false),
+		"model," + consoleSums + percentiles:  report.GroupColumns("", usage.ByModel, true),
+		"user," + consoleSums:                 report.GroupColumns("", usage.ByUser, false),
+		"workload," + consoleSums:             report.GroupColumns("", usage.ByWorkload, false),
+		"endpoint," + consoleSums:             report.GroupColumns("", usage.ByEndpoint, false),
+		"hour,workload," + consoleSums:        report.GroupColumns(usage.ByHour, usage.ByWorkload, false),
+		"day,model," + consoleSums:            report.GroupColumns(usage.ByDay, usage.ByModel, false),
+		"month,account," + consoleSums:        report.GroupColumns(usage.ByMonth, usage.ByAccount, false),
+	} {
+		if got := header(t, columns); got != want {
+			t.Errorf("console:\ngot  %s\nwant %s", got, want)
 		}
 	}
 	want := []string{"request", "key", "account", "model", "day", "hour", "user", "workload"}
@@ -109,17 +114,10 @@ var testRequests = []usage.Row{
 	},
 }
 
-func requestReport(t *testing.T, columns func(usage.Grouping) (report.Columns, bool)) report.Usage {
-	t.Helper()
-	byRequest, ok := columns(usage.ByRequest)
-	if !ok {
-		t.Fatal("no columns by request")
-	}
-	return report.Usage{Columns: byRequest, Names: testNames, Rows: rows(testRequests...)}
-}
-
 func TestFormats(t *testing.T) {
-	commandLine, console := requestReport(t, report.CommandLineColumns), requestReport(t, report.ConsoleColumns)
+	columns, _ := report.CommandLineColumns(usage.ByRequest)
+	commandLine := report.Usage{Columns: columns, Names: testNames, Rows: rows(testRequests...)}
+	console := report.Usage{Columns: report.RequestColumns, Names: testNames, Rows: rows(testRequests...)}
 	empty := report.Usage{Columns: commandLine.Columns, Rows: rows()}
 	for name, c := range map[string]struct {
 		write func(io.Writer) error
@@ -165,7 +163,6 @@ total                                                     0              0
 
 // Clients choose the user tag and the workload; people choose the names of keys.
 func TestCSVEscapesFormulas(t *testing.T) {
-	columns, _ := report.ConsoleColumns(usage.ByRequest)
 	for tag, want := range map[string]string{
 		"":           "",
 		"a=1":        "a=1",
@@ -188,7 +185,7 @@ func TestCSVEscapesFormulas(t *testing.T) {
 		names := report.Names{Keys: keysNamed(map[string]identity.Principal{"key_1": {KeyPrefix: "acs", KeyName: tag}})}
 		row := usage.Row{KeyID: "key_1", User: tag, Workload: tag}
 		var csvOut, jsonOut bytes.Buffer
-		if err := (report.Usage{Columns: columns, Names: names, Rows: rows(row)}).WriteCSV(&csvOut); err != nil {
+		if err := (report.Usage{Columns: report.RequestColumns, Names: names, Rows: rows(row)}).WriteCSV(&csvOut); err != nil {
 			t.Fatal(err)
 		}
 		record := readCSV(t, &csvOut)[0]
@@ -197,7 +194,7 @@ func TestCSVEscapesFormulas(t *testing.T) {
 				t.Errorf("%s %q is written as %q, want %q", column, tag, got, want)
 			}
 		}
-		if err := (report.Usage{Columns: columns, Names: names, Rows: rows(row)}).WriteJSON(&jsonOut); err != nil {
+		if err := (report.Usage{Columns: report.RequestColumns, Names: names, Rows: rows(row)}).WriteJSON(&jsonOut); err != nil {
 			t.Fatal(err)
 		}
 		var objects []map[string]any
@@ -238,11 +235,10 @@ func FuzzCSV(f *testing.F) {
 		f.Add(tag, "b")
 		f.Add("a", tag)
 	}
-	columns, _ := report.ConsoleColumns(usage.ByRequest)
 	f.Fuzz(func(t *testing.T, user, workload string) {
 		row := usage.Row{User: user, Workload: workload}
 		var out bytes.Buffer
-		if err := (report.Usage{Columns: columns, Rows: rows(row, row)}).WriteCSV(&out); err != nil {
+		if err := (report.Usage{Columns: report.RequestColumns, Rows: rows(row, row)}).WriteCSV(&out); err != nil {
 			t.Fatal(err)
 		}
 		records := readCSV(t, &out)

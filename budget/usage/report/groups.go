@@ -22,9 +22,9 @@ var (
 	}
 )
 
-// ExploreColumns returns the columns of usage by group, or by interval and group if interval is not empty. With latency,
-// they include percentiles, which need usage.Filter.Latency.
-func ExploreColumns(interval, by usage.Grouping, latency bool) Columns {
+// GroupColumns returns the columns of the console's files of usage by group, or by interval and group if interval is not empty.
+// With latency, they include percentiles, which need usage.Filter.Latency.
+func GroupColumns(interval, by usage.Grouping, latency bool) Columns {
 	var all Columns
 	if c, ok := intervalColumns[interval]; ok {
 		all = append(all, c)
