@@ -188,7 +188,12 @@ func (s *selection) presets(now time.Time) []preset {
 func (c *Console) readUsage(r *request, page *usagePage, n names) error {
 	s := &page.selection
 	filter := s.filter(r.account.ID, false)
-	charted, current, err := c.readRange(r, s)
+	charted, err := c.Usage.Groups(r.ctx(), filter, s.over())
+	if err != nil {
+		return err
+	}
+	filter.Latency = s.latency()
+	current, err := c.Usage.Groups(r.ctx(), filter, s.By)
 	if err != nil {
 		return err
 	}
@@ -204,56 +209,10 @@ func (c *Console) readUsage(r *request, page *usagePage, n names) error {
 		page.RefusedTotal += refused.Requests
 	}
 	page.PreviousDays = formatRange(previousRange.Since, previousRange.Until.AddDate(0, 0, -1))
-	page.Chart = newUsageChart(s, charted, n)
+	page.Chart = newUsageChart(s, charted[0], n)
 	page.Head, page.ChartHead = nameOf(page.Groups, s.By), nameOf(intervalOptions, s.Interval)
-	page.fill(current, previous[0], n)
+	page.fill(current[0], previous[0], n)
 	return nil
-}
-
-// readRange reads the usage of the range by interval and group, for the chart, and by group. Both come from one read, unless
-// user tags or the latencies of many hours would make that expensive.
-func (c *Console) readRange(r *request, s *selection) (charted, groups []usage.Row, err error) {
-	inOne := s.By != usage.ByUser && (!s.latency() || s.Interval != usage.ByHour)
-	filter := s.filter(r.account.ID, false)
-	filter.Latency = inOne && s.latency()
-	over, err := c.Usage.Groups(r.ctx(), filter, s.over())
-	if err != nil {
-		return nil, nil, err
-	}
-	if inOne {
-		return over[0], fold(over[0]), nil
-	}
-	filter.Latency = s.latency()
-	by, err := c.Usage.Groups(r.ctx(), filter, s.By)
-	if err != nil {
-		return nil, nil, err
-	}
-	return over[0], by[0], nil
-}
-
-// fold adds up the intervals of each group. The group with the most tokens comes first.
-func fold(rows []usage.Row) []usage.Row {
-	sums := map[usage.Row]*usage.Row{}
-	for i := range rows {
-		r := &rows[i]
-		group := usage.Row{KeyID: r.KeyID, AccountID: r.AccountID, Model: r.Model, Workload: r.Workload, Endpoint: r.Endpoint}
-		if sums[group] == nil {
-			sums[group] = new(group)
-		}
-		add(sums[group], r)
-	}
-	all := make([]usage.Row, 0, len(sums))
-	for _, sum := range sums {
-		all = append(all, *sum)
-	}
-	slices.SortFunc(all, func(a, b usage.Row) int {
-		return cmp.Or(
-			cmp.Compare(tokensOf(&b), tokensOf(&a)),
-			cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.AccountID, b.AccountID), cmp.Compare(a.Model, b.Model),
-			cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Endpoint, b.Endpoint),
-		)
-	})
-	return all
 }
 
 // formatRange formats a range of days.

@@ -155,3 +155,14 @@ func TestForecastExtrapolatesTheMonth(t *testing.T) {
 		}
 	}
 }
+
+func TestForecastOfTheCurrentMonthIsShown(t *testing.T) {
+	s, _ := newSiteWithUsage(t)
+	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(a *identity.Account) { a.Caps.MonthTotal = quota.Limit(1000) })
+	must(t, err)
+	now := time.Now().UTC()
+	month := now.Format("2006-01") + "-01"
+	b := s.signIn("ada@example.org")
+	has(t, b.get("/usage?from="+month).body, console.Forecast(1541, quota.Limit(1000), now))
+	lacks(t, b.get("/usage?model=llama-8b&from="+month).body, "Budget used up.")
+}
