@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"basegate/budget"
@@ -57,51 +56,6 @@ func (s *sparkline) usual() (tokens int64, ok bool) {
 	return past[len(past)/2], true
 }
 
-// pastUsage is the usage of an account by day and key before today.
-type pastUsage struct {
-	readAt time.Time
-	first  time.Time // the day with which it begins
-	rows   []usage.Row
-}
-
-// pastActivity keeps the usage of the days before today for a minute, by account, because dashboards are read often and
-// these days hardly change.
-type pastActivity struct {
-	mu        sync.Mutex
-	byAccount map[string]pastUsage
-}
-
-const (
-	activityAge   = time.Minute
-	maxActivities = 1000 // accounts in memory
-)
-
-// pastUsage returns the usage of an account by day and key. It returns false if too many other reports run: a page then goes
-// without it.
-func (c *Console) pastUsage(ctx context.Context, account string) (past pastUsage, ok bool, err error) {
-	p, now := &c.past, c.clock()
-	first := now.UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-sparkDays)
-	p.mu.Lock()
-	past = p.byAccount[account]
-	p.mu.Unlock()
-	if now.Sub(past.readAt) < activityAge && past.first.Equal(first) {
-		return past, true, nil
-	}
-	filter := usage.Filter{Reader: account, Account: account, Since: first}
-	groups, err := c.Usage.Groups(ctx, filter, usage.Over(usage.ByDay, usage.ByKey))
-	if err != nil {
-		return past, false, unlessBusy(err)
-	}
-	past = pastUsage{now, first, groups[0]}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.byAccount == nil || len(p.byAccount) >= maxActivities {
-		p.byAccount = map[string]pastUsage{}
-	}
-	p.byAccount[account] = past
-	return past, true, nil
-}
-
 // unlessBusy returns the error of a report, but nil if too many others run, or if it takes too long.
 func unlessBusy(err error) error {
 	if errors.Is(err, database.ErrReportsBusy) || errors.Is(err, database.ErrReportTooLong) {
@@ -117,12 +71,13 @@ func (c *Console) sparklines(ctx context.Context, account string, keys []identit
 	if len(keys) == 0 {
 		return sparks, nil
 	}
-	past, ok, err := c.pastUsage(ctx, account)
-	if err != nil || !ok {
-		return nil, err
+	first := c.clock().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-sparkDays)
+	past, err := c.Usage.Groups(ctx, usage.Filter{Reader: account, Account: account, Since: first}, usage.Over(usage.ByDay, usage.ByKey))
+	if err != nil {
+		return nil, unlessBusy(err)
 	}
-	for _, r := range past.rows {
-		at := int(r.Time.Sub(past.first) / (24 * time.Hour))
+	for _, r := range past[0] {
+		at := int(r.Time.Sub(first) / (24 * time.Hour))
 		if at < 0 || at >= sparkDays { // a clock was ahead
 			continue
 		}

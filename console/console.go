@@ -79,7 +79,6 @@ type Console struct {
 	patience    time.Duration // with the clients of downloads
 	rates       batchRates
 	tokenTexts  tokenTexts
-	past        pastActivity
 	clock       func() time.Time
 	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
