@@ -14,23 +14,16 @@ const maxRetryAfter = 59 * time.Second
 // InvalidField returns the error for a field with an invalid value. The message says what was received and what is
 // allowed.
 func InvalidField(param, message string) error {
-	return &Error{Code: InvalidRequest, Param: param, Message: valid(message)}
+	return refuse(InvalidRequest, param, "%s", message)
 }
 
 // UnknownField returns the error for a field that the API does not have. suggestion is a known field with a similar
 // name, or empty.
 func UnknownField(name, suggestion string) error {
 	if suggestion == "" {
-		return &Error{
-			Code: InvalidRequest, Param: name,
-			Message: fmt.Sprintf("unknown field %q: this gateway does not take it; leave it out", Clip(name)),
-		}
+		return refuse(InvalidRequest, name, "unknown field %q: this gateway does not take it; leave it out", Clip(name))
 	}
-	return &Error{
-		Code: InvalidRequest, Param: name,
-		Message: fmt.Sprintf("unknown field %q, did you mean %q?", Clip(name), suggestion),
-		Extras:  []Extra{{"suggestion", suggestion}},
-	}
+	return refuse(InvalidRequest, name, "unknown field %q, did you mean %q?", Clip(name), suggestion).with("suggestion", suggestion)
 }
 
 // UnsupportedField returns the error for a field that vLLM has but this gateway does not take. instead is the field to
@@ -40,21 +33,18 @@ func UnsupportedField(name, instead string) error {
 	if instead != "" {
 		advice = "use " + instead + " in its place"
 	}
-	return &Error{
-		Code: InvalidRequest, Param: name,
-		Message: fmt.Sprintf("field %q: vLLM has it, but this gateway does not take it; %s", name, advice),
-	}
+	return refuse(InvalidRequest, name, "field %q: vLLM has it, but this gateway does not take it; %s", name, advice)
 }
 
 // FieldUnserved returns the error for a field that no backend of the model can serve. param is the top-level field, server
 // names the server that the model runs, and reason says what was expected and what to do.
 func FieldUnserved(param, field, model, server, reason string) error {
-	return &Error{Code: InvalidRequest, Param: param, Message: fmt.Sprintf("%s: got it for %s, which runs %s; %s", field, model, server, reason)}
+	return refuse(InvalidRequest, param, "%s: got it for %s, which runs %s; %s", field, model, server, reason)
 }
 
 // BestOfUnsupported returns the error for a best_of that the model's backends cannot choose by.
 func BestOfUnsupported(model string) error {
-	return &Error{Code: InvalidRequest, Param: "best_of", Message: BestOfUnsupportedText(model)}
+	return InvalidField("best_of", BestOfUnsupportedText(model))
 }
 
 // BestOfUnsupportedText is the message of BestOfUnsupported.
@@ -65,22 +55,18 @@ func BestOfUnsupportedText(model string) string {
 
 // MalformedJSON returns the error for a body that is not one JSON object. offset is the byte at which parsing failed.
 func MalformedJSON(offset int64, message string) error {
-	return &Error{Code: BadJSON, Message: valid(message), Extras: []Extra{{"offset", offset}}}
+	return refuse(BadJSON, "", "%s", message).with("offset", offset)
 }
 
 // UnknownModel returns the error for a model id that is not configured. field is the client's name of model, and suggestion
 // the short id to use, or empty.
 func UnknownModel(field, got string, available []string, suggestion string) error {
-	e := &Error{
-		Code: ModelNotFound, Param: field,
-		Message: fmt.Sprintf("no model %q here; available: %s", Clip(got), strings.Join(available, ", ")),
-		Extras:  []Extra{{"available", available}},
+	if suggestion == "" {
+		return refuse(ModelNotFound, field, "no model %q here; available: %s", Clip(got), strings.Join(available, ", ")).
+			with("available", available)
 	}
-	if suggestion != "" {
-		e.Message = fmt.Sprintf("no model %q here: use the short id %q", Clip(got), suggestion)
-		e.Extras = append(e.Extras, Extra{"suggestion", suggestion})
-	}
-	return e
+	return refuse(ModelNotFound, field, "no model %q here: use the short id %q", Clip(got), suggestion).
+		with("available", available).with("suggestion", suggestion)
 }
 
 // ContextTooLong returns the error for a prompt that, together with max_tokens, exceeds the model's context. prompt is the
@@ -99,10 +85,8 @@ func ContextTooLong(prompt, field string, promptTokens, maxTokens, maxModelLen i
 	if field == "" {
 		message = fmt.Sprintf("%s, which leaves no room for output in the model's context of %d tokens; %s", has, maxModelLen, advice)
 	}
-	return &Error{
-		Code: ContextLengthExceeded, Param: prompt, Message: message,
-		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
-	}
+	return refuse(ContextLengthExceeded, prompt, "%s", message).
+		with("prompt_tokens", promptTokens).with("max_tokens", maxTokens).with("max_model_len", maxModelLen)
 }
 
 // ByBytes is the part of a message that says why an upper bound of the prompt's tokens was taken for their number.
@@ -111,23 +95,18 @@ const ByBytes = "judged by its bytes, since this model's server cannot count tok
 // MaxTokensTooLarge returns the error for a max_tokens that leaves no room for a prompt. promptTokens is the number known
 // so far, at least 1. field is the client's name of max_tokens.
 func MaxTokensTooLarge(field string, promptTokens, maxTokens, maxModelLen int64) error {
-	return &Error{
-		Code: ContextLengthExceeded, Param: field,
-		Message: fmt.Sprintf("%s asks for %d tokens, but the model's context is %d tokens and the prompt needs at least %d of them; lower %s",
-			field, maxTokens, maxModelLen, promptTokens, field),
-		Extras: []Extra{{"prompt_tokens", promptTokens}, {"max_tokens", maxTokens}, {"max_model_len", maxModelLen}},
-	}
+	return refuse(ContextLengthExceeded, field,
+		"%s asks for %d tokens, but the model's context is %d tokens and the prompt needs at least %d of them; lower %s",
+		field, maxTokens, maxModelLen, promptTokens, field).
+		with("prompt_tokens", promptTokens).with("max_tokens", maxTokens).with("max_model_len", maxModelLen)
 }
 
 // TotalTooLarge returns the error for a limit of prompt and output together that is larger than the model's context, in
 // tokens. field is its name.
 func TotalTooLarge(field string, total, maxModelLen int64) error {
-	return &Error{
-		Code: ContextLengthExceeded, Param: field,
-		Message: fmt.Sprintf("%s: got %d for prompt and output together, but the model's context is %d tokens; lower it or leave it out",
-			field, total, maxModelLen),
-		Extras: []Extra{{"max_tokens", total}, {"max_model_len", maxModelLen}},
-	}
+	return refuse(ContextLengthExceeded, field,
+		"%s: got %d for prompt and output together, but the model's context is %d tokens; lower it or leave it out",
+		field, total, maxModelLen).with("max_tokens", total).with("max_model_len", maxModelLen)
 }
 
 // TotalTooSmall returns the error for a limit of prompt and output together that leaves no room for output. promptTokens is
@@ -137,10 +116,8 @@ func TotalTooSmall(field string, promptTokens, total int64, exact bool) error {
 	if !exact {
 		prompt = fmt.Sprintf("the prompt may have %d (%s)", promptTokens, ByBytes)
 	}
-	return &Error{
-		Code: InvalidRequest, Param: field,
-		Message: fmt.Sprintf("%s: got %d tokens for prompt and output together, but %s; raise it or leave it out", field, total, prompt),
-	}
+	return refuse(InvalidRequest, field,
+		"%s: got %d tokens for prompt and output together, but %s; raise it or leave it out", field, total, prompt)
 }
 
 // NoChat returns the error of the chat endpoint for a base model. chat are the ids of the models that chat, if there are
@@ -152,70 +129,54 @@ func NoChat(chat []string) error {
 	if len(chat) > 0 {
 		message = "this is a base model without a chat template; these models chat: " + strings.Join(chat, ", ") + "; or " + advice
 	}
-	return &Error{Code: ChatCompletionsUnsupported, Message: message}
+	return refuse(ChatCompletionsUnsupported, "", "%s", message)
 }
 
 // NoCompletions returns the error of the completions endpoint for a model that only chats. field is the client's name of
 // model.
 func NoCompletions(field, model string) error {
-	return &Error{
-		Code: InvalidRequest, Param: field,
-		Message: fmt.Sprintf(field+": got %q, which only chats; send messages to POST /v1/chat/completions "+
-			"(in the OpenAI SDKs client.chat.completions.create)", Clip(model)),
-	}
+	return refuse(InvalidRequest, field, "%s: got %q, which only chats; send messages to POST /v1/chat/completions "+
+		"(in the OpenAI SDKs client.chat.completions.create)", field, Clip(model))
 }
 
 // BadKey returns the error for a key that is missing, malformed, unknown, paused or revoked. The response is the same
 // for all of them, so that an attacker learns nothing; the cause says which for the log.
 func BadKey(cause error) error {
-	return &Error{
-		Code:    InvalidAPIKey,
-		Message: `no valid API key: send "Authorization: Bearer acs-bm-…" with a key that is active`,
-		cause:   cause,
-	}
+	return refuse(InvalidAPIKey, "", `no valid API key: send "Authorization: Bearer acs-bm-…" with a key that is active`).because(cause)
 }
 
 // NoSuchPath returns the error for a path that is not served. hint, if not empty, says what to use instead.
 func NoSuchPath(method, path, hint string) error {
-	message := fmt.Sprintf("nothing is served at %s %s", Clip(method), Clip(path))
 	if hint == "" {
 		hint = "the API is POST /v1/completions and GET /v1/models"
 	}
-	return &Error{Code: NotFound, Message: valid(message + "; " + hint)}
+	return refuse(NotFound, "", "nothing is served at %s %s; %s", Clip(method), Clip(path), hint)
 }
 
 // WrongMethod returns the error for a method that a path does not support. allow lists those that it does.
 func WrongMethod(method, path, allow string) error {
-	return &Error{
-		Code:    MethodNotAllowed,
-		Message: valid(fmt.Sprintf("%s does not take %s, use %s", Clip(path), Clip(method), allow)),
-		allow:   allow,
-	}
+	e := refuse(MethodNotAllowed, "", "%s does not take %s, use %s", Clip(path), Clip(method), allow)
+	e.allow = allow
+	return e
 }
 
 // UnknownExpectation returns the error for an Expect header other than 100-continue. The contract has no code for it.
 func UnknownExpectation() error {
-	return &Error{
-		Code: InvalidRequest, status: http.StatusExpectationFailed,
-		Message: "the Expect header: expected 100-continue; leave it out",
-	}
+	e := refuse(InvalidRequest, "", "the Expect header: expected 100-continue; leave it out")
+	e.status = http.StatusExpectationFailed
+	return e
 }
 
 // BodyTooLarge returns the error for a request body over the limit, in bytes after decompression.
 func BodyTooLarge(limit int64) error {
-	return &Error{
-		Code:    RequestTooLarge,
-		Message: fmt.Sprintf("the request body is larger than the %d bytes allowed here; send fewer or shorter prompts at a time", limit),
-		Extras:  []Extra{{"limit_bytes", limit}},
-	}
+	return refuse(RequestTooLarge, "",
+		"the request body is larger than the %d bytes allowed here; send fewer or shorter prompts at a time", limit).
+		with("limit_bytes", limit)
 }
 
 // UnknownEncoding returns the error for a Content-Encoding other than gzip.
 func UnknownEncoding(got string) error {
-	return &Error{
-		Code:    UnsupportedEncoding,
-		Message: fmt.Sprintf("Content-Encoding %q is not understood; send the body plain or as gzip", Clip(valid(got))),
-	}
+	return refuse(UnsupportedEncoding, "", "Content-Encoding %q is not understood; send the body plain or as gzip", Clip(valid(got)))
 }
 
 // Budget is the state of a cap that refuses a request. Limit, Used and Reserved are in tokens.
@@ -245,66 +206,42 @@ func BudgetSpent(b Budget) error {
 	if b.FreeText > 0 {
 		request = fmt.Sprintf("more than the %d MiB of text a minute that the tokenizer takes beyond it", b.FreeText>>20)
 	}
-	return &Error{
-		Code: BudgetExceeded,
-		Message: fmt.Sprintf("the %s's %s %s budget has %d of %d tokens left, too few for %s; it resets at %s, and the operator can raise it",
-			b.Scope, windows[b.Window], b.Meter, max(b.Limit-b.Used, 0), b.Limit, request, resets),
-		Extras: []Extra{
-			{"scope", b.Scope},
-			{"window", b.Window},
-			{"meter", b.Meter},
-			{"limit", b.Limit},
-			{"used", b.Used},
-			{"reserved", b.Reserved},
-			{"resets_at", resets},
-		},
-	}
+	return refuse(BudgetExceeded, "",
+		"the %s's %s %s budget has %d of %d tokens left, too few for %s; it resets at %s, and the operator can raise it",
+		b.Scope, windows[b.Window], b.Meter, max(b.Limit-b.Used, 0), b.Limit, request, resets).
+		with("scope", b.Scope).with("window", b.Window).with("meter", b.Meter).
+		with("limit", b.Limit).with("used", b.Used).with("reserved", b.Reserved).with("resets_at", resets)
 }
 
 // Unreachable returns the error for a model whose backends sent no HTTP response, or stopped sending. reason is the
 // first part of the message.
 func Unreachable(reason string, attempts int, cause error) error {
-	return &Error{
-		Code:    UpstreamUnreachable,
-		Message: fmt.Sprintf("%s (%s); try again shortly", reason, count(attempts, "attempt")),
-		Extras:  []Extra{{"attempts", attempts}},
-		cause:   cause,
-	}
+	return refuse(UpstreamUnreachable, "", "%s (%s); try again shortly", reason, count(int64(attempts), "attempt")).
+		with("attempts", attempts).because(cause)
 }
 
 // BootFailed returns the error for a model that could not be started. retry is the time until the next boot. The cause may
 // name what the operator runs, so only the log receives it.
 func BootFailed(model string, retry time.Duration, cause error) error {
-	retry = clampRetry(retry)
-	return &Error{
-		Code:       UpstreamUnreachable,
-		Message:    fmt.Sprintf("%s could not be started; it is started again for a request in %d seconds, so ask again then", model, Seconds(retry)),
-		Extras:     []Extra{{"attempts", 0}},
-		retryAfter: retry,
-		cause:      cause,
-	}
+	wait := waitSeconds(retry)
+	e := refuse(UpstreamUnreachable, "",
+		"%s could not be started; it is started again for a request in %d seconds, so ask again then", model, wait)
+	e.retryAfter = wait
+	return e.with("attempts", 0).because(cause)
 }
 
 // UpstreamFailed returns the error for a failure that a backend reported in its response. code must have the type
 // upstream_error, status is the backend's HTTP status, message is for the client and cause for the log.
 func UpstreamFailed(code Code, message string, status, attempts int, cause error) error {
-	return &Error{
-		Code:    code,
-		Message: valid(message),
-		Extras:  []Extra{{"upstream_status", status}, {"attempts", attempts}},
-		cause:   cause,
-	}
+	return refuse(code, "", "%s", message).with("upstream_status", status).with("attempts", attempts).because(cause)
 }
 
 // EngineKiller returns the error for a request that two engines have died of, or beside, after attempts at backends.
 func EngineKiller(attempts int) error {
-	return &Error{
-		Code: VLLMEngineDead,
-		Message: "two engines of the model crashed while they worked on this request, so it is refused for ten minutes; " +
-			"change it, and report it to the operator",
-		Extras: []Extra{{"attempts", attempts}},
-		retry:  adviceNever,
-	}
+	e := refuse(VLLMEngineDead, "", "two engines of the model crashed while they worked on this request, "+
+		"so it is refused for ten minutes; change it, and report it to the operator")
+	e.retry = adviceNever
+	return e.with("attempts", attempts)
 }
 
 // UpstreamRefused returns the error for a request that a backend refused as the client's mistake. message is vLLM's: it
@@ -313,41 +250,24 @@ func UpstreamRefused(message, param string, status int) error {
 	if message == "" {
 		message = fmt.Sprintf("the model server refused the request with status %d and no reason", status)
 	}
-	return &Error{Code: InvalidRequest, Param: param, Message: valid(message), Extras: []Extra{{"upstream_status", status}}}
+	return refuse(InvalidRequest, param, "%s", message).with("upstream_status", status)
 }
 
 // Booting returns the error for a model that is starting. retry is the recommended wait, elapsed the duration of the
 // boot so far, and estimate its expected total.
 func Booting(model string, retry, elapsed, estimate time.Duration) error {
-	retry = clampRetry(retry)
-	return &Error{
-		Code: ColdBoot,
-		Message: fmt.Sprintf("%s is starting: %d of about %d seconds have passed; ask again in %d seconds",
-			model, Seconds(elapsed), Seconds(estimate), Seconds(retry)),
-		Extras: []Extra{
-			{"retry_after_seconds", Seconds(retry)},
-			{"boot_elapsed_seconds", Seconds(elapsed)},
-			{"boot_estimate_seconds", Seconds(estimate)},
-		},
-		retryAfter: retry,
-	}
+	wait := waitSeconds(retry)
+	return refuse(ColdBoot, "", "%s is starting: %d of about %d seconds have passed; ask again in %d seconds",
+		model, Seconds(elapsed), Seconds(estimate), wait).
+		after(wait).with("boot_elapsed_seconds", Seconds(elapsed)).with("boot_estimate_seconds", Seconds(estimate))
 }
 
 // BreakerOpen returns the error for a model with an open breaker on every backend. retry is the time until the first
 // breaker is half-open.
 func BreakerOpen(model string, retry time.Duration) error {
-	retry = clampRetry(retry)
-	unit := "seconds"
-	if Seconds(retry) == 1 {
-		unit = "second"
-	}
-	return &Error{
-		Code: CircuitOpen,
-		Message: fmt.Sprintf("every backend of %s has failed repeatedly; the next try is in %d %s",
-			model, Seconds(retry), unit),
-		Extras:     []Extra{{"retry_after_seconds", Seconds(retry)}},
-		retryAfter: retry,
-	}
+	wait := waitSeconds(retry)
+	return refuse(CircuitOpen, "", "every backend of %s has failed repeatedly; the next try is in %s", model, count(wait, "second")).
+		after(wait)
 }
 
 // Shortage is what a gateway lacks that refuses a request with Overloaded: a label of a metric.
@@ -368,29 +288,20 @@ var Shortages = []Shortage{NoMemory, NoDatabase, NoConnections, NoBackends, Drai
 // Overload returns the error for a request that the gateway itself has no capacity for. reason says for the client which
 // capacity, and retry is the recommended wait.
 func Overload(shortage Shortage, reason string, retry time.Duration, cause error) error {
-	retry = clampRetry(retry)
-	return &Error{
-		Code:       Overloaded,
-		Shortage:   shortage,
-		Message:    fmt.Sprintf("%s; ask again in %d seconds", reason, Seconds(retry)),
-		Extras:     []Extra{{"retry_after_seconds", Seconds(retry)}},
-		retryAfter: retry,
-		cause:      cause,
-	}
+	wait := waitSeconds(retry)
+	e := refuse(Overloaded, "", "%s; ask again in %d seconds", reason, wait)
+	e.Shortage = shortage
+	return e.after(wait).because(cause)
 }
 
 // UntranslatableOutput returns the error for a response of a backend that cannot be put into the form of the request.
 func UntranslatableOutput(message string) error {
-	return &Error{Code: UpstreamServerError, Message: message}
+	return refuse(UpstreamServerError, "", "%s", message)
 }
 
 // Unexpected returns the error for a fault of the gateway. The cause is logged with the request's id and never sent.
 func Unexpected(cause error) error {
-	return &Error{
-		Code:    Internal,
-		Message: "the gateway failed at this request; quote the request id when you report it",
-		cause:   cause,
-	}
+	return refuse(Internal, "", "the gateway failed at this request; quote the request id when you report it").because(cause)
 }
 
 // Clip shortens text from outside to 80 bytes and an ellipsis, so that a message can quote it.
@@ -402,14 +313,13 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
-func clampRetry(d time.Duration) time.Duration {
-	return min(max(d, time.Second), maxRetryAfter)
-}
+// waitSeconds returns how long a client is told to wait that should retry after d.
+func waitSeconds(d time.Duration) int64 { return Seconds(min(max(d, time.Second), maxRetryAfter)) }
 
 // Seconds returns d in whole seconds, rounded up so that a client does not retry too early.
 func Seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
-func count(n int, noun string) string {
+func count(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}

@@ -7,10 +7,10 @@
 package errors
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Code is the machine-readable reason, `error.code` in a response.
@@ -120,9 +120,32 @@ type Error struct {
 
 	status     int    // 0: that of Code
 	retry      advice // adviceNone: that of Code
-	retryAfter time.Duration
+	retryAfter int64  // seconds
 	allow      string
 	cause      error
+}
+
+// refuse returns an Error about the field param, or about no field if that is empty.
+func refuse(code Code, param, format string, args ...any) *Error {
+	return &Error{Code: code, Param: param, Message: valid(fmt.Sprintf(format, args...))}
+}
+
+// with adds a member to the error object.
+func (e *Error) with(name string, value any) *Error {
+	e.Extras = append(e.Extras, Extra{name, value})
+	return e
+}
+
+// after tells the client to wait for that many seconds, in the header and in the error object.
+func (e *Error) after(seconds int64) *Error {
+	e.retryAfter = seconds
+	return e.with("retry_after_seconds", seconds)
+}
+
+// because sets the cause, which only the log receives.
+func (e *Error) because(cause error) *Error {
+	e.cause = cause
+	return e
 }
 
 // Status returns the HTTP status of a response with this error.

@@ -8,8 +8,8 @@ import (
 
 // NoSuchReceipt returns the error for a receipt that does not exist, or that another key has made.
 func NoSuchReceipt(leafHash string) error {
-	return &Error{Code: NotFound, Param: "leaf_hash", Message: valid(fmt.Sprintf(
-		"no receipt %q of this key; the path is /receipts/ and the 64 hexadecimal digits of X-Acs-Receipt", Clip(leafHash)))}
+	return refuse(NotFound, "leaf_hash",
+		"no receipt %q of this key; the path is /receipts/ and the 64 hexadecimal digits of X-Acs-Receipt", Clip(leafHash))
 }
 
 // AsksForReceipt reports whether the header of a request asks for a receipt.

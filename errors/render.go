@@ -27,7 +27,7 @@ func (e *Error) SetHeaders(h http.Header) {
 		h.Set("X-Should-Retry", string(retry))
 	}
 	if r.status == http.StatusServiceUnavailable || e.retryAfter > 0 {
-		h.Set("Retry-After", strconv.FormatInt(Seconds(clampRetry(e.retryAfter)), 10))
+		h.Set("Retry-After", strconv.FormatInt(max(e.retryAfter, 1), 10))
 	}
 	if e.allow != "" {
 		h.Set("Allow", e.allow)
