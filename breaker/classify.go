@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -96,7 +95,8 @@ func parseError(body []byte) errorBody {
 	if body[0] != '{' {
 		return errorBody{message: string(body)}
 	}
-	object := gjson.ParseBytes(closed(body))
+	// A body may be cut off. Of that, gjson lacks only the end of a string; behind a complete object it reads nothing.
+	object := gjson.Parse(string(bytes.TrimRight(body, `\`)) + `"`)
 	switch e := object.Get("error"); {
 	case e.IsObject():
 		return errorBody{message: e.Get("message").String(), param: e.Get("param").Str, status: statusOf(e), own: true}
@@ -176,55 +176,6 @@ func classOf(status int, e errorBody) (Class, Doubt) {
 	default:
 		return ServerError, Certain // a proxy's in between
 	}
-}
-
-// closed returns a JSON object that was cut off with the ends that it lacks, so that what has arrived of it can be read.
-func closed(body []byte) []byte {
-	var open []byte // the ends that are due, innermost last
-	inString := false
-	for i := 0; i < len(body); i++ {
-		switch c := body[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{':
-			open = append(open, '}')
-		case c == '[':
-			open = append(open, ']')
-		case (c == '}' || c == ']') && len(open) > 0:
-			open = open[:len(open)-1]
-		}
-	}
-	if !inString && len(open) == 0 {
-		return body
-	}
-	body = slices.Clone(body)
-	if inString {
-		body = append(cutEscape(body), '"')
-	}
-	slices.Reverse(open)
-	return append(body, open...)
-}
-
-// cutEscape removes an escape sequence that was cut off.
-func cutEscape(body []byte) []byte {
-	at := bytes.LastIndexByte(body, '\\')
-	if at < 0 || len(body)-at >= len(`\u0000`) {
-		return body
-	}
-	first := at
-	for first > 0 && body[first-1] == '\\' {
-		first--
-	}
-	if (at-first)%2 == 1 { // an escaped backslash
-		return body
-	}
-	if rest := body[at+1:]; len(rest) == 0 || rest[0] == 'u' && len(rest) < len("u0000") {
-		return body[:at]
-	}
-	return body
 }
 
 // maxMessage limits the error text kept from a response, in bytes.
