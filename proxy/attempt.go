@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -227,7 +228,7 @@ func (s *Server) send(x *exchange, p *response) breaker.Outcome {
 	req := &http.Request{
 		Method: http.MethodPost, URL: address, Host: address.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: x.upstreamHeader(p.lease.Backend), Body: x.upstreamBody(body.Reader()), ContentLength: body.Size(),
+		Header: x.upstreamHeader(p.lease.Backend), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
 	}
 	resp, err := s.transport.RoundTrip(req.WithContext(p.ctx)) //nolint:bodyclose // by close
 	p.arrived()
@@ -323,7 +324,8 @@ func (p *response) failure(x *exchange, err error) breaker.Outcome {
 func (p *response) classifyError(x *exchange) breaker.Outcome {
 	b := buffer{source: p.Body, size: unknownSize, free: maxUncounted, memory: &x.memory}
 	defer b.release()
-	body, err := b.readAll(nil, maxErrorBody)
+	body, err := b.readAll(maxErrorBody)
+	defer putBodyBuffer(body)
 	if err != nil && !errors.Is(err, admission.ErrFull) {
 		if o := p.failure(x, err); o.Class != breaker.Truncated || len(body) == 0 {
 			return o

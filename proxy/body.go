@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"basegate/budget/admission"
 	apierr "basegate/errors"
@@ -37,7 +36,7 @@ func (s *Server) readBody(x *exchange) ([]byte, error) {
 	}
 	u := newUpload(x)
 	defer u.End()
-	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory, pooled: true}
+	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory}
 	source, err := x.decompressed(u)
 	if err != nil {
 		return nil, err
@@ -46,8 +45,8 @@ func (s *Server) readBody(x *exchange) ([]byte, error) {
 		defer x.memory.Shrink(gunzipMemory)
 		b.source, b.size = source, unknownSize
 	}
-	body, err := b.readAll(nil, limit)
-	x.body = newSharedBody(body)
+	body, err := b.readAll(limit)
+	x.body = body
 	switch {
 	case errors.Is(err, admission.ErrFull):
 		return nil, bufferFull(err)
@@ -141,19 +140,16 @@ type buffer struct {
 	awaited int64 // counted while the rest of the body is awaited
 	memory  *admission.Allocation
 	counted int64 // of the buffer that readAll has returned
-	pooled  bool  // buffers are of getBodyBuffer; the caller returns the one that readAll returns
 }
 
-// readAll appends the body, up to one byte over the limit, to an empty buffer. A body of known size ends in a buffer of
-// that size or of its class, because many may wait for their slot. The error is admission.ErrFull or that of the
-// source; the bytes read before it are returned too.
-func (b *buffer) readAll(into []byte, limit int64) ([]byte, error) {
+// readAll returns the body, up to one byte over the limit, for putBodyBuffer. A body of known size ends in a buffer of that
+// size or of its class, because many may wait for their slot. The error is admission.ErrFull or that of the source; the
+// bytes read before it are returned too.
+func (b *buffer) readAll(limit int64) ([]byte, error) {
+	var into []byte
 	most := limit + 1
 	if b.size >= 0 {
 		most = min(most, b.size)
-	}
-	if err := b.count(cap(into)); err != nil {
-		return nil, err
 	}
 	awaiting := false
 	for int64(len(into)) < most {
@@ -189,33 +185,19 @@ func (b *buffer) grow(full []byte, most int64) ([]byte, error) {
 	if cap(full) > 0 && most == b.size && most <= b.trusted {
 		size = most
 	}
-	if b.pooled {
-		_, size = classOf(size)
-	}
-	before := b.counted
-	if err := b.count(int(size)); err != nil {
-		return nil, err
-	}
-	defer b.memory.Shrink(before)
-	if !b.pooled {
-		return append(make([]byte, 0, size), full...), nil
-	}
-	grown := append(getBodyBuffer(size), full...)
-	putBodyBuffer(full)
-	return grown, nil
-}
-
-// count counts a new buffer.
-func (b *buffer) count(capacity int) error {
-	counted := int64(capacity)
-	if counted <= b.free {
+	_, size = classOf(size)
+	counted := size
+	if size <= b.free {
 		counted = 0
 	}
 	if err := b.memory.Grow(counted); err != nil {
-		return err
+		return nil, err
 	}
+	defer b.memory.Shrink(b.counted)
 	b.counted = counted
-	return nil
+	grown := append(getBodyBuffer(size), full...)
+	putBodyBuffer(full)
+	return grown, nil
 }
 
 // release returns the memory of a buffer that is not used any more.
@@ -224,35 +206,30 @@ func (b *buffer) release() {
 	b.counted = 0
 }
 
-// Buffers for request bodies are pooled by size classes: those of initialBuffer and of maxTrustedLength, and four for each
-// doubling between them. Smaller ones are cheap to allocate, and larger ones are rare.
+// Buffers for bodies are pooled by size classes: that of initialBuffer, and four for each doubling up to maxTrustedLength.
+// Smaller ones are cheap to allocate, and larger ones are rare.
 const (
-	stepsPerDoubling = 4
-	poolClasses      = 6*stepsPerDoubling + 1
+	firstClass = 51 // of initialBuffer
+	lastClass  = 75 // of maxTrustedLength
 )
 
-var bodyPools [poolClasses]sync.Pool // of *[]byte
+var bodyPools [lastClass - firstClass + 1]sync.Pool // of *[]byte
 
-// classOf returns the smallest class that holds a size, and its capacity; -1 and the size if no class does.
+// classOf returns the smallest class that holds a size, and its capacity; 0 and the size if no class does.
 func classOf(size int64) (class int, capacity int64) {
 	if size < initialBuffer || size > maxTrustedLength {
-		return -1, size
+		return 0, size
 	}
-	doubling := bits.Len64(uint64(size-1) / initialBuffer) // of initialBuffer, which the size is at most
-	if doubling == 0 {
-		return 0, initialBuffer
-	}
-	from := int64(initialBuffer) << (doubling - 1)
-	step := from / stepsPerDoubling
-	steps := (size - from + step - 1) / step
-	return (doubling-1)*stepsPerDoubling + int(steps), from + steps*step
+	shift := bits.Len64(uint64(size-1)) - 3
+	quarters := (size - 1) >> shift // 4 to 7
+	return 4*shift + int(quarters), (quarters + 1) << shift
 }
 
 // getBodyBuffer returns an empty buffer of the capacity of a size's class.
 func getBodyBuffer(size int64) []byte {
 	class, capacity := classOf(size)
-	if class >= 0 {
-		if pooled, ok := bodyPools[class].Get().(*[]byte); ok {
+	if class > 0 {
+		if pooled, ok := bodyPools[class-firstClass].Get().(*[]byte); ok {
 			return (*pooled)[:0]
 		}
 	}
@@ -262,65 +239,8 @@ func getBodyBuffer(size int64) []byte {
 // putBodyBuffer returns a buffer to its pool, if it has one. Nothing may access the buffer afterwards: it is cleared, so that
 // no later request could send a part of it.
 func putBodyBuffer(b []byte) {
-	if class, capacity := classOf(int64(cap(b))); class >= 0 && capacity == int64(cap(b)) {
+	if class, capacity := classOf(int64(cap(b))); class > 0 && capacity == int64(cap(b)) {
 		clear(b)
-		bodyPools[class].Put(&b)
+		bodyPools[class-firstClass].Put(&b)
 	}
-}
-
-// sharedBody is a request's body in a pooled buffer. The exchange holds it, and each attempt whose transport may still read
-// it; the last one to let it go returns the buffer.
-type sharedBody struct {
-	bytes   []byte
-	holders atomic.Int32
-}
-
-func newSharedBody(b []byte) *sharedBody {
-	s := &sharedBody{bytes: b}
-	s.holders.Store(1)
-	return s
-}
-
-func (s *sharedBody) release() {
-	if s.holders.Add(-1) == 0 {
-		putBodyBuffer(s.bytes)
-	}
-}
-
-// releaseBody ends the exchange's use of the request's body.
-func (x *exchange) releaseBody() {
-	if x.body == nil {
-		return
-	}
-	if x.request != nil {
-		x.request.ForgetBody()
-	}
-	x.body.release()
-	x.body = nil
-}
-
-// upstreamBody is a body that an attempt sends. Its transport closes it when it no longer reads it, which may be after the
-// response has come.
-type upstreamBody struct {
-	io.Reader
-	body   *sharedBody // nil if it is in no pooled buffer
-	closed atomic.Bool
-}
-
-func (x *exchange) upstreamBody(r io.Reader) *upstreamBody {
-	if x.body != nil {
-		x.body.holders.Add(1)
-	}
-	return &upstreamBody{Reader: r, body: x.body}
-}
-
-// WriteTo implements io.WriterTo.
-func (b *upstreamBody) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, b.Reader) }
-
-// Close implements io.Closer.
-func (b *upstreamBody) Close() error {
-	if b.body != nil && b.closed.CompareAndSwap(false, true) {
-		b.body.release()
-	}
-	return nil
 }

@@ -35,7 +35,7 @@ type exchange struct {
 
 	caller      caller
 	request     *validate.Request    // nil before the body has been validated
-	body        *sharedBody          // that request was made of; nil before it has been read, and for a line of a batch
+	body        []byte               // of which that request was made, in a pooled buffer; nil for a line of a batch
 	model       *fleet.Model         // nil before it has been found
 	memory      admission.Allocation // what the request holds, its response included
 	slot        *admission.Slot
@@ -184,6 +184,15 @@ func (s *Server) handle(x *exchange, handler func() error) error {
 	defer x.endReceipt()
 	defer x.releaseBody()
 	return s.recoverPanic(x, handler)
+}
+
+// releaseBody ends the use of the request's body, which no attempt reads any more: see Deps.Transport.
+func (x *exchange) releaseBody() {
+	if x.request != nil {
+		x.request.ForgetBody()
+	}
+	putBodyBuffer(x.body)
+	x.body = nil
 }
 
 // recoverPanic returns a panic of the handler as an error. It logs the frames of this goroutine but not the panic's value,

@@ -35,8 +35,8 @@ func (b *plainBody) read(resp *http.Response, limit int64, memory *admission.All
 	if resp.ContentLength > limit {
 		return stream.ErrTooLarge
 	}
-	b.buffer = buffer{source: resp.Body, size: resp.ContentLength, trusted: limit, free: freePlain, memory: memory, pooled: true}
-	b.bytes, err = b.buffer.readAll(getBodyBuffer(initialBuffer), limit)
+	b.buffer = buffer{source: resp.Body, size: resp.ContentLength, trusted: limit, free: freePlain, memory: memory}
+	b.bytes, err = b.buffer.readAll(limit)
 	if err == nil && int64(len(b.bytes)) > limit {
 		err = stream.ErrTooLarge
 	}

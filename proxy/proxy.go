@@ -89,7 +89,7 @@ type Deps struct {
 	Queue     *admission.Queue
 	Ledger    Ledger
 	Slots     ClusterSlots      // of a Ledger that gives them out; nil: those of Queue
-	Transport http.RoundTripper // to the backends; its errors are logged, so they must not quote responses
+	Transport http.RoundTripper // to the backends; its errors quote no response, and RoundTrip reads no body once it has returned
 	Registry  prometheus.Registerer
 	Usage     *usage.Store    // of GET /v1/usage
 	Refusals  RefusalRecorder // nil if refused requests are only logged

@@ -97,7 +97,7 @@ func (x *exchange) receiptRecord(kind string) receipt.Record {
 }
 
 func (x *exchange) sealRecord(r receipt.Record) (err error) {
-	x.receipt.entry, err = x.receipt.builder.Seal(r, x.caller.identity.KeyID, x.body.bytes)
+	x.receipt.entry, err = x.receipt.builder.Seal(r, x.caller.identity.KeyID, x.request.Body())
 	if err != nil {
 		return apierr.Unexpected(err)
 	}

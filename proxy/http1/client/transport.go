@@ -56,8 +56,8 @@ func New(s Settings) *Transport {
 
 var chunkedOnly = []string{"chunked"}
 
-// RoundTrip implements http.RoundTripper. The end of the request's context breaks the connection; what fails after that
-// returns the context's cause.
+// RoundTrip implements http.RoundTripper, and no longer reads the request's body when it returns. The end of the request's
+// context breaks the connection; what fails after that returns the context's cause.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil {
 		defer req.Body.Close()
