@@ -269,15 +269,7 @@ type unauthorizedCompleter struct{}
 
 func (unauthorizedCompleter) AllowFreeText(budget.Payer, int64) error { return nil }
 
-func (unauthorizedCompleter) EstimateOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusUnauthorized)
-}
-
-func (c unauthorizedCompleter) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
-	c.ServeOnBehalfOf(account, key, w, r)
-}
-
-func (unauthorizedCompleter) ServeOnBehalfOf(_, _ string, w http.ResponseWriter, _ *http.Request) {
+func (unauthorizedCompleter) ServeOnBehalfOf(_, _, _ string, w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusUnauthorized)
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
+
+	"basegate/proxy"
 )
 
 // route is one page, or one request that a form or a script sends.
@@ -54,9 +56,9 @@ var routes = []route{
 	{http.MethodGet, "/usage/requests/:id", signedIn, maxForm, (*Console).requestPage},
 	{http.MethodGet, "/workbench", signedIn, maxForm, (*Console).workbench},
 	{http.MethodGet, "/console/api/workbench", signedIn, maxForm, (*Console).workbenchOptions},
-	{http.MethodPost, "/console/api/completions", signedIn, noLimit, onBehalf(Completer.ServeOnBehalfOf)},
-	{http.MethodPost, "/console/api/chat/completions", signedIn, noLimit, onBehalf(Completer.ChatOnBehalfOf)},
-	{http.MethodPost, "/console/api/estimate", signedIn, noLimit, onBehalf(Completer.EstimateOnBehalfOf)},
+	{http.MethodPost, "/console/api/completions", signedIn, noLimit, onBehalf(proxy.CompletionsPath)},
+	{http.MethodPost, "/console/api/chat/completions", signedIn, noLimit, onBehalf(proxy.ChatPath)},
+	{http.MethodPost, "/console/api/estimate", signedIn, noLimit, onBehalf(proxy.EstimatePath)},
 	{http.MethodPost, "/console/api/tokenize", signedIn, maxTokenizerBody, (*Console).tokenize},
 	{http.MethodPost, "/console/api/detokenize", signedIn, maxTokenizerBody, (*Console).detokenize},
 	{http.MethodGet, "/console/api/prompts", signedIn, maxForm, (*Console).listPrompts},

@@ -79,19 +79,11 @@ func TestPathParametersAreDecoded(t *testing.T) {
 // panicker is a Completer that panics.
 type panicker struct{ value any }
 
-func (p panicker) ServeOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Request) {
-	panic(p.value)
-}
-
-func (p panicker) ChatOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Request) {
+func (p panicker) ServeOnBehalfOf(_, _, _ string, _ http.ResponseWriter, _ *http.Request) {
 	panic(p.value)
 }
 
 func (p panicker) AllowFreeText(budget.Payer, int64) error { panic(p.value) }
-
-func (p panicker) EstimateOnBehalfOf(_, _ string, _ http.ResponseWriter, _ *http.Request) {
-	panic(p.value)
-}
 
 func TestPanicBecomesAnErrorResponseAndItsValueIsNotLogged(t *testing.T) {
 	core, logs := observer.New(zap.ErrorLevel)

@@ -8,11 +8,9 @@ import (
 )
 
 // Completer serves completions, chat completions and estimates on behalf of an account with one of its keys. It checks,
-// queues, charges and logs a request as the public API does.
+// queues, charges and logs a request as the path of the public API does.
 type Completer interface {
-	ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
-	ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
-	EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request)
+	ServeOnBehalfOf(account, key, path string, w http.ResponseWriter, r *http.Request)
 	// AllowFreeText returns an error of the API if a budget of the payer is used up, and what it may send to the tokenizer too.
 	AllowFreeText(payer budget.Payer, bytes int64) error
 }
@@ -80,11 +78,11 @@ func (c *Console) workbenchOptions(r *request) error {
 	return r.sendJSON(http.StatusOK, options)
 }
 
-// onBehalf returns the handler of what the API serves with one of the user's keys. The Completer checks that the key is the
-// user's.
-func onBehalf(serve func(c Completer, account, key string, w http.ResponseWriter, r *http.Request)) handler {
+// onBehalf returns the handler of what a path of the API serves, with one of the user's keys. The Completer checks that the
+// key is the user's.
+func onBehalf(path string) handler {
 	return func(c *Console, r *request) error {
-		serve(c.Completer, r.account.ID, r.query("key"), r.Response(), r.Request())
+		c.Completer.ServeOnBehalfOf(r.account.ID, r.query("key"), path, r.Response(), r.Request())
 		return nil
 	}
 }

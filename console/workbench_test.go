@@ -27,25 +27,13 @@ import (
 // recordingCompleter records its calls.
 type recordingCompleter struct{ calls []string }
 
-func (c *recordingCompleter) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
+func (c *recordingCompleter) ServeOnBehalfOf(account, key, path string, w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	c.calls = append(c.calls, account+" "+key+" "+string(body))
-	io.WriteString(w, "answered")
-}
-
-func (c *recordingCompleter) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	c.calls = append(c.calls, "chat "+account+" "+key+" "+string(body))
-	io.WriteString(w, "chatted")
+	c.calls = append(c.calls, path+" "+account+" "+key+" "+string(body))
+	io.WriteString(w, "answered at "+path)
 }
 
 func (*recordingCompleter) AllowFreeText(budget.Payer, int64) error { return nil }
-
-func (c *recordingCompleter) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	c.calls = append(c.calls, "estimate "+account+" "+key+" "+string(body))
-	io.WriteString(w, "estimated")
-}
 
 func TestEstimateIsServedOnBehalfOfTheAccount(t *testing.T) {
 	c := &recordingCompleter{}
@@ -53,11 +41,11 @@ func TestEstimateIsServedOnBehalfOfTheAccount(t *testing.T) {
 	ada := s.account("ada@example.org", false)
 	const path, body = "/console/api/estimate?key=key_X", `{"model":"llama-8b","prompt":"long"}`
 	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, path, body)
-	if got.status != http.StatusOK || got.body != "estimated" {
+	if got.status != http.StatusOK || got.body != "answered at /v1/estimate" {
 		t.Errorf("got %d %s, want 200 and the completer's response", got.status, got.body)
 	}
 	wantStatus(t, "without a session", s.browser().sendJSON(http.MethodPost, path, body), http.StatusUnauthorized)
-	if want := "estimate " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
+	if want := "/v1/estimate " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
 		t.Errorf("got calls %q, want %q", c.calls, want)
 	}
 }
@@ -68,11 +56,11 @@ func TestChatCompletionIsServedOnBehalfOfTheAccount(t *testing.T) {
 	ada := s.account("ada@example.org", false)
 	const path, body = "/console/api/chat/completions?key=key_X", `{"model":"llama-8b","messages":[{"role":"user","content":"hello"}]}`
 	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, path, body)
-	if got.status != http.StatusOK || got.body != "chatted" {
+	if got.status != http.StatusOK || got.body != "answered at /v1/chat/completions" {
 		t.Errorf("got %d %s, want 200 and the completer's response", got.status, got.body)
 	}
 	wantStatus(t, "without a session", s.browser().sendJSON(http.MethodPost, path, body), http.StatusUnauthorized)
-	if want := "chat " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
+	if want := "/v1/chat/completions " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
 		t.Errorf("got calls %q, want %q", c.calls, want)
 	}
 }
@@ -84,10 +72,10 @@ func TestCompletionIsServedOnBehalfOfTheAccount(t *testing.T) {
 	body := `{"model":"llama-8b","prompt":"` + strings.Repeat("long ", 100_000) + `"}`
 	const path = "/console/api/completions?key=key_X"
 	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, path, body)
-	if got.status != http.StatusOK || got.body != "answered" {
+	if got.status != http.StatusOK || got.body != "answered at /v1/completions" {
 		t.Errorf("got %d %s, want 200 and the completer's response", got.status, got.body)
 	}
-	if len(c.calls) != 1 || c.calls[0] != ada.ID+" key_X "+body {
+	if len(c.calls) != 1 || c.calls[0] != "/v1/completions "+ada.ID+" key_X "+body {
 		t.Errorf("got calls %.200q, want one with the account, the key and the body", c.calls)
 	}
 	got = s.browser().sendJSON(http.MethodPost, path, body)

@@ -23,10 +23,11 @@ func (g *Gateway) publicHandler() http.Handler {
 	e := newEcho(g.log, func(c echo.Context, status int) bool {
 		return wantsPage(c.Request()) && g.console.ServeError(c, status)
 	})
-	g.proxy.Mount(e)
+	var files []proxy.Extension
 	if keepsFiles(g.booted) {
-		g.proxy.Extend(e, g.batches.Routes())
+		files = g.batches.Routes()
 	}
+	g.proxy.Mount(e, files...)
 	g.mountReceipts(e)
 	g.console.Mount(e)
 	g.mountHealth(e)

@@ -18,6 +18,9 @@ var exposedHeaders = strings.Join([]string{
 // hours.
 const preflightMaxAge = "7200"
 
+// servedMethods are those of all routes, extensions included.
+const servedMethods = "DELETE, GET, POST"
+
 // allowOrigin lets scripts of a configured origin read the response, and reports whether the request is a preflight of
 // such an origin. Credentials are never allowed: a script has to send a key. If no origin is configured, it does nothing.
 func (x *exchange) allowOrigin() (isPreflight bool) {
@@ -40,7 +43,7 @@ func (x *exchange) allowOrigin() (isPreflight bool) {
 func (x *exchange) answerPreflight() error {
 	h := x.w.Header()
 	h.Add("Vary", "Access-Control-Request-Headers")
-	h.Set("Access-Control-Allow-Methods", strings.Join(servedMethods(), ", "))
+	h.Set("Access-Control-Allow-Methods", servedMethods)
 	if granted := grantedHeaders(x.r.Header.Values("Access-Control-Request-Headers")); granted != "" {
 		h.Set("Access-Control-Allow-Headers", granted)
 	}
@@ -49,16 +52,6 @@ func (x *exchange) answerPreflight() error {
 	x.delivery.status, x.delivery.complete = http.StatusNoContent, true
 	x.w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// servedMethods returns the methods of all routes.
-func servedMethods() []string {
-	methods := []string{http.MethodDelete} // of an extension
-	for _, r := range routes {
-		methods = append(methods, r.method)
-	}
-	slices.Sort(methods)
-	return slices.Compact(methods)
 }
 
 // grantedHeaders returns the requested headers that a script may send, separated by commas.

@@ -273,28 +273,16 @@ type delegation struct {
 	preview      bool // an estimate of what the user is typing: neither the overview nor the refusals count it
 }
 
-// ServeOnBehalfOf serves a completion request of the console in the name of one of an account's keys. It does all that
-// POST /v1/completions does (queue, budgets, ledger, errors, log), but needs no secret, and makes vLLM name tokens by
-// their ids. The caller must have authenticated the account.
-func (s *Server) ServeOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
-	http.NewResponseController(w).SetWriteDeadline(time.Time{})
-	s.serveOnBehalfOf(delegation{account: account, key: key}, completionEndpoint, w, r)
-}
-
-// ChatOnBehalfOf is ServeOnBehalfOf for a chat completion, which it serves as POST /v1/chat/completions does.
-func (s *Server) ChatOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
-	http.NewResponseController(w).SetWriteDeadline(time.Time{})
-	s.serveOnBehalfOf(delegation{account: account, key: key}, chatEndpoint, w, r)
-}
-
-// EstimateOnBehalfOf responds to the body of a completion or chat completion of the console as POST /v1/estimate does.
-// The caller must have authenticated the account.
-func (s *Server) EstimateOnBehalfOf(account, key string, w http.ResponseWriter, r *http.Request) {
-	s.serveOnBehalfOf(delegation{account: account, key: key, preview: true}, estimateEndpoint, w, r)
-}
-
-func (s *Server) serveOnBehalfOf(d delegation, e endpoint, w http.ResponseWriter, r *http.Request) {
+// ServeOnBehalfOf serves a request of the console in the name of one of an account's keys, as path serves it:
+// CompletionsPath, ChatPath or EstimatePath. It does all that the API does (queue, budgets, ledger, errors, log), but needs
+// no secret, and makes vLLM name tokens by their ids. The caller must have authenticated the account.
+func (s *Server) ServeOnBehalfOf(account, key, path string, w http.ResponseWriter, r *http.Request) {
+	served := routes[slices.IndexFunc(routes, func(r route) bool { return r.path == path })]
+	preview := path == EstimatePath
+	if !preview { // a response may take long
+		http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	}
 	x := s.newExchange(w, r)
-	x.caller.onBehalfOf, x.endpoint = &d, e
-	_ = s.run(x, func() error { return s.serve(x) }) // the error has been sent
+	x.caller.onBehalfOf, x.endpoint = &delegation{account: account, key: key, preview: preview}, served.endpoint
+	_ = s.run(x, func() error { return served.serve(s, x) }) // the error has been sent
 }

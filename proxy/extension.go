@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -30,25 +28,8 @@ type ExtensionCall struct {
 	Param        func(name string) string // the value of a parameter of the path
 }
 
-// Extend registers routes on e, after Mount.
-func (s *Server) Extend(e *echo.Echo, extensions []Extension) {
-	allow := map[string][]string{}
-	for _, extension := range extensions {
-		allow[extension.Path] = append(allow[extension.Path], extension.Method)
-		e.Add(extension.Method, extension.Path, func(c echo.Context) error { return s.extended(exchangeOf(c), c, extension) })
-	}
-	for path, methods := range allow { // echo would answer OPTIONS itself
-		slices.Sort(methods)
-		e.OPTIONS(path, func(c echo.Context) error {
-			c.Response().Header().Set("Allow", strings.Join(methods, ", "))
-			return echo.ErrMethodNotAllowed
-		})
-	}
-}
-
 // extended authenticates a request and calls the extension.
 func (s *Server) extended(x *exchange, c echo.Context, extension Extension) error {
-	x.r.Pattern = extension.Path
 	if err := s.authenticate(x); err != nil {
 		return err
 	}

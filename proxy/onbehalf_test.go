@@ -19,7 +19,7 @@ import (
 func (h *harness) completeOnBehalfOf(account, key, body string) response {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/console/api/completions", strings.NewReader(body))
-	h.server.ServeOnBehalfOf(account, key, w, r)
+	h.server.ServeOnBehalfOf(account, key, proxy.CompletionsPath, w, r)
 	return response{w.Code, w.Header(), w.Body.String()}
 }
 
@@ -108,7 +108,7 @@ func TestChatOnBehalfOfAnAccountNamesTokensByTheirIDs(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/console/api/chat/completions",
 		strings.NewReader(`{"model":"m","messages":`+userMessage+`,"max_completion_tokens":3,"seed":1,"logprobs":true,"top_logprobs":2}`))
-	h.server.ChatOnBehalfOf(principal.AccountID, principal.KeyID, w, r)
+	h.server.ServeOnBehalfOf(principal.AccountID, principal.KeyID, proxy.ChatPath, w, r)
 	content := gjson.Get(w.Body.String(), "choices.0.logprobs.content")
 	if w.Code != http.StatusOK || content.Get("#").Int() != 3 {
 		t.Fatalf("got %d %s, want 200 and the log-probabilities of 3 tokens", w.Code, w.Body)
@@ -137,7 +137,7 @@ func TestEstimateOnBehalfOfAnAccountIsTheKeysAndChargesNothing(t *testing.T) {
 	estimate := func(body string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/console/api/estimate", strings.NewReader(body))
-		h.server.EstimateOnBehalfOf(principal.AccountID, principal.KeyID, w, r)
+		h.server.ServeOnBehalfOf(principal.AccountID, principal.KeyID, proxy.EstimatePath, w, r)
 		return w
 	}
 	w := estimate(`{"model":"m","prompt":[1,2,3],"max_tokens":5,"n":2}`)

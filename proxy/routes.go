@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -11,80 +12,70 @@ import (
 	apierr "basegate/errors"
 )
 
-// CompletionsPath is the path of completions.
-const CompletionsPath = "/v1/completions"
+// Paths of what the console serves too, beside ChatPath.
+const (
+	CompletionsPath = "/v1/completions"
+	EstimatePath    = "/v1/estimate"
+)
 
-// endpoint is what a request of the API asks for.
+// endpoint tells those apart that share steps.
 type endpoint uint8
 
 const (
-	completionEndpoint endpoint = iota
+	otherEndpoint endpoint = iota // completions, and those that share none
 	chatEndpoint
 	tokenizeEndpoint
 	detokenizeEndpoint
 	estimateEndpoint
-	modelsEndpoint
-	modelEndpoint
-	keyEndpoint
-	usageEndpoint
 )
 
-// route is one path of the API. Echo would answer OPTIONS itself, so every method is routed, and serve checks it.
+// route is one path of the API with its method.
 type route struct {
-	path, method string
+	method, path string
 	endpoint     endpoint
+	serve        func(*Server, *exchange) error
 }
 
 var routes = []route{
-	{CompletionsPath, http.MethodPost, completionEndpoint},
-	{ChatPath, http.MethodPost, chatEndpoint},
-	{"/v1/tokenize", http.MethodPost, tokenizeEndpoint},
-	{"/v1/detokenize", http.MethodPost, detokenizeEndpoint},
-	{"/v1/estimate", http.MethodPost, estimateEndpoint},
-	{"/v1/models", http.MethodGet, modelsEndpoint},
-	{modelPath, http.MethodGet, modelEndpoint},
-	{"/v1/key", http.MethodGet, keyEndpoint},
-	{"/v1/usage", http.MethodGet, usageEndpoint},
+	{http.MethodPost, CompletionsPath, otherEndpoint, (*Server).generate},
+	{http.MethodPost, ChatPath, chatEndpoint, (*Server).generate},
+	{http.MethodPost, "/v1/tokenize", tokenizeEndpoint, (*Server).callTokenizer},
+	{http.MethodPost, "/v1/detokenize", detokenizeEndpoint, (*Server).callTokenizer},
+	{http.MethodPost, EstimatePath, estimateEndpoint, (*Server).estimate},
+	{http.MethodGet, "/v1/models", otherEndpoint, (*Server).listModels},
+	{http.MethodGet, "/v1/models/:id", otherEndpoint, (*Server).showModel}, // an id may have slashes: echo matches the rest of the path
+	{http.MethodGet, "/v1/key", otherEndpoint, (*Server).showKey},
+	{http.MethodGet, "/v1/usage", otherEndpoint, (*Server).showUsage},
 }
 
-// modelPath is the path of a model. Its id may have slashes: echo matches the rest of the path.
-const modelPath = "/v1/models/:id"
-
-// Mount registers the API on e. The exchange middleware wraps everything under /v1, unknown paths and methods included.
-func (s *Server) Mount(e *echo.Echo) {
+// Mount registers the API with its extensions on e. The exchange middleware wraps everything under /v1, unknown paths and
+// methods included.
+func (s *Server) Mount(e *echo.Echo, extensions ...Extension) {
 	e.Use(s.exchange)
-	for _, r := range routes {
-		e.Any(r.path, func(c echo.Context) error {
+	allow := map[string][]string{}
+	add := func(method, path string, serve func(*exchange, echo.Context) error) {
+		allow[path] = append(allow[path], method)
+		e.Add(method, path, func(c echo.Context) error {
 			x := exchangeOf(c)
-			switch {
-			case r.path == modelPath && x.r.URL.EscapedPath() == "/v1/models/":
-				return echo.ErrNotFound
-			case x.r.Method != r.method:
-				return echo.ErrMethodNotAllowed
-			}
-			x.r.Pattern, x.endpoint = r.path, r.endpoint
-			return s.serve(x)
+			x.r.Pattern = path
+			return serve(x, c)
 		})
 	}
-}
-
-// serve calls the handler of the endpoint.
-func (s *Server) serve(x *exchange) error {
-	switch x.endpoint {
-	case tokenizeEndpoint, detokenizeEndpoint:
-		return s.callTokenizer(x)
-	case estimateEndpoint:
-		return s.estimate(x)
-	case modelsEndpoint:
-		return s.listModels(x)
-	case modelEndpoint:
-		return s.showModel(x)
-	case keyEndpoint:
-		return s.showKey(x)
-	case usageEndpoint:
-		return s.showUsage(x)
-	default:
-		return s.generate(x)
+	for _, r := range routes {
+		add(r.method, r.path, func(x *exchange, _ echo.Context) error {
+			x.endpoint = r.endpoint
+			return r.serve(s, x)
+		})
+	}
+	for _, extension := range extensions {
+		add(extension.Method, extension.Path, func(x *exchange, c echo.Context) error { return s.extended(x, c, extension) })
+	}
+	for path, methods := range allow { // echo would answer OPTIONS itself
+		slices.Sort(methods)
+		e.OPTIONS(path, func(c echo.Context) error {
+			c.Response().Header().Set("Allow", strings.Join(methods, ", "))
+			return echo.ErrMethodNotAllowed
+		})
 	}
 }
 
@@ -106,16 +97,11 @@ func RoutingError(c echo.Context, err error) error {
 		return apierr.NoSuchPath(method, path, alternatives[bare])
 	case http.StatusMethodNotAllowed:
 		if hint := alternatives[bare]; hint != "" && strings.HasSuffix(path, "/") { // a path that is served only for another method
+			c.Response().Header().Del("Allow")
 			return apierr.NoSuchPath(method, path, hint)
 		}
-		allow := strings.TrimPrefix(c.Response().Header().Get("Allow"), "OPTIONS, ") // echo's, of an extension
-		allow = cmp.Or(allow, http.MethodGet)
-		for _, r := range routes {
-			if r.path == c.Path() {
-				allow = r.method
-			}
-		}
-		return apierr.WrongMethod(method, path, allow)
+		allow := strings.TrimPrefix(c.Response().Header().Get("Allow"), "OPTIONS, ")
+		return apierr.WrongMethod(method, path, cmp.Or(allow, http.MethodGet))
 	default:
 		return err
 	}
