@@ -22,7 +22,7 @@ func (s *Service) sendContent(c *proxy.ExtensionCall) error {
 // ServeContent sends the content of a file of an account: the bytes that counted when the request arrived. The output of a
 // batch that runs is whole lines.
 func (s *Service) ServeContent(to http.ResponseWriter, r *http.Request, account, id string) error {
-	if _, err := queryOf(r); err != nil {
+	if _, err := proxy.Query(r); err != nil {
 		return err
 	}
 	f, err := s.file(r.Context(), account, id)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -44,27 +43,6 @@ func sendJSON(c *proxy.ExtensionCall, v any) error {
 	return nil
 }
 
-// queryOf returns the parameters of a request's URL. Each may stand once, and must be one of known.
-func queryOf(r *http.Request, known ...string) (map[string]string, error) {
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, apierr.InvalidField("query", "the query of the URL is malformed: names and values must be percent-encoded")
-	}
-	single := map[string]string{}
-	for _, name := range known {
-		if all := values[name]; len(all) > 1 {
-			return nil, apierr.InvalidField(name, fmt.Sprintf("%s: got it %d times; expected it once", name, len(all)))
-		} else if len(all) == 1 {
-			single[name] = all[0]
-		}
-		delete(values, name)
-	}
-	for name := range values {
-		return nil, apierr.UnknownField(name, "")
-	}
-	return single, nil
-}
-
 // pageOf returns the page that the parameters after, limit and order select.
 func pageOf(account string, q map[string]string, limit, most int) (page, error) {
 	p := page{account: account, limit: limit}
@@ -91,7 +69,7 @@ func pageOf(account string, q map[string]string, limit, most int) (page, error) 
 
 func (s *Service) sendFiles(c *proxy.ExtensionCall) error {
 	const most = 10_000
-	q, err := queryOf(c.Request, "purpose", "after", "limit", "order")
+	q, err := proxy.Query(c.Request, "purpose", "after", "limit", "order")
 	if err != nil {
 		return err
 	}
@@ -144,7 +122,7 @@ func (s *Service) deleteFile(c *proxy.ExtensionCall) error {
 
 func (s *Service) sendBatches(c *proxy.ExtensionCall) error {
 	const usual, most = 20, 100
-	q, err := queryOf(c.Request, "after", "limit")
+	q, err := proxy.Query(c.Request, "after", "limit")
 	if err != nil {
 		return err
 	}

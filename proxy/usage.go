@@ -1,7 +1,10 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -40,7 +43,7 @@ func (s *Server) showUsage(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
-	filter, by, err := parseUsageQuery(x.r.URL.RawQuery)
+	filter, by, err := parseUsageQuery(x.r)
 	if err != nil {
 		return err
 	}
@@ -79,38 +82,46 @@ func newUsageObject(by string, r *usage.Row) usageObject {
 	return o
 }
 
-// parseUsageQuery parses the parameters since, until and by. Like a field of a body, an unknown one is an error.
-func parseUsageQuery(raw string) (f usage.Filter, by string, err error) {
-	by = usageGroupings[0]
-	parameters, err := url.ParseQuery(raw)
+// Query returns the parameters of a request's URL. Each may stand once and must be one of known: like a field of a body, an
+// unknown one is an error.
+func Query(r *http.Request, known ...string) (map[string]string, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return f, by, apierr.InvalidField("", "the query of the URL is not well-formed")
+		return nil, apierr.InvalidField("", "the query of the URL is malformed: names and values must be percent-encoded")
 	}
-	names := make([]string, 0, len(parameters))
-	for name := range parameters {
-		names = append(names, name)
-	}
-	slices.Sort(names) // the first of several errors must not be random
-	for _, name := range names {
-		values := parameters[name]
-		if len(values) > 1 {
-			return f, by, apierr.InvalidField(name, fmt.Sprintf("the parameter %q occurs %d times", apierr.Clip(name), len(values)))
-		}
-		switch name {
-		case "since":
-			f.Since, err = parseUsageTime(name, values[0], false)
-		case "until":
-			f.Until, err = parseUsageTime(name, values[0], true)
-		case "by":
-			if by = values[0]; !slices.Contains(usageGroupings, by) {
-				err = apierr.InvalidField(name, fmt.Sprintf("by is one of %s, got %q", strings.Join(usageGroupings, ", "), apierr.Clip(by)))
-			}
+	single := make(map[string]string, len(values))
+	for _, name := range slices.Sorted(maps.Keys(values)) { // the first of several errors must not be random
+		switch all := values[name]; {
+		case !slices.Contains(known, name):
+			return nil, apierr.InvalidField(name, fmt.Sprintf("unknown parameter %q: there are %s",
+				apierr.Clip(name), cmp.Or(strings.Join(known, ", "), "none here")))
+		case len(all) > 1:
+			return nil, apierr.InvalidField(name, fmt.Sprintf("%s: got it %d times; expected it once", name, len(all)))
 		default:
-			err = apierr.InvalidField(name, fmt.Sprintf("unknown parameter %q: there are since, until and by", apierr.Clip(name)))
+			single[name] = all[0]
 		}
-		if err != nil {
-			return f, by, err
-		}
+	}
+	return single, nil
+}
+
+// parseUsageQuery parses the parameters since, until and by.
+func parseUsageQuery(r *http.Request) (f usage.Filter, by string, err error) {
+	q, err := Query(r, "since", "until", "by")
+	if err != nil {
+		return f, by, err
+	}
+	if f.Since, err = parseUsageTime(q, "since", false); err != nil {
+		return f, by, err
+	}
+	if f.Until, err = parseUsageTime(q, "until", true); err != nil {
+		return f, by, err
+	}
+	by, given := q["by"]
+	switch {
+	case !given:
+		by = usageGroupings[0]
+	case !slices.Contains(usageGroupings, by):
+		return f, by, apierr.InvalidField("by", fmt.Sprintf("by is one of %s, got %q", strings.Join(usageGroupings, ", "), apierr.Clip(by)))
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
 		return f, by, apierr.InvalidField("until", "until is not after since, so there is no time between them")
@@ -118,8 +129,12 @@ func parseUsageQuery(raw string) (f usage.Filter, by string, err error) {
 	return f, by, nil
 }
 
-// parseUsageTime parses a day in UTC, which means its start or its end, or a time.
-func parseUsageTime(name, text string, endOfDay bool) (time.Time, error) {
+// parseUsageTime parses a parameter, if there is one: a day in UTC, which means its start or its end, or a time.
+func parseUsageTime(q map[string]string, name string, endOfDay bool) (time.Time, error) {
+	text, given := q[name]
+	if !given {
+		return time.Time{}, nil
+	}
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at.UTC(), nil
 	}
