@@ -6,7 +6,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
-	"strings"
+	"unique"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
@@ -63,12 +63,11 @@ type State struct {
 	choices   choiceSet
 
 	unfinished int
-	tokens     int64    // lower bound of the completion tokens received
-	data       int64    // events with data
-	reasons    []string // the finish reasons received; few, which ChoiceUsage.reason refers to
-	usage      Usage    // of the event that has no choices
-	hasUsage   bool     // that event has been received, whatever it counts
-	last       Usage    // of the event that finished the last choice
+	tokens     int64 // lower bound of the completion tokens received
+	data       int64 // events with data
+	usage      Usage // of the event that has no choices
+	hasUsage   bool  // that event has been received, whatever it counts
+	last       Usage // of the event that finished the last choice
 	failure    Failure
 	chunk      chunkTemplate
 }
@@ -120,28 +119,12 @@ func (s *State) reported(perPrompt int) Usage {
 	}
 }
 
-// maxReasons limits the finish reasons that a stream can have; vLLM knows half a dozen.
-const maxReasons = 255
-
-// internReason returns the index of a finish reason, which is a JSON string. Further ones than maxReasons are the last.
-func (s *State) internReason(raw []byte) uint8 {
-	reason := gjson.ParseBytes(raw).Str
-	i := slices.Index(s.reasons, reason)
-	if i < 0 {
-		if len(s.reasons) == maxReasons {
-			return maxReasons - 1
-		}
-		i, s.reasons = len(s.reasons), append(s.reasons, strings.Clone(reason))
-	}
-	return uint8(i)
-}
-
 // FinishReasons returns why the choices of a complete stream have finished, in the order of their indexes.
 func (s *State) FinishReasons() []string {
 	sorted := slices.SortedFunc(slices.Values(s.choices.all), func(a, b ChoiceUsage) int { return cmp.Compare(a.Index, b.Index) })
 	reasons := make([]string, len(sorted))
 	for i := range sorted {
-		reasons[i] = s.reasons[sorted[i].reason]
+		reasons[i] = sorted[i].reason.Value()
 	}
 	return reasons
 }
@@ -250,7 +233,7 @@ func (s *State) addChoices(chunk *chunkTemplate) error {
 		s.choices.appendText(u, c.unquoted())
 		s.tokens += u.MinTokens() - before
 		if c.finished() && !u.finished {
-			u.finished, u.reason = true, s.internReason(c.finishReason)
+			u.finished, u.reason = true, unique.Make(gjson.ParseBytes(c.finishReason).Str)
 			s.unfinished--
 			if usage.Prompt > 0 || usage.Completion > 0 {
 				u.final, s.last = usage, usage
@@ -354,9 +337,9 @@ type ChoiceUsage struct {
 	Echoed   int64 // tokens of the prompt, which an echo repeats first
 
 	finished bool
-	reason   uint8  // why it has finished: an index of State.reasons
-	final    Usage  // of the event that finished it
-	text     []byte // of the events with text, with a separator between two: the escaped text, as in the JSON
+	reason   unique.Handle[string] // why it has finished
+	final    Usage                 // of the event that finished it
+	text     []byte                // of the events with text, with a separator between two: the escaped text, as in the JSON
 }
 
 // separator ends the text of each event of a stream. It is no byte of an escaped text.
