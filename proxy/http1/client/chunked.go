@@ -54,7 +54,7 @@ func (c *chunkedReader) Read(p []byte) (int, error) {
 	return 0, c.err
 }
 
-// readPooled reads as PooledReader.ReadPooled does.
+// readPooled reads as body.ReadPooled does.
 func (c *chunkedReader) readPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error) {
 	for c.err == nil {
 		buffer, n, err := c.conn.readPooled(get, put)

@@ -224,7 +224,7 @@ func redact(err error) error {
 	return errNoHTTP
 }
 
-// readPooled reads as PooledReader.ReadPooled does.
+// readPooled reads as body.ReadPooled does.
 func (c *conn) readPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error) {
 	if c.buffered() > 0 || c.raw == nil || c.Conn != c.tcp { // under TLS the socket carries ciphertext
 		buffer = get()
@@ -234,16 +234,6 @@ func (c *conn) readPooled(get func() []byte, put func([]byte)) (buffer []byte, n
 	c.putReader()
 	return c.pooledReader.Read(c.raw, get, put)
 }
-
-// PooledReader is a response body that can be read without holding a buffer while waiting.
-type PooledReader interface {
-	// ReadPooled reads like io.Reader's Read, into a buffer that it gets when there is something to read. It puts
-	// back a buffer that turns out not to be needed. The caller owns the returned buffer, which is nil if nothing was
-	// read.
-	ReadPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error)
-}
-
-var _ PooledReader = (*body)(nil)
 
 // body is a response body. Once it has been read to its end and closed, the connection is reused.
 type body struct {
@@ -273,7 +263,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 }
 
-// ReadPooled implements PooledReader.
+// ReadPooled implements stream.PooledReader.
 func (b *body) ReadPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error) {
 	if b.closed {
 		return nil, 0, http.ErrBodyReadAfterClose

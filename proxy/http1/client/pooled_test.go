@@ -13,6 +13,7 @@ import (
 
 	"basegate/internal/poll"
 	"basegate/proxy/http1/client"
+	"basegate/proxy/stream"
 )
 
 // countingPool counts its buffers.
@@ -34,7 +35,7 @@ func (p *countingPool) put([]byte) { p.inUse.Add(-1) }
 func (p *countingPool) readAll(body io.Reader) (string, error) {
 	var all strings.Builder
 	for {
-		buffer, n, err := body.(client.PooledReader).ReadPooled(p.get, p.put)
+		buffer, n, err := body.(stream.PooledReader).ReadPooled(p.get, p.put)
 		all.Write(buffer[:n])
 		if buffer != nil {
 			p.put(buffer)
@@ -131,7 +132,7 @@ func TestReadPooledHoldsNoBufferWhileWaiting(t *testing.T) {
 	readErr := make(chan error)
 	go func() {
 		for {
-			buffer, n, err := response.Body.(client.PooledReader).ReadPooled(pool.get, pool.put)
+			buffer, n, err := response.Body.(stream.PooledReader).ReadPooled(pool.get, pool.put)
 			if err != nil {
 				readErr <- err
 				return
