@@ -103,18 +103,14 @@ func (x *exchange) checkKnownLength() error {
 	if err := x.checkTotal(); err != nil {
 		return err
 	}
-	asked, field := requestedOutput(r)
-	switch longest := x.truncated(r.LongestPrompt(), r.MaxTokens); {
+	limits := lengthLimitsOf(x.model, r)
+	switch {
 	case x.prompt.context == 0 && r.Truncate == validate.TruncateToFit:
 		return nil
-	case x.prompt.context == 0:
-		return lengthLimitsOf(x.model, r).checkScored(longest, true)
-	case r.MaxTokens >= x.prompt.context:
-		return apierr.MaxTokensTooLarge(field, max(r.LongestPrompt(), 1), asked, x.prompt.context)
-	case longest+r.MaxTokens > x.prompt.context:
-		return apierr.ContextTooLong("prompt", field, longest, asked, x.prompt.context, true)
+	case x.prompt.context > 0 && r.MaxTokens >= x.prompt.context:
+		return apierr.MaxTokensTooLarge(limits.field, max(r.LongestPrompt(), 1), limits.maxTokens, x.prompt.context)
 	default:
-		return lengthLimitsOf(x.model, r).checkScored(longest, true)
+		return limits.check(x.truncated(r.LongestPrompt(), r.MaxTokens), true)
 	}
 }
 
@@ -246,11 +242,6 @@ func (l lengthLimits) check(tokens int64, exact bool) error {
 	if l.context > 0 && tokens+min(l.maxTokens, unlimited) > l.context {
 		return apierr.ContextTooLong(l.subject, l.field, tokens, l.maxTokens, l.context, exact)
 	}
-	return l.checkScored(tokens, exact)
-}
-
-// checkScored is check for the limit of prompts to be scored alone.
-func (l lengthLimits) checkScored(tokens int64, exact bool) error {
 	if l.scored == 0 || tokens <= l.scored {
 		return nil
 	}
