@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -375,7 +376,10 @@ func (s *Server) relayPlain(x *exchange, p *response) error {
 	if p.bestOf == validate.EmulateBestOf {
 		body = chooseBest(body, x.request)
 	}
-	pieces := withUserTag(body, x.request.RawUser())
+	pieces := [][]byte{body}
+	if user := x.request.RawUser(); user != nil {
+		pieces = appendMember(pieces, slices.Concat([]byte(`"user":`), user))
+	}
 	translated, err := x.caller.dialect.translate(x, body)
 	switch {
 	case err != nil:

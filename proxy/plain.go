@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"math"
@@ -121,15 +120,6 @@ func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.O
 	}
 	completion.Release()
 	return usage, breaker.Outcome{}
-}
-
-// withUserTag returns body, in pieces, with the request's user tag as its last member.
-func withUserTag(body, user []byte) [][]byte {
-	end := bytes.LastIndexByte(body, '}')
-	if user == nil || end < 0 {
-		return [][]byte{body}
-	}
-	return [][]byte{body[:end], []byte(`,"user":`), user, body[end:]}
 }
 
 // candidate is one of the best_of choices of a prompt.

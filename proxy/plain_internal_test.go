@@ -36,7 +36,7 @@ func FuzzPlain(f *testing.F) {
 		if !usage.Known && len(x.charge.choices) == 0 {
 			t.Errorf("%q: neither the usage nor the choices are known", body)
 		}
-		if tagged := slices.Concat(withUserTag(body, []byte(`"me"`))...); !json.Valid(tagged) {
+		if tagged := slices.Concat(appendMember([][]byte{body}, []byte(`"user":"me"`))...); !json.Valid(tagged) {
 			t.Errorf("%q with a user tag is %q", body, tagged)
 		}
 		r := &validate.Request{Prompts: 1, N: max(1, int64(n%16)), Logprobs: validate.Absent, PromptLogprobs: validate.Absent}
