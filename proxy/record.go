@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 
 	"basegate/breaker"
@@ -152,44 +153,32 @@ type metrics struct {
 var secondsBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
 
 func newMetrics(registry prometheus.Registerer) *metrics {
-	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "basegate_requests_total",
-			Help: "Requests of the API that have ended, by model and error code (empty: success).",
-		}, []string{"model", "code"}),
-		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "basegate_request_seconds", Buckets: secondsBuckets,
-			Help: "Time from a request's arrival to the end of its answer.",
-		}, []string{"model"}),
-		queued: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "basegate_queue_seconds", Buckets: secondsBuckets,
-			Help: "Time that a request waited for a slot of its key and for the reservations of others.",
-		}, []string{"model"}),
-		firstToken: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "basegate_first_token_seconds", Buckets: secondsBuckets,
-			Help: "Time from a streamed request's arrival to its first event.",
-		}, []string{"model"}),
-		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "basegate_tokens_total",
-			Help: "Tokens charged, by model and kind (prompt, completion).",
-		}, []string{"model", "kind"}),
-		unreserved: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "basegate_unreserved_tokens_total",
-			Help: "Tokens beyond what was reserved for a request, by what its backend reported or sent. Nobody is charged for them.",
-		}, []string{"model", "backend"}),
-		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "basegate_attempts_total",
-			Help: "Attempts at backends, by model, backend and class of the outcome.",
-		}, []string{"model", "backend", "class"}),
+	registered := promauto.With(registry)
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return registered.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	m.overloaded = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "basegate_overloaded_total",
-		Help: "Requests that got overloaded, by what was lacking (memory, database, connections, backends, draining).",
-	}, []string{"reason"})
+	seconds := func(name, help string) *prometheus.HistogramVec {
+		return registered.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: secondsBuckets}, []string{"model"})
+	}
+	m := &metrics{
+		requests: counter("basegate_requests_total",
+			"Requests of the API that have ended, by model and error code (empty: success).", "model", "code"),
+		durations: seconds("basegate_request_seconds", "Time from a request's arrival to the end of its answer."),
+		queued: seconds("basegate_queue_seconds",
+			"Time that a request waited for a slot of its key and for the reservations of others."),
+		firstToken: seconds("basegate_first_token_seconds", "Time from a streamed request's arrival to its first event."),
+		tokens:     counter("basegate_tokens_total", "Tokens charged, by model and kind (prompt, completion).", "model", "kind"),
+		unreserved: counter("basegate_unreserved_tokens_total",
+			"Tokens beyond what was reserved for a request, by what its backend reported or sent. Nobody is charged for them.",
+			"model", "backend"),
+		attempts: counter("basegate_attempts_total",
+			"Attempts at backends, by model, backend and class of the outcome.", "model", "backend", "class"),
+		overloaded: counter("basegate_overloaded_total",
+			"Requests that got overloaded, by what was lacking (memory, database, connections, backends, draining).", "reason"),
+	}
 	for _, s := range apierr.Shortages {
 		m.overloaded.WithLabelValues(string(s)) // a counter that begins with its first event hides it from increase()
 	}
-	registry.MustRegister(m.requests, m.durations, m.queued, m.firstToken, m.tokens, m.unreserved, m.attempts, m.overloaded)
 	return m
 }
 
