@@ -32,7 +32,7 @@ func FuzzHeaders(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(store.Keys.Close)
-	s := &Server{keys: store.Keys}
+	s := &Server{deps: Deps{Keys: store.Keys}}
 	for _, value := range []string{"Bearer SECRET", "bearer  SECRET ", "Bearer SECRET,Bearer SECRET", "Basic SECRET", "SECRET", "Bearer", "Bearer\tSECRET", "Bearer SECRET x", ""} {
 		f.Add(value, "", "batch")
 		f.Add(value, value, "Batch ")

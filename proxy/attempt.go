@@ -230,7 +230,7 @@ func (s *Server) send(x *exchange, p *response) breaker.Outcome {
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: x.upstreamHeader(p.lease.Backend), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
 	}
-	resp, err := s.transport.RoundTrip(req.WithContext(p.ctx)) //nolint:bodyclose // by close
+	resp, err := s.deps.Transport.RoundTrip(req.WithContext(p.ctx)) //nolint:bodyclose // by close
 	p.arrived()
 	if err != nil {
 		return p.failure(x, err)

@@ -114,13 +114,13 @@ func (s *Server) authenticate(x *exchange) error {
 // identify looks up the key in the one Authorization header. The requests of the console and of batches name their key instead.
 func (s *Server) identify(x *exchange) (identity.Principal, error) {
 	if d := x.caller.onBehalfOf; d != nil {
-		return s.keys.Identify(x.r.Context(), d.account, d.key)
+		return s.deps.Keys.Identify(x.r.Context(), d.account, d.key)
 	}
 	secret, found := Bearer(x.r.Header)
 	if !found {
 		return identity.Principal{}, errNoKey
 	}
-	return s.keys.Authenticate(x.r.Context(), secret)
+	return s.deps.Keys.Authenticate(x.r.Context(), secret)
 }
 
 // Bearer returns the token of the one Authorization header; false if there is none, there are several, or it has another scheme.
@@ -184,7 +184,7 @@ func (s *Server) validate(x *exchange, body []byte) (r *validate.Request, err er
 	}
 	limits := validate.Limits{
 		Model:        func(id string) validate.Model { return s.modelLimits(x, id) },
-		MaxSequences: x.settings.SequencesPerRequest, Receipts: s.receipts != nil, Memory: &x.memory,
+		MaxSequences: x.settings.SequencesPerRequest, Receipts: s.deps.Receipts != nil, Memory: &x.memory,
 	}
 	switch d := x.caller.dialect; {
 	case d != nil:
@@ -237,7 +237,7 @@ func (s *Server) estimatesChat(x *exchange, body []byte) bool {
 
 // checkBudget refuses a request of a key or an account with an exhausted cap, before it waits in the queue.
 func (s *Server) checkBudget(x *exchange) error {
-	e := s.ledger.Exhausted(x.caller.payer)
+	e := s.deps.Ledger.Exhausted(x.caller.payer)
 	switch {
 	case e == nil:
 		return nil
@@ -306,8 +306,8 @@ func (x *exchange) unavailable(err error) error {
 // If the ledger gives out the slots of the key, this one only limits its calls of the tokenizer at this gateway; reserve
 // replaces it.
 func (s *Server) acquireSlot(x *exchange) error {
-	queue := s.queue
-	if s.slots != nil {
+	queue := s.deps.Queue
+	if s.deps.Slots != nil {
 		queue = s.counts
 	}
 	began := time.Now()
@@ -458,7 +458,7 @@ func (s *Server) settleFailure(x *exchange, err error) error {
 		usage = s.chargeable(x, usage)
 	}
 	if failed := x.settle(usage, status, code); failed != nil && !errors.Is(failed, errClientGone) {
-		s.log.Warn("the end of a failed request is not on the ledger yet", zap.String("request_id", x.id), zap.Error(failed))
+		s.deps.Log.Warn("the end of a failed request is not on the ledger yet", zap.String("request_id", x.id), zap.Error(failed))
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
 	if _, refused := errors.AsType[*fleet.RefusedError](uncounted); refused && x.isChat() { // by the template, whatever the caps
 		return budget.Estimate{}, x.uncountable(uncounted)
 	}
-	estimate, err := s.ledger.Estimate(x.r.Context(), x.caller.payer, x.demand())
+	estimate, err := s.deps.Ledger.Estimate(x.r.Context(), x.caller.payer, x.demand())
 	switch {
 	case err != nil:
 		return estimate, x.reserveErr(err)

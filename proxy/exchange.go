@@ -206,7 +206,7 @@ func (s *Server) recoverPanic(x *exchange, handler func() error) (err error) {
 		if e, ok := v.(error); ok && errors.Is(e, http.ErrAbortHandler) {
 			panic(v)
 		}
-		s.log.Error("panic", zap.String("request_id", x.id), zap.Strings("frames", frames()))
+		s.deps.Log.Error("panic", zap.String("request_id", x.id), zap.Strings("frames", frames()))
 		err = apierr.Unexpected(errPanic)
 	}()
 	return handler()

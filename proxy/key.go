@@ -38,7 +38,7 @@ func mayUse(i *identity.Principal, m *fleet.Model) bool {
 // models returns the models that the key of the request may use, in the order of the configuration.
 func (s *Server) models(x *exchange) []*fleet.Model {
 	var allowed []*fleet.Model
-	for _, m := range s.fleet.Models() {
+	for _, m := range s.deps.Fleet.Models() {
 		if mayUse(&x.caller.identity, m) {
 			allowed = append(allowed, m)
 		}
@@ -48,7 +48,7 @@ func (s *Server) models(x *exchange) []*fleet.Model {
 
 // lookup returns the model with an id or alias, if the key may use it. Requests of a dialect may name the checkpoint.
 func (s *Server) lookup(x *exchange, id string) (*fleet.Model, bool) {
-	if m, ok := s.fleet.Model(id); ok && mayUse(&x.caller.identity, m) {
+	if m, ok := s.deps.Fleet.Model(id); ok && mayUse(&x.caller.identity, m) {
 		return m, true
 	}
 	if x.caller.dialect == nil {
@@ -72,7 +72,7 @@ func (s *Server) findModel(x *exchange, id string) (*fleet.Model, error) {
 		available = append(available, m.ID())
 	}
 	suggestion := ""
-	if m, ok := s.fleet.ByCheckpoint(id); ok && mayUse(&x.caller.identity, m) {
+	if m, ok := s.deps.Fleet.ByCheckpoint(id); ok && mayUse(&x.caller.identity, m) {
 		suggestion = m.ID()
 	}
 	return nil, apierr.UnknownModel(x.request.NameOf("model"), id, available, suggestion)
@@ -129,7 +129,7 @@ func (s *Server) showKey(x *exchange) error {
 	if !i.ExpiresAt.IsZero() {
 		o.ExpiresAt = &i.ExpiresAt
 	}
-	for _, c := range s.ledger.Standings(x.caller.payer) {
+	for _, c := range s.deps.Ledger.Standings(x.caller.payer) {
 		o.Caps = append(o.Caps, keyCap{
 			c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, max(c.Limit-c.Used, 0), c.ResetsAt,
 		})

@@ -98,7 +98,7 @@ type lineWaitsError struct {
 func (*lineWaitsError) Error() string { return "the line waits" }
 
 // Allocate returns what counts the memory of a line of a key.
-func (s *Server) Allocate(key string) admission.Allocation { return s.queue.Allocate(key) }
+func (s *Server) Allocate(key string) admission.Allocation { return s.deps.Queue.Allocate(key) }
 
 // ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses
 // no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
@@ -164,7 +164,7 @@ func (s *Server) waits(x *exchange, err error) *lineWaitsError {
 	case e.Code == apierr.Overloaded && (e.Shortage == apierr.NoMemory || e.Shortage == apierr.NoDatabase):
 		return &lineWaitsError{reason: WaitsForCapacity}
 	case e.Code == apierr.ModelNotFound && x.caller.line.place == nil:
-		if _, known := s.fleet.Model(x.request.Model); !known {
+		if _, known := s.deps.Fleet.Model(x.request.Model); !known {
 			return &lineWaitsError{reason: WaitsForModel}
 		}
 	}
@@ -196,7 +196,7 @@ func (s *Server) askBudget(x *exchange) error {
 	if r.Kind == validate.Tokens && r.Truncate == 0 {
 		demand.PromptTokens = r.PromptTokens
 	}
-	estimate, err := s.ledger.Estimate(x.r.Context(), x.caller.payer, demand)
+	estimate, err := s.deps.Ledger.Estimate(x.r.Context(), x.caller.payer, demand)
 	if err == nil && estimate.Refused != nil {
 		err = estimate.Refused
 	}
@@ -212,7 +212,7 @@ func (s *Server) lineBudgetErr(x *exchange, demand budget.Demand, err error) err
 	switch {
 	case errors.Is(err, budget.ErrReserved):
 		return &lineWaitsError{reason: WaitsForBudget}
-	case isExceeded && s.ledger.FitsUnused(x.caller.payer, demand):
+	case isExceeded && s.deps.Ledger.FitsUnused(x.caller.payer, demand):
 		return &lineWaitsError{WaitsForBudget, exceeded.ResetsAt}
 	default:
 		return x.reserveErr(err)
@@ -240,7 +240,7 @@ type Standing struct {
 
 // Standing tells whether a key may send lines at the moment. It does not wait for the database.
 func (s *Server) Standing(key string) Standing {
-	i, err := s.keys.Lookup(key)
+	i, err := s.deps.Keys.Lookup(key)
 	if err != nil {
 		return Standing{Reason: keyReason(err), Revoked: errors.Is(err, identity.ErrKeyRevoked)}
 	}
@@ -248,7 +248,7 @@ func (s *Server) Standing(key string) Standing {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%v %v", payer.KeyCaps, payer.AccountCaps)
 	standing := Standing{Caps: int64(h.Sum64())}
-	if e := s.ledger.Exhausted(payer); e != nil {
+	if e := s.deps.Ledger.Exhausted(payer); e != nil {
 		standing.Reason, standing.ResetsAt = WaitsForBudget, e.ResetsAt
 	}
 	return standing
@@ -276,7 +276,7 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 // Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of their
 // models; see CheckLine.
 func (s *Server) Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error) {
-	principal, err := s.keys.Identify(ctx, account, key)
+	principal, err := s.deps.Keys.Identify(ctx, account, key)
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +292,7 @@ func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint
 	if endpoint == ChatPath {
 		x.endpoint = chatEndpoint
 	}
-	x.memory = s.queue.Allocate(key.KeyID)
+	x.memory = s.deps.Queue.Allocate(key.KeyID)
 	defer x.memory.Release()
 	if err := x.memory.Grow(int64(len(body))); err != nil {
 		return "", bufferFull(err)
@@ -309,7 +309,7 @@ func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint
 // AcquirePlace returns a place for a line of a batch at a backend of the model, or says what the line would wait for. It
 // starts the model if start is true. The caller must release the place.
 func (s *Server) AcquirePlace(model string, perBackend int, start bool) (Place, WaitReason) {
-	m, ok := s.fleet.Model(model)
+	m, ok := s.deps.Fleet.Model(model)
 	if !ok {
 		return nil, WaitsForModel
 	}

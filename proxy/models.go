@@ -74,7 +74,7 @@ func (s *Server) showModel(x *exchange) error {
 	}
 	id, err := url.PathUnescape(strings.TrimPrefix(x.r.URL.EscapedPath(), "/v1/models/"))
 	if err == nil {
-		if m, ok := s.fleet.Model(id); ok && mayUse(&x.caller.identity, m) {
+		if m, ok := s.deps.Fleet.Model(id); ok && mayUse(&x.caller.identity, m) {
 			return s.sendJSON(x, newModelObject(m))
 		}
 	}

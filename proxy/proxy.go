@@ -46,21 +46,11 @@ type Settings struct {
 
 // Server serves the /v1 API. It is safe for concurrent use.
 type Server struct {
+	deps      Deps
 	settings  atomic.Pointer[Settings]
-	keys      *identity.Keys
-	fleet     *fleet.Fleet
-	queue     *admission.Queue
-	estimates *admission.Queue // the slots of estimates; their memory is counted in queue
+	estimates *admission.Queue // the slots of estimates; their memory is counted in the queue of Deps
 	counts    *admission.Queue // those of calls of the tokenizer if the ledger gives out the others
-	ledger    Ledger
-	slots     ClusterSlots // nil if queue gives out the slots
-	transport http.RoundTripper
-	log       *zap.Logger
 	metrics   *metrics
-	usage     *usage.Store
-	refusals  RefusalRecorder
-	ended     func(Ended)
-	receipts  *receipt.Log
 	killers   *killers
 
 	freeText    *ratelimit.Limiter // by account
@@ -101,8 +91,9 @@ type Deps struct {
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		keys: d.Keys, fleet: d.Fleet, queue: d.Queue, ledger: d.Ledger, slots: d.Slots, transport: d.Transport, log: d.Log, usage: d.Usage, refusals: d.Refusals, ended: d.Ended, receipts: d.Receipts,
-		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}), metrics: newMetrics(d.Registry), largeBodies: admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0), idle: make(chan struct{}, 1), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
+		deps: d, metrics: newMetrics(d.Registry), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
+		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}),
+		largeBodies: admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server

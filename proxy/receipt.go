@@ -31,14 +31,14 @@ func (s *Server) beginReceipt(x *exchange) error {
 	switch {
 	case err != nil:
 		return err
-	case s.receipts == nil && asked:
+	case s.deps.Receipts == nil && asked:
 		return apierr.ReceiptsOff()
-	case s.receipts == nil || !asked && !x.alwaysHasReceipt() && !x.request.IncludeReceipt:
+	case s.deps.Receipts == nil || !asked && !x.alwaysHasReceipt() && !x.request.IncludeReceipt:
 		return nil
 	}
 	// In a stream of the dialect too, the client has to ask for the event.
 	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt
-	x.receipt = &receiptState{builder: s.receipts.NewBuilder(x.request.Stream), embed: embed}
+	x.receipt = &receiptState{builder: s.deps.Receipts.NewBuilder(x.request.Stream), embed: embed}
 	return nil
 }
 

@@ -30,8 +30,8 @@ func (s *Server) finish(x *exchange) {
 		s.recordRefusal(x, total)
 	}
 	identity, usage := &x.caller.identity, x.charge.usage
-	if s.ended != nil && !preview {
-		s.ended(Ended{
+	if s.deps.Ended != nil && !preview {
+		s.deps.Ended(Ended{
 			Model: model, Backend: backend, Code: string(x.delivery.code),
 			Prompt: usage.Prompt, Completion: usage.Completion, FirstToken: x.timings.firstToken, Total: x.timings.charged,
 		})
@@ -58,7 +58,7 @@ func (s *Server) finish(x *exchange) {
 	if cause := errors.Unwrap(x.delivery.failure); cause != nil {
 		fields = append(fields, zap.NamedError("cause", cause))
 	}
-	s.log.Info("request", fields...)
+	s.deps.Log.Info("request", fields...)
 }
 
 func inMilliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -107,7 +107,7 @@ func (x *exchange) attemptRecords(code apierr.Code) []usage.Attempt {
 // that the client has written, except the user tag and the workload of a request that was valid.
 func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 	i := &x.caller.identity
-	if s.refusals == nil || x.delivery.code == "" || x.reservation != nil || i.AccountID == "" {
+	if s.deps.Refusals == nil || x.delivery.code == "" || x.reservation != nil || i.AccountID == "" {
 		return
 	}
 	r := refusals.Refusal{
@@ -124,7 +124,7 @@ func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 	if b := x.attempts.backend; b != nil {
 		r.Backend = b.Name
 	}
-	s.refusals.Record(&r)
+	s.deps.Refusals.Record(&r)
 }
 
 // route returns the path of the request without what the client may have written into it: the pattern of its route. Requests

@@ -87,22 +87,22 @@ func (s *Server) reserve(x *exchange) (err error) {
 	}
 	if l := x.caller.line; l != nil {
 		demand.MinTokens, request.Batch = demand.MaxTokens, l.Batch
-		x.reservation, err = s.ledger.TryReserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
+		x.reservation, err = s.deps.Ledger.TryReserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
 		if err != nil {
 			return s.lineBudgetErr(x, demand, err)
 		}
 		return nil
 	}
 	began := time.Now()
-	if s.slots == nil {
+	if s.deps.Slots == nil {
 		x.delivery.keepalive.waitingFor(waitingForBudget)
 	} else {
 		x.slot.Release()
 		x.delivery.keepalive.waitingFor(s.clusterComment(x))
 	}
-	x.reservation, err = s.ledger.Reserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
+	x.reservation, err = s.deps.Ledger.Reserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
 	x.timings.queued += time.Since(began)
-	if err == nil && s.slots != nil {
+	if err == nil && s.deps.Slots != nil {
 		err = s.countRunning(x)
 	}
 	if err == nil {
@@ -111,7 +111,7 @@ func (s *Server) reserve(x *exchange) (err error) {
 		}
 		return nil
 	}
-	if exceeded, ok := errors.AsType[*budget.Exceeded](err); ok && s.slots != nil {
+	if exceeded, ok := errors.AsType[*budget.Exceeded](err); ok && s.deps.Slots != nil {
 		s.showCap(x, exceeded)
 	}
 	return x.reserveErr(err)
@@ -120,12 +120,12 @@ func (s *Server) reserve(x *exchange) (err error) {
 // showCap makes the headers show the cap that has refused the request. The database may have a change of it that this gateway
 // has not read yet.
 func (s *Server) showCap(x *exchange, e *budget.Exceeded) {
-	for _, c := range s.ledger.Standings(x.caller.payer) {
+	for _, c := range s.deps.Ledger.Standings(x.caller.payer) {
 		if c.Scope == e.Scope && c.Window == e.Window && c.Meter == e.Meter && c.Limit == e.Limit {
 			return
 		}
 	}
-	if s.keys.CatchUp(x.r.Context()) == nil {
+	if s.deps.Keys.CatchUp(x.r.Context()) == nil {
 		_ = s.authenticate(x) // the refusal stands
 	}
 }
@@ -213,23 +213,23 @@ const noLimit = math.MaxInt
 
 // keyStats returns how many requests of the exchange's key run and wait.
 func (s *Server) keyStats(key string) admission.KeyStats {
-	if s.slots != nil {
-		return s.slots.Stats(key)
+	if s.deps.Slots != nil {
+		return s.deps.Slots.Stats(key)
 	}
-	return s.queue.KeyStats(key)
+	return s.deps.Queue.KeyStats(key)
 }
 
 // accountStats returns how many requests of an account run and wait.
 func (s *Server) accountStats(account string) admission.KeyStats {
-	if s.slots != nil {
-		return s.slots.Stats(account)
+	if s.deps.Slots != nil {
+		return s.deps.Slots.Stats(account)
 	}
-	return s.queue.AccountStats(account)
+	return s.deps.Queue.AccountStats(account)
 }
 
 // countRunning counts a request whose slot came with its reservation.
 func (s *Server) countRunning(x *exchange) error {
-	slot, err := s.queue.Enqueue(admission.Requester{
+	slot, err := s.deps.Queue.Enqueue(admission.Requester{
 		Key: x.caller.identity.KeyID, Account: x.caller.identity.AccountID, Limits: admission.Limits{Key: noLimit},
 	}, &x.memory)
 	if err != nil {
@@ -243,7 +243,7 @@ func (s *Server) countRunning(x *exchange) error {
 // acquireCount waits until the key and its account may have another prompt counted at this gateway, if the request has no slot yet. release
 // is never nil.
 func (s *Server) acquireCount(ctx context.Context, x *exchange) (release func(), err error) {
-	if s.slots == nil || x.caller.line != nil {
+	if s.deps.Slots == nil || x.caller.line != nil {
 		return func() {}, nil
 	}
 	slot, err := s.counts.Acquire(ctx, s.requester(x), &x.memory)
@@ -259,7 +259,7 @@ func (s *Server) acquireCount(ctx context.Context, x *exchange) (release func(),
 func (s *Server) clusterComment(x *exchange) func() string {
 	most, i := math.MaxInt, &x.caller.identity
 	return func() string {
-		waiting, account := s.slots.Stats(i.KeyID).Waiting, s.slots.Stats(i.AccountID)
+		waiting, account := s.deps.Slots.Stats(i.KeyID).Waiting, s.deps.Slots.Stats(i.AccountID)
 		if limit := s.Limits(i).Account; waiting > 0 && limit > 0 && account.Running >= limit {
 			waiting = max(waiting, account.Waiting)
 		}

@@ -39,7 +39,7 @@ func (s *Server) fail(x *exchange, err error) error {
 	e := apierr.From(err)
 	d.code, d.failure = e.Code, e
 	if e.Code == apierr.Internal {
-		s.log.Error("internal error", zap.String("request_id", x.id), zap.Error(e))
+		s.deps.Log.Error("internal error", zap.String("request_id", x.id), zap.Error(e))
 	}
 	timeout := x.timedOut(e)
 	switch {
@@ -155,7 +155,7 @@ func (s *Server) setHeaders(x *exchange, code apierr.Code) {
 // setBudgetHeaders reports the remaining tokens of the tightest total cap, and whether max_tokens was lowered.
 func (s *Server) setBudgetHeaders(x *exchange) {
 	h := x.w.Header()
-	if room, ok := s.ledger.Headroom(x.caller.payer); ok {
+	if room, ok := s.deps.Ledger.Headroom(x.caller.payer); ok {
 		h.Set("X-Ratelimit-Limit-Tokens", strconv.FormatInt(room.Limit, 10))
 		h.Set("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(room.Remaining, 10))
 		h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(room.ResetsAt).Round(time.Second), time.Second).String())

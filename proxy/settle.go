@@ -24,7 +24,7 @@ func (s *Server) chargeable(x *exchange, u stream.Usage) stream.Usage {
 	if rest := u.Prompt + u.Completion - charged.Prompt - charged.Completion; rest > 0 {
 		backend := x.attempts.backend.Name
 		s.metrics.unreserved.WithLabelValues(x.model.ID(), backend).Add(float64(rest))
-		s.log.Warn("a request used more tokens than were reserved for it",
+		s.deps.Log.Warn("a request used more tokens than were reserved for it",
 			zap.String("request_id", x.id), zap.String("backend", backend),
 			zap.Int64("prompt_tokens", u.Prompt), zap.Int64("completion_tokens", u.Completion),
 			zap.Int64("reserved_prompt_tokens", prompt), zap.Int64("reserved_completion_tokens", completion))
@@ -53,7 +53,7 @@ func (s *Server) countUsage(x *exchange) stream.Usage {
 		err = x.countPrompt(ctx)
 	}
 	if err != nil {
-		s.log.Warn("a prompt is charged by its bytes", zap.String("request_id", x.id), zap.Error(err))
+		s.deps.Log.Warn("a prompt is charged by its bytes", zap.String("request_id", x.id), zap.Error(err))
 	}
 	if x.charge.stream != nil {
 		x.charge.choices = x.charge.stream.Choices()
@@ -67,7 +67,7 @@ func (s *Server) countUsage(x *exchange) stream.Usage {
 	}
 	completion, err := x.countCompletion(ctx)
 	if err != nil {
-		s.log.Warn("a stream that was cut off is charged by its events", zap.String("request_id", x.id), zap.Error(err))
+		s.deps.Log.Warn("a stream that was cut off is charged by its events", zap.String("request_id", x.id), zap.Error(err))
 		return usage
 	}
 	usage.Completion = completion

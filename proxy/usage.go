@@ -49,7 +49,7 @@ func (s *Server) showUsage(x *exchange) error {
 	}
 	key := x.caller.identity.KeyID
 	filter.Reader, filter.Key, filter.Account, filter.Limit = key, key, x.caller.identity.AccountID, maxUsageRows+1
-	rows, err := s.usage.List(x.r.Context(), filter, usage.Grouping(by))
+	rows, err := s.deps.Usage.List(x.r.Context(), filter, usage.Grouping(by))
 	switch {
 	case err != nil && x.cancelled():
 		return x.cancelErr()
