@@ -15,104 +15,29 @@ import (
 // fieldID is the index of a field in fields.
 type fieldID uint8
 
-// The fields that only the tokenizer's endpoints have.
+// fieldSet has the ids of some fields.
+type fieldSet [math.MaxUint8 + 1]bool
+
+// scope is the endpoints whose requests have a field. Those of the tokenizer list theirs.
+type scope uint8
+
 const (
-	fieldText fieldID = iota
-	fieldReturnTokenStrs
-	fieldTokens
+	ofCompletion scope = 1 << iota
+	ofChat
+	notSent // to backends: the field is for the gateway, or says what holds without it
+
+	ofBoth = ofCompletion | ofChat
 )
 
-// The fields of a completion that a chat completion does not have, or has in another form.
-const (
-	fieldPrompt fieldID = fieldTokens + 1 + iota
-	fieldBestOf
-	fieldLogprobs
-	fieldPromptLogprobs
-	fieldEcho
-	fieldAddSpecialTokens
-	fieldTruncatePromptTokens
-	fieldTruncationSide
-)
-
-// The fields of both.
-const (
-	fieldModel fieldID = fieldTruncationSide + 1 + iota
-	fieldMaxTokens
-	fieldTemperature
-	fieldTopP
-	fieldTopK
-	fieldMinP
-	fieldPresencePenalty
-	fieldFrequencyPenalty
-	fieldRepetitionPenalty
-	fieldSeed
-	fieldN
-	fieldStop
-	fieldStream
-	fieldStreamOptions
-	fieldLogitBias
-	fieldUser
-	fieldMinTokens
-	fieldIgnoreEOS
-	fieldIncludeStop
-	fieldSkipSpecialTokens
-	fieldSpacesBetweenSpecialTokens
-	fieldStopTokenIDs
-	fieldAllowedTokenIDs
-	fieldBadWords
-	fieldReturnTokensAsTokenIDs
-	fieldReturnTokenIDs
-	fieldCacheSalt
-	fieldStreamInterval
-	fieldRepetitionDetection
-	fieldReturnWeightVersions
-	fieldXArgs
-	fieldResponseFormat
-	fieldStructuredOutputs
-)
-
-// The fields of a chat completion that a completion does not have, or has in another form.
-const (
-	fieldMessages fieldID = fieldStructuredOutputs + 1 + iota
-	fieldMaxCompletionTokens
-	fieldChatLogprobs
-	fieldTopLogprobs
-	fieldTools
-	fieldToolChoice
-	fieldParallelToolCalls
-	fieldAddGenerationPrompt
-	fieldContinueFinalMessage
-	fieldChatTemplateKwargs
-	fieldReasoningEffort
-	fieldIncludeReasoning
-)
-
-// The fields of a chat completion that no backend receives: they are for the gateway, or say what holds without them. A
-// completion has the first of them.
-const (
-	fieldPromptCacheKey fieldID = fieldIncludeReasoning + 1 + iota
-	fieldSafetyIdentifier
-	fieldStore
-	fieldServiceTier
-	fieldModalities
-
-	fieldLocal = fieldPromptCacheKey
-)
-
-// The fields that only a Form has. No backend receives them either.
-const (
-	fieldOwn  fieldID = fieldModalities + 1
-	allFields         = fieldOwn + maxOwnFields
-)
-
-// maxOwnFields limits the fields that a Form has and a completion has not.
-const maxOwnFields = 4
+// sent reports whether backends receive the field, which excludes those that only a Form has.
+func (id fieldID) sent() bool { return int(id) < len(fields) && fields[id].scope&notSent == 0 }
 
 // field is a row of the contract's field tables.
 type field struct {
 	name     string
 	expected string // the values that are valid, for error messages
 	read     Reader
+	scope    scope
 }
 
 // Reader reads exactly one value that is not null. It returns errInvalid after it has recorded an invalid value, with the
@@ -120,84 +45,94 @@ type field struct {
 type Reader func(*parser, *field) error
 
 // fields are the contract's field tables: they define what each field accepts.
-var fields [allFields]field
+var fields []field
+
+// define adds a field to the tables.
+func define(in scope, name, expected string, read Reader) fieldID {
+	fields = append(fields, field{name, expected, read, in})
+	return fieldID(len(fields) - 1)
+}
+
+// Fields that only tables need have no name in the code.
+var (
+	fieldText            = define(0, "prompt", "a string", text(math.MaxInt, nil))
+	fieldReturnTokenStrs = define(0, "return_token_strs", "true or false", boolean(func(r *Request, v bool) { r.returnTokenStrs = v }))
+	fieldTokens          = define(0, "tokens", "an array of token ids (integers from 0 to 2147483647)", tokenIDs(0, math.MaxInt))
+
+	fieldPrompt               = define(ofCompletion, "prompt", "a string, an array of strings, an array of token ids or an array of such arrays, none of the arrays empty", readPrompt)
+	fieldBestOf               = define(ofCompletion, "best_of", "an integer from 1 to 16", integer(1, 16, func(r *Request, v int64) { r.BestOf = v }))
+	fieldLogprobs             = define(ofCompletion, "logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(0, math.MaxInt64, func(r *Request, v int64) { r.Logprobs = clampInt(v) }))
+	fieldPromptLogprobs       = define(ofCompletion, "prompt_logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(0, math.MaxInt64, func(r *Request, v int64) { r.PromptLogprobs = clampInt(v) }))
+	_                         = define(ofCompletion, "echo", "true or false", boolean(func(r *Request, v bool) { r.Echo = v }))
+	fieldAddSpecialTokens     = define(ofCompletion, "add_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.NoSpecialTokens = !v }))
+	fieldTruncatePromptTokens = define(ofCompletion, "truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", integer(-1, math.MaxInt64, func(r *Request, v int64) { r.Truncate = v }))
+	fieldTruncationSide       = define(ofCompletion, "truncation_side", `"left" or "right"`, oneOf("left", "right"))
+
+	fieldModel                      = define(ofBoth, "model", "a string, the short id of a model from GET /v1/models", text(math.MaxInt, func(r *Request, v string) { r.Model = v }))
+	fieldMaxTokens                  = define(ofBoth, "max_tokens", "an integer of at least 1", integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v }))
+	_                               = define(ofBoth, "temperature", "a number from 0 to 2", number(0, 2, true))
+	_                               = define(ofBoth, "top_p", "a number over 0, up to 1", number(0, 1, false))
+	_                               = define(ofBoth, "top_k", "-1 (off) or an integer of at least 1", integer(-1, math.MaxInt64, nil))
+	_                               = define(ofBoth, "min_p", "a number from 0 to 1", number(0, 1, true))
+	_                               = define(ofBoth, "presence_penalty", "a number from -2 to 2", number(-2, 2, true))
+	_                               = define(ofBoth, "frequency_penalty", "a number from -2 to 2", number(-2, 2, true))
+	_                               = define(ofBoth, "repetition_penalty", "a number over 0, up to 2", number(0, 2, false))
+	_                               = define(ofBoth, "seed", "an integer within 64 bits, signed", integer(math.MinInt64, math.MaxInt64, nil))
+	fieldN                          = define(ofBoth, "n", "an integer from 1 to 16", integer(1, 16, func(r *Request, v int64) { r.N = v }))
+	_                               = define(ofBoth, "stop", "a string or 1 to 4 strings, none empty", readStop)
+	fieldStream                     = define(ofBoth, "stream", "true or false", boolean(func(r *Request, v bool) { r.Stream = v }))
+	fieldStreamOptions              = define(ofBoth, "stream_options", "an object with at the most include_usage and, beside it, continuous_usage_stats (true or false)", readStreamOptions)
+	_                               = define(ofBoth, "logit_bias", "an object of token ids in decimal digits, each with a number from -100 to 100", readLogitBias)
+	fieldUser                       = define(ofBoth, "user", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.User, r.HasUser = v, true }))
+	_                               = define(ofBoth, "min_tokens", "an integer from 0 to max_tokens", integer(0, math.MaxInt64, func(r *Request, v int64) { r.MinTokens = v }))
+	_                               = define(ofBoth, "ignore_eos", "true or false", boolean(nil))
+	_                               = define(ofBoth, "include_stop_str_in_output", "true or false", boolean(nil))
+	_                               = define(ofBoth, "skip_special_tokens", "true or false", boolean(nil))
+	fieldSpacesBetweenSpecialTokens = define(ofBoth, "spaces_between_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.joinsSpecialTokens = !v }))
+	_                               = define(ofBoth, "stop_token_ids", "an array of 1 to 128 token ids (integers from 0 to 2147483647)", tokenIDs(1, 128))
+	_                               = define(ofBoth, "allowed_token_ids", "an array of 1 to 262144 token ids (integers from 0 to 2147483647)", tokenIDs(1, 1<<18))
+	fieldBadWords                   = define(ofBoth, "bad_words", "an array of 1 to 128 strings, none empty", texts(128))
+	fieldReturnTokensAsTokenIDs     = define(ofBoth, "return_tokens_as_token_ids", "true or false", boolean(nil))
+	fieldReturnTokenIDs             = define(ofBoth, "return_token_ids", "true or false", boolean(func(r *Request, v bool) { r.returnTokenIDs = v }))
+	fieldCacheSalt                  = define(ofBoth, "cache_salt", "a string of 1 to 128 characters without @, /, \\ and NUL, such as base64url", readCacheSalt)
+	fieldStreamInterval             = define(ofBoth, "stream_interval", "an integer from 1 to 1024", integer(1, 1024, nil))
+	fieldRepetitionDetection        = define(ofBoth, "repetition_detection", "an object of max_pattern_size, min_pattern_size and min_count, integers from 0 to 1024, with min_count at least 2 and min_pattern_size at most max_pattern_size", object((*parser).checkRepetitionDetection))
+	fieldReturnWeightVersions       = define(ofBoth, "return_weight_versions", "true or false", boolean(nil))
+	fieldXArgs                      = define(ofBoth, "vllm_xargs", "an object of the names that this model takes, each with a string, a number, a boolean or a list of them", object((*parser).readXArgs))
+	fieldResponseFormat             = define(ofBoth, "response_format", `{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}`, object((*parser).checkResponseFormat))
+	fieldStructuredOutputs          = define(ofBoth, "structured_outputs", "an object with exactly one of json, regex, choice, grammar and json_object, and at the most disable_any_whitespace beside it", object((*parser).checkStructuredOutputs))
+
+	fieldMessages             = define(ofChat, "messages", "an array of 1 to 2048 messages, such as {\"role\": \"user\", \"content\": …}", readMessages)
+	fieldMaxCompletionTokens  = define(ofChat, "max_completion_tokens", "an integer of at least 1", integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v }))
+	_                         = define(ofChat, "logprobs", "true or false; top_logprobs is the number of alternatives", boolean(func(r *Request, v bool) { r.chat.logprobs = v }))
+	fieldTopLogprobs          = define(ofChat, "top_logprobs", "an integer from 0 to 20, or to the model's limit if that is lower", integer(0, maxTopLogprobs, func(r *Request, v int64) { r.chat.topLogprobs = clampInt(v) }))
+	fieldTools                = define(ofChat, "tools", `an array of up to 128 tools {"type": "function", "function": {"name": …}}`, readTools)
+	fieldToolChoice           = define(ofChat, "tool_choice", `"none", "auto", "required" or {"type": "function", "function": {"name": …}}`, readToolChoice)
+	_                         = define(ofChat, "parallel_tool_calls", "true or false", boolean(nil))
+	fieldAddGenerationPrompt  = define(ofChat, "add_generation_prompt", "true or false", boolean(func(r *Request, v bool) { r.chat.noGenerationPrompt = !v }))
+	fieldContinueFinalMessage = define(ofChat, "continue_final_message", "true or false", boolean(func(r *Request, v bool) { r.chat.continuesMessage = v }))
+	fieldChatTemplateKwargs   = define(ofChat, "chat_template_kwargs", "an object of JSON values for the model's template, at most 4 levels deep", object((*parser).checkTemplateArguments))
+	fieldReasoningEffort      = define(ofChat, "reasoning_effort", `"none", "minimal", "low", "medium" or "high"`, oneOf("none", "minimal", "low", "medium", "high"))
+	fieldIncludeReasoning     = define(ofChat, "include_reasoning", "true or false", boolean(nil))
+
+	_ = define(ofBoth|notSent, "prompt_cache_key", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.promptCacheKey = v }))
+	_ = define(ofChat|notSent, "safety_identifier", "a string of up to 512 bytes", text(512, nil))
+	_ = define(ofChat|notSent, "store", "false: responses are not stored", readStore)
+	_ = define(ofChat|notSent, "service_tier", `"auto" or "default": there is one tier of service; for work that can wait send X-Acs-Workload: batch, or a batch`, oneOf("auto", "default"))
+	_ = define(ofChat|notSent, "modalities", `["text"]: only text is served`, readModalities)
+)
 
 func init() {
-	fields = [allFields]field{
-		fieldModel:             {"model", "a string, the short id of a model from GET /v1/models", text(math.MaxInt, func(r *Request, v string) { r.Model = v })},
-		fieldPrompt:            {"prompt", "a string, an array of strings, an array of token ids or an array of such arrays, none of the arrays empty", readPrompt},
-		fieldMaxTokens:         {"max_tokens", "an integer of at least 1", integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v })},
-		fieldTemperature:       {"temperature", "a number from 0 to 2", number(0, 2, true)},
-		fieldTopP:              {"top_p", "a number over 0, up to 1", number(0, 1, false)},
-		fieldTopK:              {"top_k", "-1 (off) or an integer of at least 1", integer(-1, math.MaxInt64, nil)},
-		fieldMinP:              {"min_p", "a number from 0 to 1", number(0, 1, true)},
-		fieldPresencePenalty:   {"presence_penalty", "a number from -2 to 2", number(-2, 2, true)},
-		fieldFrequencyPenalty:  {"frequency_penalty", "a number from -2 to 2", number(-2, 2, true)},
-		fieldRepetitionPenalty: {"repetition_penalty", "a number over 0, up to 2", number(0, 2, false)},
-		fieldSeed:              {"seed", "an integer within 64 bits, signed", integer(math.MinInt64, math.MaxInt64, nil)},
-		fieldN:                 {"n", "an integer from 1 to 16", integer(1, 16, func(r *Request, v int64) { r.N = v })},
-		fieldBestOf:            {"best_of", "an integer from 1 to 16", integer(1, 16, func(r *Request, v int64) { r.BestOf = v })},
-		fieldStop:              {"stop", "a string or 1 to 4 strings, none empty", readStop},
-		fieldLogprobs:          {"logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(0, math.MaxInt64, func(r *Request, v int64) { r.Logprobs = clampInt(v) })},
-		fieldPromptLogprobs:    {"prompt_logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(0, math.MaxInt64, func(r *Request, v int64) { r.PromptLogprobs = clampInt(v) })},
-		fieldEcho:              {"echo", "true or false", boolean(func(r *Request, v bool) { r.Echo = v })},
-		fieldStream:            {"stream", "true or false", boolean(func(r *Request, v bool) { r.Stream = v })},
-		fieldStreamOptions:     {"stream_options", "an object with at the most include_usage and, beside it, continuous_usage_stats (true or false)", readStreamOptions},
-		fieldLogitBias:         {"logit_bias", "an object of token ids in decimal digits, each with a number from -100 to 100", readLogitBias},
-		fieldUser:              {"user", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.User, r.HasUser = v, true })},
-
-		fieldMinTokens:                  {"min_tokens", "an integer from 0 to max_tokens", integer(0, math.MaxInt64, func(r *Request, v int64) { r.MinTokens = v })},
-		fieldIgnoreEOS:                  {"ignore_eos", "true or false", boolean(nil)},
-		fieldIncludeStop:                {"include_stop_str_in_output", "true or false", boolean(nil)},
-		fieldSkipSpecialTokens:          {"skip_special_tokens", "true or false", boolean(nil)},
-		fieldSpacesBetweenSpecialTokens: {"spaces_between_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.joinsSpecialTokens = !v })},
-		fieldAddSpecialTokens:           {"add_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.NoSpecialTokens = !v })},
-		fieldStopTokenIDs:               {"stop_token_ids", "an array of 1 to 128 token ids (integers from 0 to 2147483647)", tokenIDs(1, 128)},
-		fieldAllowedTokenIDs:            {"allowed_token_ids", "an array of 1 to 262144 token ids (integers from 0 to 2147483647)", tokenIDs(1, 1<<18)},
-		fieldBadWords:                   {"bad_words", "an array of 1 to 128 strings, none empty", texts(128)},
-		fieldTruncatePromptTokens:       {"truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", integer(-1, math.MaxInt64, func(r *Request, v int64) { r.Truncate = v })},
-		fieldReturnTokensAsTokenIDs:     {"return_tokens_as_token_ids", "true or false", boolean(nil)},
-		fieldReturnTokenIDs:             {"return_token_ids", "true or false", boolean(func(r *Request, v bool) { r.returnTokenIDs = v })},
-		fieldCacheSalt:                  {"cache_salt", "a string of 1 to 128 characters without @, /, \\ and NUL, such as base64url", readCacheSalt},
-		fieldStreamInterval:             {"stream_interval", "an integer from 1 to 1024", integer(1, 1024, nil)},
-		fieldRepetitionDetection:        {"repetition_detection", "an object of max_pattern_size, min_pattern_size and min_count, integers from 0 to 1024, with min_count at least 2 and min_pattern_size at most max_pattern_size", object((*parser).checkRepetitionDetection)},
-		fieldTruncationSide:             {"truncation_side", `"left" or "right"`, oneOf("left", "right")},
-		fieldReturnWeightVersions:       {"return_weight_versions", "true or false", boolean(nil)},
-		fieldXArgs:                      {"vllm_xargs", "an object of the names that this model takes, each with a string, a number, a boolean or a list of them", object((*parser).readXArgs)},
-		fieldResponseFormat:             {"response_format", `{"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}`, object((*parser).checkResponseFormat)},
-		fieldStructuredOutputs:          {"structured_outputs", "an object with exactly one of json, regex, choice, grammar and json_object, and at the most disable_any_whitespace beside it", object((*parser).checkStructuredOutputs)},
-
-		fieldText:            {"prompt", "a string", text(math.MaxInt, nil)},
-		fieldReturnTokenStrs: {"return_token_strs", "true or false", boolean(func(r *Request, v bool) { r.returnTokenStrs = v })},
-		fieldTokens:          {"tokens", "an array of token ids (integers from 0 to 2147483647)", tokenIDs(0, math.MaxInt)},
-
-		fieldMessages:             {"messages", "an array of 1 to 2048 messages, such as {\"role\": \"user\", \"content\": …}", readMessages},
-		fieldMaxCompletionTokens:  {"max_completion_tokens", "an integer of at least 1", integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v })},
-		fieldChatLogprobs:         {"logprobs", "true or false; top_logprobs is the number of alternatives", boolean(func(r *Request, v bool) { r.chat.logprobs = v })},
-		fieldTopLogprobs:          {"top_logprobs", "an integer from 0 to 20, or to the model's limit if that is lower", integer(0, maxTopLogprobs, func(r *Request, v int64) { r.chat.topLogprobs = clampInt(v) })},
-		fieldTools:                {"tools", `an array of up to 128 tools {"type": "function", "function": {"name": …}}`, readTools},
-		fieldToolChoice:           {"tool_choice", `"none", "auto", "required" or {"type": "function", "function": {"name": …}}`, readToolChoice},
-		fieldParallelToolCalls:    {"parallel_tool_calls", "true or false", boolean(nil)},
-		fieldAddGenerationPrompt:  {"add_generation_prompt", "true or false", boolean(func(r *Request, v bool) { r.chat.noGenerationPrompt = !v })},
-		fieldContinueFinalMessage: {"continue_final_message", "true or false", boolean(func(r *Request, v bool) { r.chat.continuesMessage = v })},
-		fieldChatTemplateKwargs:   {"chat_template_kwargs", "an object of JSON values for the model's template, at most 4 levels deep", object((*parser).checkTemplateArguments)},
-		fieldReasoningEffort:      {"reasoning_effort", `"none", "minimal", "low", "medium" or "high"`, oneOf("none", "minimal", "low", "medium", "high")},
-		fieldIncludeReasoning:     {"include_reasoning", "true or false", boolean(nil)},
-
-		fieldPromptCacheKey:   {"prompt_cache_key", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.promptCacheKey = v })},
-		fieldSafetyIdentifier: {"safety_identifier", "a string of up to 512 bytes", text(512, nil)},
-		fieldStore:            {"store", "false: responses are not stored", readStore},
-		fieldServiceTier:      {"service_tier", `"auto" or "default": there is one tier of service; for work that can wait send X-Acs-Workload: batch, or a batch`, oneOf("auto", "default")},
-		fieldModalities:       {"modalities", `["text"]: only text is served`, readModalities},
-	}
-	for id := fieldPrompt; id < fieldMessages; id++ {
-		completion.fields = append(completion.fields, id)
-	}
-	completion.fields = append(completion.fields, fieldPromptCacheKey)
-	for id := fieldModel; id < fieldOwn; id++ {
-		chat.fields = append(chat.fields, id)
+	for id := range fieldID(len(fields)) {
+		if fields[id].scope&ofCompletion != 0 {
+			completion.fields = append(completion.fields, id)
+		}
+		if fields[id].scope&ofChat != 0 {
+			chat.fields = append(chat.fields, id)
+		}
 	}
 	for _, s := range []*schema{completion, chat, tokenize, detokenize} {
+		s.table = fields
 		s.byName = make(map[string]fieldID, len(s.fields))
 		for _, id := range s.fields {
 			s.byName[s.table[id].name] = id

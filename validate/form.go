@@ -2,6 +2,7 @@ package validate
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 )
 
@@ -26,21 +27,20 @@ type FormField struct {
 // the message about one that is no object, and advice has sentences about fields that the form has not, by their names; for
 // the other fields of a completion there is one that names /v1/completions.
 func NewForm(example string, fieldRows []FormField, conflict func(*Request) (param, message string), advice map[string]string) *Form {
-	table := fields
 	f := &Form{schema{
-		table: &table, byName: map[string]fieldID{}, advice: maps.Clone(advice), example: example,
+		table: slices.Clone(fields), byName: map[string]fieldID{}, advice: maps.Clone(advice), example: example,
 		conflict: conflict, prompt: fieldPrompt,
 	}}
-	s, own := &f.schema, fieldOwn
+	s := &f.schema
 	for _, row := range fieldRows {
 		id, known := completion.byName[row.Field]
 		if !known {
-			id = own
-			own++
+			id = fieldID(len(s.table))
+			s.table = append(s.table, field{})
 		}
-		table[id].name = row.Name
+		s.table[id].name = row.Name
 		if row.Read != nil {
-			table[id].expected, table[id].read = row.Expected, row.Read
+			s.table[id].expected, s.table[id].read = row.Expected, row.Read
 		}
 		s.fields = append(s.fields, id)
 		s.byName[row.Name] = id

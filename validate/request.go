@@ -174,7 +174,7 @@ func (r *Request) valueOf(id fieldID) []byte {
 // NameOf returns the client's name of a completion's field.
 func (r *Request) NameOf(field string) string {
 	for _, id := range r.schema.fields {
-		if id < fieldOwn && fields[id].name == field {
+		if id.sent() && fields[id].name == field {
 			return r.schema.table[id].name
 		}
 	}
@@ -192,7 +192,7 @@ func (r *Request) MaxTokensName() string {
 // SentAs returns the name under which the client sent a field of a backend's, or "" if the client did not send it.
 func (r *Request) SentAs(field string) string {
 	for i := range r.members {
-		if m := &r.members[i]; !m.null && m.field < fieldOwn && fields[m.field].name == field {
+		if m := &r.members[i]; !m.null && m.field.sent() && fields[m.field].name == field {
 			return r.schema.table[m.field].name
 		}
 	}
@@ -438,11 +438,11 @@ func (r *Request) Parameters() (scalars map[string]string, others []string) {
 	scalars = make(map[string]string, len(r.members))
 	for i := range r.members {
 		m := &r.members[i]
-		if m.null || m.field == fieldModel || m.field == r.schema.prompt || m.field >= fieldLocal {
+		if m.null || !m.field.sent() {
 			continue
 		}
-		switch m.field { //nolint:exhaustive // every other field is a parameter
-		case fieldStream, fieldStreamOptions, fieldUser, fieldCacheSalt:
+		switch m.field {
+		case fieldModel, r.schema.prompt, fieldStream, fieldStreamOptions, fieldUser, fieldCacheSalt:
 			continue
 		}
 		name := fields[m.field].name

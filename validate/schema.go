@@ -8,7 +8,7 @@ import (
 // schema is what the body of one endpoint may contain.
 type schema struct {
 	fields   []fieldID
-	table    *[allFields]field // the rows of the fields
+	table    []field // the rows of the fields
 	byName   map[string]fieldID
 	required []fieldID
 	refused  map[string]string // see refusedFields
@@ -21,19 +21,19 @@ type schema struct {
 
 var (
 	completion = &schema{
-		table: &fields, required: []fieldID{fieldModel, fieldPrompt}, refused: refusedFields, example: `{"model": …, "prompt": …}`,
+		required: []fieldID{fieldModel, fieldPrompt}, refused: refusedFields, example: `{"model": …, "prompt": …}`,
 		advice: adviceOfCompletion, prompt: fieldPrompt,
 	}
 	chat = &schema{
-		table: &fields, required: []fieldID{fieldModel, fieldMessages}, refused: refusedFields, advice: adviceOfChat,
+		required: []fieldID{fieldModel, fieldMessages}, refused: refusedFields, advice: adviceOfChat,
 		example: `{"model": …, "messages": […]}`, prompt: fieldMessages,
 	}
 	tokenize = &schema{
-		table: &fields, fields: []fieldID{fieldModel, fieldText, fieldAddSpecialTokens, fieldReturnTokenStrs},
+		fields:   []fieldID{fieldModel, fieldText, fieldAddSpecialTokens, fieldReturnTokenStrs},
 		required: []fieldID{fieldModel, fieldText}, refused: refusedOfTokenize, example: `{"model": …, "prompt": …}`, prompt: fieldText,
 	}
 	detokenize = &schema{
-		table: &fields, fields: []fieldID{fieldModel, fieldTokens},
+		fields:   []fieldID{fieldModel, fieldTokens},
 		required: []fieldID{fieldModel, fieldTokens}, example: `{"model": …, "tokens": …}`, prompt: fieldTokens,
 	}
 )

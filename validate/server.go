@@ -13,8 +13,8 @@ type Server struct {
 	Version Version
 	Rust    bool // vLLM's Rust frontend answers
 
-	completions, chat *[allFields]bool // that it describes itself; nil if it does not
-	guided            bool             // it describes guided_json without structured_outputs
+	completions, chat *fieldSet // that it describes itself; nil if it does not
+	guided            bool      // it describes guided_json without structured_outputs
 }
 
 // Describe takes the names of the fields from the server's OpenAPI document, which corrects the table by versions. Without
@@ -31,13 +31,13 @@ func (s *Server) Describe(document []byte) {
 // it describes the fields of such a version.
 func (s *Server) TakesGuided() bool { return s.guided || s.Version.Before(SinceStructuredOutputs) }
 
-func (s *Server) described(document []byte, name string, of *schema) *[allFields]bool {
+func (s *Server) described(document []byte, name string, of *schema) *fieldSet {
 	properties := gjson.GetBytes(document, "components.schemas."+name+".properties")
 	if !properties.Get(fields[of.prompt].name).Exists() {
 		return nil
 	}
 	s.guided = s.guided || properties.Get("guided_json").Exists() && !properties.Get("structured_outputs").Exists()
-	known := new([allFields]bool)
+	known := new(fieldSet)
 	properties.ForEach(func(name, _ gjson.Result) bool {
 		if id, ours := of.byName[name.Str]; ours {
 			known[id] = true
@@ -94,7 +94,7 @@ func (r *Request) Unserved(s *Server) (Unserved, bool) {
 			}
 		}
 	}
-	var known *[allFields]bool
+	var known *fieldSet
 	switch r.schema.prompt {
 	case fieldPrompt:
 		known = s.completions
@@ -114,8 +114,8 @@ func (r *Request) Unserved(s *Server) (Unserved, bool) {
 
 // lacks reports whether the server describes its requests, and has no such field among theirs. The gateway itself handles
 // user and best_of, and respells structured output for servers that take it as guided_json and the like.
-func (s *Server) lacks(known *[allFields]bool, id fieldID) bool {
-	if known == nil || known[id] || id >= fieldLocal {
+func (s *Server) lacks(known *fieldSet, id fieldID) bool {
+	if known == nil || !id.sent() || known[id] {
 		return false
 	}
 	return id != fieldUser && id != fieldBestOf && (id != fieldStructuredOutputs || !s.TakesGuided())
@@ -123,7 +123,7 @@ func (s *Server) lacks(known *[allFields]bool, id fieldID) bool {
 
 // tooNew returns the field of the request that is newest in vLLM, if the server's version does not have it. The server's own
 // description goes before the version.
-func (r *Request) tooNew(s *Server, known *[allFields]bool) (u Unserved, found bool) {
+func (r *Request) tooNew(s *Server, known *fieldSet) (u Unserved, found bool) {
 	var newest Version
 	for i := range laterFields {
 		l := &laterFields[i]

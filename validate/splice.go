@@ -167,7 +167,7 @@ func (s *splicer) splice() Body {
 			}
 			s.replace(at, e.value)
 			lastKept = m.end
-		case m.null || m.field >= fieldLocal || (m.field == s.omitted && s.omitted != fieldModel):
+		case m.null || !m.field.sent() || (m.field == s.omitted && s.omitted != fieldModel):
 			s.replace(s.memberSpan(i, lastKept >= 0), nil)
 		default:
 			s.rename(m)

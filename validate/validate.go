@@ -87,7 +87,8 @@ func parse(s *schema, body []byte, limits Limits) (*Request, error) {
 	if p.failure == nil {
 		p.failure = p.request.checkSequences(limits.MaxSequences)
 	}
-	p.request.members = slices.Clone(p.request.members) // of exact length: ten thousand requests may be waiting
+	p.members = p.request.members
+	p.request.members = slices.Clone(p.members) // of exact length: ten thousand requests may be waiting
 	return p.request, p.failure
 }
 
@@ -102,7 +103,7 @@ type parser struct {
 	scratch  []byte  // an unescaped name
 	tokenIDs []int64 // of logit_bias
 	request  *Request
-	members  [allFields]member // backs request.members
+	members  []member // backs request.members
 
 	absent  bool     // the value that has been read means that its field is absent
 	xargs   []string // the names in vllm_xargs
