@@ -3,6 +3,8 @@ package validate
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -100,47 +102,31 @@ func stringLength(b []byte) int {
 // escapeLength returns the length of the escape sequence at the beginning of b, which for a surrogate is that of the
 // pair, and 0 if it is not valid.
 func escapeLength(b []byte) int {
-	if len(b) < 2 {
-		return 0
+	if len(b) > 1 && strings.IndexByte(`"\/bfnrt`, b[1]) >= 0 {
+		return len(`\n`)
 	}
-	switch b[1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return 2
-	case 'u':
-		first, ok := codeUnit(b)
-		if !ok {
-			return 0
-		}
-		if !utf16.IsSurrogate(first) {
-			return 6
-		}
-		second, ok := codeUnit(b[6:])
-		if !ok || utf16.DecodeRune(first, second) == utf8.RuneError {
-			return 0
-		}
-		return 12
-	default:
+	switch first := codeUnit(b); {
+	case first < 0:
 		return 0
+	case !utf16.IsSurrogate(first):
+		return len(`\u0000`)
+	case utf16.DecodeRune(first, codeUnit(b[6:])) == utf8.RuneError:
+		return 0
+	default:
+		return len(`\ud83d\ude00`)
 	}
 }
 
-// codeUnit decodes the sequence \uXXXX at the beginning of b.
-func codeUnit(b []byte) (unit rune, ok bool) {
+// codeUnit decodes the sequence \uXXXX at the beginning of b, and returns -1 if there is none.
+func codeUnit(b []byte) rune {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return 0, false
+		return -1
 	}
-	for _, c := range b[2:6] {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c|0x20 && c|0x20 <= 'f':
-			c = c | 0x20 - 'a' + 10
-		default:
-			return 0, false
-		}
-		unit = unit<<4 | rune(c)
+	var unit [2]byte
+	if _, err := hex.Decode(unit[:], b[2:6]); err != nil {
+		return -1
 	}
-	return unit, true
+	return rune(binary.BigEndian.Uint16(unit[:]))
 }
 
 // hasControl reports whether b has a byte below the space, eight bytes at a time: the subtraction sets the top bit of
