@@ -191,13 +191,17 @@ func (p *parser) readMessage(m *message) error {
 	return p.checkMessage(m)
 }
 
-// readKnown reads an object of a message whose names are known. A member that is null is absent, whatever its name, and
-// removed. visit reads the value of the member names[at] and reports whether it is kept. hint ends the error of an unknown
-// name.
+// readKnown reads an object of a message whose names are known: see readNamed. hint ends the error of an unknown name.
 func (p *parser) readKnown(path string, names []string, hint string, visit func(at int) (kept bool, err error)) error {
 	if p.decoder.PeekKind() != '{' {
 		return p.wrongKind(path, "an object"+hint)
 	}
+	return p.readNamed(names, visit, func(name string) error { return p.wrong(path, "unknown member %q%s", apierr.Clip(name), hint) })
+}
+
+// readNamed reads an object whose names are known. A member that is null is absent, whatever its name, and removed. visit
+// reads the value of the member names[at] and reports whether it is kept. unknown returns the error of an unknown name.
+func (p *parser) readNamed(names []string, visit func(at int) (kept bool, err error), unknown func(name string) error) error {
 	if _, err := p.decoder.ReadToken(); err != nil {
 		return err
 	}
@@ -212,10 +216,13 @@ func (p *parser) readKnown(path string, names []string, hint string, visit func(
 		at := slices.IndexFunc(names, func(known string) bool { return known == string(name) })
 		null, kept := p.decoder.PeekKind() == 'n', false
 		switch {
-		case at < 0 && null:
-			err = p.skipForeign(path, string(name), &foreign)
+		case at < 0 && slices.Contains(foreign, string(name)):
+			return p.duplicate(string(name))
+		case at < 0 && (!null || len(foreign) == maxForeign):
+			return unknown(string(name))
 		case at < 0:
-			return p.wrong(path, "unknown member %q%s", apierr.Clip(string(name)), hint)
+			foreign = append(foreign, string(name))
+			err = p.skipValue()
 		case seen&(1<<at) != 0:
 			return p.duplicate(names[at])
 		case null:
@@ -231,20 +238,9 @@ func (p *parser) readKnown(path string, names []string, hint string, visit func(
 		}
 		cut.member(p.request, start, p.offset(), !kept)
 	}
+	cut.ended(p.request)
 	_, err := p.decoder.ReadToken()
 	return err
-}
-
-// skipForeign skips an unknown member that is null. seen are the names of those before it in the same object.
-func (p *parser) skipForeign(path, name string, seen *[]string) error {
-	switch {
-	case slices.Contains(*seen, name):
-		return p.duplicate(name)
-	case len(*seen) == maxForeign:
-		return p.wrong(path, "got more than %d unknown members", maxForeign)
-	}
-	*seen = append(*seen, name)
-	return p.skipValue()
 }
 
 // dropValue skips a value that is not sent on. A name that stands twice in an object is an error there too.

@@ -278,62 +278,42 @@ const (
 
 var optionNames = []string{"include_usage", "continuous_usage_stats", "include_receipt"}
 
-// readStreamOptions reads stream_options. A member that is null is absent, whatever its name. continuous_usage_stats needs
-// include_usage, because vLLM ignores it otherwise.
+// readStreamOptions reads stream_options. continuous_usage_stats needs include_usage, because vLLM ignores it otherwise.
 func readStreamOptions(p *parser, f *field) error {
+	names := optionNames[:receiptOption]
 	if p.receipts {
-		f = &optionsWithReceipt
+		f, names = &optionsWithReceipt, optionNames
 	}
 	if p.decoder.PeekKind() != '{' {
 		return p.invalidKind(f, "")
 	}
-	if _, err := p.decoder.ReadToken(); err != nil {
-		return err
-	}
 	r := p.request
 	r.hasStreamOptions = true
+	dropped := len(r.dropped)
 	var values [3]byte // the first byte of each member's value; 0 if it is absent
-	var foreign []string
-	for p.decoder.PeekKind() != '}' {
-		raw, err := p.decoder.ReadValue()
+	err := p.readNamed(names, func(at int) (kept bool, err error) {
+		value, err := p.skipInvalid()
+		if err == nil && value[0] != 't' && value[0] != 'f' {
+			err = p.invalid(f, names[at]+" with "+describe(value))
+		}
 		if err != nil {
-			return err
+			return false, err
 		}
-		name := p.unquote(raw)
-		at := slices.IndexFunc(optionNames, func(known string) bool { return known == string(name) })
-		kind := byte(p.decoder.PeekKind())
-		switch {
-		case at >= 0 && values[at] != 0, slices.Contains(foreign, string(name)):
-			return p.duplicate(string(name))
-		case kind != 'n' && (at < 0 || at == receiptOption && !p.receipts), at < 0 && len(foreign) == maxForeign:
-			return p.invalid(f, strconv.Quote(apierr.Clip(string(name)))+" in it")
-		case kind != 'n' && kind != 't' && kind != 'f':
-			value, err := p.skipInvalid()
-			if err != nil {
-				return err
-			}
-			return p.invalid(f, optionNames[at]+" with "+describe(value))
-		case at < 0:
-			foreign = append(foreign, string(name))
-		default:
-			values[at] = kind
-		}
-		start := p.valueStart()
-		if err := p.skipValue(); err != nil {
-			return err
-		}
+		values[at] = value[0]
 		if at == usageOption {
-			r.includeUsage = span{start, p.offset()}
-		} else if at != continuousOption || kind == 'n' {
-			r.localOption = true
+			r.includeUsage = span{p.offset() - len(value), p.offset()}
 		}
+		return at != receiptOption, nil
+	}, func(name string) error { return p.invalid(f, strconv.Quote(apierr.Clip(name))+" in it") })
+	if err != nil {
+		return err
 	}
+	r.localOption = len(r.dropped) > dropped
 	r.IncludeUsage, r.continuousUsage, r.IncludeReceipt = values[usageOption] == 't', values[continuousOption] == 't', values[receiptOption] == 't'
-	if r.continuousUsage && !r.IncludeUsage || values[continuousOption] == 'f' && (values[usageOption] == 0 || values[usageOption] == 'n') {
+	if r.continuousUsage && !r.IncludeUsage || values[continuousOption] == 'f' && values[usageOption] == 0 {
 		return p.invalid(f, "continuous_usage_stats without include_usage: true")
 	}
-	_, err := p.decoder.ReadToken()
-	return err
+	return nil
 }
 
 // maxRepetition limits the numbers in repetition_detection: some versions of vLLM fail without a reason at huge ones.

@@ -648,8 +648,7 @@ func withoutNulls(m rawMember) string {
 	return value
 }
 
-// nullOption reports whether stream_options has a null member that it is rewritten for: continuous_usage_stats, which older
-// versions of vLLM refuse, or one that vLLM does not have.
+// nullOption reports whether stream_options has a null member, for which it is rewritten: versions of vLLM refuse some.
 func nullOption(all []rawMember) bool {
 	for _, m := range all {
 		if m.decodedName() == "stream_options" && m.value != "null" {
@@ -660,7 +659,7 @@ func nullOption(all []rawMember) bool {
 	return false
 }
 
-func isNullOption(o rawMember) bool { return o.value == "null" && o.decodedName() != "include_usage" }
+func isNullOption(o rawMember) bool { return o.value == "null" }
 
 // withUsage returns the JSON of stream_options with include_usage set to true.
 func withUsage(options string) string {
