@@ -2,7 +2,10 @@ package lamini
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
 
 	apierr "basegate/errors"
@@ -32,74 +35,58 @@ func (a *answer) translate(completion []byte) ([]byte, error) {
 		}
 		return true
 	})
-	outputs, reasons := make([]byte, 0, len(completion)), []string(nil)
+	outputs, reasons := make([]any, a.prompts), make([]string, a.prompts)
 	for i, choice := range choices {
-		text, reason := choice.Get("text"), finishStop
+		text := choice.Get("text")
 		if text.Type != gjson.String {
 			return nil, apierr.UntranslatableOutput(fmt.Sprintf("the model server sent no text for prompt %d", i))
 		}
+		reasons[i] = finishStop
 		if choice.Get("finish_reason").Str == finishLength {
-			reason = finishLength
-		}
-		if i > 0 {
-			outputs = append(outputs, ',')
+			reasons[i] = finishLength
 		}
 		var ok bool
-		if outputs, ok = a.appendOutput(outputs, text.Str, reason == finishLength); !ok {
+		if outputs[i], ok = a.output(text.Str, reasons[i] == finishLength); !ok {
 			return nil, apierr.UntranslatableOutput(fmt.Sprintf(
 				"the output for prompt %d is not a JSON object of output_type, although the model server was asked to constrain it; "+
 					"its version may not support structured output", i))
 		}
-		reasons = append(reasons, reason)
 	}
 	return a.render(outputs, reasons), nil
 }
 
-// appendOutput appends one output: an object if the request has types, and otherwise the text, in an object of its own in
+// output returns one output: an object if the request has types, and otherwise the text, in an object of its own in
 // version 1. A text that was cut off is no object, so it stands as it is.
-func (a *answer) appendOutput(dst []byte, text string, cutOff bool) ([]byte, bool) {
-	if a.types != nil {
-		before := len(dst)
-		out, ok := a.types.appendObject(dst, text)
-		if ok || !cutOff {
-			return out, ok
+func (a *answer) output(text string, cutOff bool) (output any, ok bool) {
+	switch {
+	case a.types != nil:
+		if output, ok = a.types.object(text); ok || !cutOff {
+			return output, ok
 		}
-		return appendText(out[:before], text), true
+	case !a.reasons:
+		return map[string]string{"output": text}, true
 	}
-	if a.reasons {
-		return appendText(dst, text), true
-	}
-	return append(appendText(append(dst, `{"output":`...), text), '}'), true
+	return text, true
 }
 
 // timedOut returns the response to a request that has timed out: no text for any prompt.
 func (a *answer) timedOut() []byte {
-	var outputs []byte
-	reasons := make([]string, a.prompts)
-	for i := range reasons {
-		if i > 0 {
-			outputs = append(outputs, ',')
-		}
-		outputs, reasons[i] = append(outputs, `""`...), finishTimeout
-	}
-	return a.render(outputs, reasons)
+	return a.render(slices.Repeat([]any{""}, a.prompts), slices.Repeat([]string{finishTimeout}, a.prompts))
 }
 
-// render returns the response's body of outputs, which are separated by commas.
-func (a *answer) render(outputs []byte, reasons []string) []byte {
-	var finish []byte
-	for i, reason := range reasons {
-		if i > 0 {
-			finish = append(finish, ',')
-		}
-		finish = appendText(finish, reason)
+// render returns the response's body.
+func (a *answer) render(outputs []any, reasons []string) []byte {
+	var body, reason any = outputs, reasons
+	if !a.isList {
+		body, reason = outputs[0], reasons[0]
 	}
-	opening, closing := "", ""
-	if a.isList {
-		opening, closing = "[", "]"
+	if a.reasons {
+		body = struct {
+			Outputs any `json:"outputs"`
+			Reason  any `json:"finish_reason"`
+		}{body, reason}
 	}
-	if !a.reasons {
-		return []byte(opening + string(outputs) + closing)
-	}
-	return []byte(`{"outputs":` + opening + string(outputs) + closing + `,"finish_reason":` + opening + string(finish) + closing + "}")
+	// Invalid UTF-8 is replaced, so there is no error.
+	rendered, _ := json.Marshal(body, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true))
+	return rendered
 }

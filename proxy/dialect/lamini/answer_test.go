@@ -58,6 +58,7 @@ func TestResponses(t *testing.T) {
 		v1, v2  string
 	}{
 		"text":                 {onePrompt, completion("x\n\"", "stop"), `{"output":"x\n\""}`, `{"outputs":"x\n\"","finish_reason":"stop"}`},
+		"invalid UTF-8":        {onePrompt, []byte("{\"choices\":[{\"index\":0,\"text\":\"<\xff\u2028\",\"finish_reason\":\"stop\"}]}"), "{\"output\":\"<\ufffd\u2028\"}", "{\"outputs\":\"<\ufffd\u2028\",\"finish_reason\":\"stop\"}"},
 		"empty text":           {onePrompt, completion("", "stop"), `{"output":""}`, `{"outputs":"","finish_reason":"stop"}`},
 		"list of one":          {oneOfList, completion("x", "length"), `[{"output":"x"}]`, `{"outputs":["x"],"finish_reason":["length"]}`},
 		"list":                 {twoPrompts, completion("x", "stop", "y", "length"), `[{"output":"x"},{"output":"y"}]`, `{"outputs":["x","y"],"finish_reason":["stop","length"]}`},

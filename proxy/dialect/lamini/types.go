@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
 
@@ -56,47 +57,30 @@ func (t outputTypes) schema() []byte {
 	return append(schema, `],"additionalProperties":false}`...)
 }
 
-// appendObject appends an output as an object of the types, and reports whether it is one: an object with exactly these
-// names, each once, and a value of its type.
-func (t outputTypes) appendObject(dst []byte, text string) ([]byte, bool) {
-	raw := jsontext.Value(strings.TrimSpace(text))
-	if raw.Kind() != '{' || !raw.IsValid() { // the decoder refuses duplicate names and invalid UTF-8
-		return dst, false
+// object returns an output as an object of the types, and reports whether it is one: an object with exactly these names,
+// each once, and a value of its type.
+func (t outputTypes) object(text string) (jsontext.Value, bool) {
+	var values map[string]jsontext.Value
+	// Unmarshal refuses duplicate names and invalid UTF-8.
+	if json.Unmarshal([]byte(strings.TrimSpace(text)), &values) != nil || len(values) != len(t) {
+		return nil, false
 	}
-	values := make(map[string]jsontext.Value, len(t))
-	d := jsontext.NewDecoder(bytes.NewReader(raw))
-	d.ReadToken() //nolint:errcheck // the value is valid
-	for d.PeekKind() != '}' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return dst, false
-		}
-		key := name.String()
-		value, err := d.ReadValue()
-		if err != nil {
-			return dst, false
-		}
-		values[key] = value.Clone()
-	}
-	if len(values) != len(t) {
-		return dst, false
-	}
-	dst = append(dst, '{')
+	object := jsontext.Value("{")
 	for i, p := range t {
 		value, ok := values[p.name]
 		if !ok || !p.accepts(value) {
-			return dst, false
+			return nil, false
 		}
 		if i > 0 {
-			dst = append(dst, ',')
+			object = append(object, ',')
 		}
-		dst = append(appendText(dst, p.name), ':')
-		dst = append(dst, value...)
+		object = append(appendText(object, p.name), ':')
+		object = append(object, value...)
 		if p.kind == "float" && !bytes.ContainsAny(value, ".eE") {
-			dst = append(dst, ".0"...) // or clients would read an integer
+			object = append(object, ".0"...) // or clients would read an integer
 		}
 	}
-	return append(dst, '}'), true
+	return append(object, '}'), true
 }
 
 // accepts reports whether a valid value has the property's type.
