@@ -60,31 +60,31 @@ var (
 	fieldTokens          = define(0, "tokens", "an array of token ids (integers from 0 to 2147483647)", tokenIDs(0, math.MaxInt))
 
 	fieldPrompt               = define(ofCompletion, "prompt", "a string, an array of strings, an array of token ids or an array of such arrays, none of the arrays empty", readPrompt)
-	fieldBestOf               = define(ofCompletion, "best_of", "an integer from 1 to 16", integer(1, 16, func(r *Request, v int64) { r.BestOf = v }))
-	fieldLogprobs             = define(ofCompletion, "logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(0, math.MaxInt64, func(r *Request, v int64) { r.Logprobs = clampInt(v) }))
-	fieldPromptLogprobs       = define(ofCompletion, "prompt_logprobs", "an integer from 0 to the model's limit (20 unless configured)", integer(0, math.MaxInt64, func(r *Request, v int64) { r.PromptLogprobs = clampInt(v) }))
+	fieldBestOf               = define(ofCompletion, "best_of", "an integer from 1 to 16", Integer(1, 16, func(r *Request, v int64) { r.BestOf = v }))
+	fieldLogprobs             = define(ofCompletion, "logprobs", "an integer from 0 to the model's limit (20 unless configured)", Integer(0, math.MaxInt64, func(r *Request, v int64) { r.Logprobs = clampInt(v) }))
+	fieldPromptLogprobs       = define(ofCompletion, "prompt_logprobs", "an integer from 0 to the model's limit (20 unless configured)", Integer(0, math.MaxInt64, func(r *Request, v int64) { r.PromptLogprobs = clampInt(v) }))
 	_                         = define(ofCompletion, "echo", "true or false", boolean(func(r *Request, v bool) { r.Echo = v }))
 	fieldAddSpecialTokens     = define(ofCompletion, "add_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.NoSpecialTokens = !v }))
-	fieldTruncatePromptTokens = define(ofCompletion, "truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", integer(-1, math.MaxInt64, func(r *Request, v int64) { r.Truncate = v }))
+	fieldTruncatePromptTokens = define(ofCompletion, "truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", Integer(-1, math.MaxInt64, func(r *Request, v int64) { r.Truncate = v }))
 	fieldTruncationSide       = define(ofCompletion, "truncation_side", `"left" or "right"`, oneOf("left", "right"))
 
 	fieldModel                      = define(ofBoth, "model", "a string, the short id of a model from GET /v1/models", text(math.MaxInt, func(r *Request, v string) { r.Model = v }))
-	fieldMaxTokens                  = define(ofBoth, "max_tokens", "an integer of at least 1", integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v }))
+	fieldMaxTokens                  = define(ofBoth, "max_tokens", "an integer of at least 1", Integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v }))
 	_                               = define(ofBoth, "temperature", "a number from 0 to 2", number(0, 2, true))
 	_                               = define(ofBoth, "top_p", "a number over 0, up to 1", number(0, 1, false))
-	_                               = define(ofBoth, "top_k", "-1 (off) or an integer of at least 1", integer(-1, math.MaxInt64, nil))
+	_                               = define(ofBoth, "top_k", "-1 (off) or an integer of at least 1", Integer(-1, math.MaxInt64, nil))
 	_                               = define(ofBoth, "min_p", "a number from 0 to 1", number(0, 1, true))
 	_                               = define(ofBoth, "presence_penalty", "a number from -2 to 2", number(-2, 2, true))
 	_                               = define(ofBoth, "frequency_penalty", "a number from -2 to 2", number(-2, 2, true))
 	_                               = define(ofBoth, "repetition_penalty", "a number over 0, up to 2", number(0, 2, false))
-	_                               = define(ofBoth, "seed", "an integer within 64 bits, signed", integer(math.MinInt64, math.MaxInt64, nil))
-	fieldN                          = define(ofBoth, "n", "an integer from 1 to 16", integer(1, 16, func(r *Request, v int64) { r.N = v }))
+	_                               = define(ofBoth, "seed", "an integer within 64 bits, signed", Integer(math.MinInt64, math.MaxInt64, nil))
+	fieldN                          = define(ofBoth, "n", "an integer from 1 to 16", Integer(1, 16, func(r *Request, v int64) { r.N = v }))
 	_                               = define(ofBoth, "stop", "a string or 1 to 4 strings, none empty", readStop)
 	fieldStream                     = define(ofBoth, "stream", "true or false", boolean(func(r *Request, v bool) { r.Stream = v }))
 	fieldStreamOptions              = define(ofBoth, "stream_options", "an object with at the most include_usage and, beside it, continuous_usage_stats (true or false)", readStreamOptions)
 	_                               = define(ofBoth, "logit_bias", "an object of token ids in decimal digits, each with a number from -100 to 100", readLogitBias)
 	fieldUser                       = define(ofBoth, "user", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.User, r.HasUser = v, true }))
-	_                               = define(ofBoth, "min_tokens", "an integer from 0 to max_tokens", integer(0, math.MaxInt64, func(r *Request, v int64) { r.MinTokens = v }))
+	_                               = define(ofBoth, "min_tokens", "an integer from 0 to max_tokens", Integer(0, math.MaxInt64, func(r *Request, v int64) { r.MinTokens = v }))
 	_                               = define(ofBoth, "ignore_eos", "true or false", boolean(nil))
 	_                               = define(ofBoth, "include_stop_str_in_output", "true or false", boolean(nil))
 	_                               = define(ofBoth, "skip_special_tokens", "true or false", boolean(nil))
@@ -95,7 +95,7 @@ var (
 	fieldReturnTokensAsTokenIDs     = define(ofBoth, "return_tokens_as_token_ids", "true or false", boolean(nil))
 	fieldReturnTokenIDs             = define(ofBoth, "return_token_ids", "true or false", boolean(func(r *Request, v bool) { r.returnTokenIDs = v }))
 	fieldCacheSalt                  = define(ofBoth, "cache_salt", "a string of 1 to 128 characters without @, /, \\ and NUL, such as base64url", readCacheSalt)
-	fieldStreamInterval             = define(ofBoth, "stream_interval", "an integer from 1 to 1024", integer(1, 1024, nil))
+	fieldStreamInterval             = define(ofBoth, "stream_interval", "an integer from 1 to 1024", Integer(1, 1024, nil))
 	fieldRepetitionDetection        = define(ofBoth, "repetition_detection", "an object of max_pattern_size, min_pattern_size and min_count, integers from 0 to 1024, with min_count at least 2 and min_pattern_size at most max_pattern_size", object((*parser).checkRepetitionDetection))
 	fieldReturnWeightVersions       = define(ofBoth, "return_weight_versions", "true or false", boolean(nil))
 	fieldXArgs                      = define(ofBoth, "vllm_xargs", "an object of the names that this model takes, each with a string, a number, a boolean or a list of them", object((*parser).readXArgs))
@@ -103,9 +103,9 @@ var (
 	fieldStructuredOutputs          = define(ofBoth, "structured_outputs", "an object with exactly one of json, regex, choice, grammar and json_object, and at the most disable_any_whitespace beside it", object((*parser).checkStructuredOutputs))
 
 	fieldMessages             = define(ofChat, "messages", "an array of 1 to 2048 messages, such as {\"role\": \"user\", \"content\": …}", readMessages)
-	fieldMaxCompletionTokens  = define(ofChat, "max_completion_tokens", "an integer of at least 1", integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v }))
+	fieldMaxCompletionTokens  = define(ofChat, "max_completion_tokens", "an integer of at least 1", Integer(1, math.MaxInt64, func(r *Request, v int64) { r.MaxTokens = v }))
 	_                         = define(ofChat, "logprobs", "true or false; top_logprobs is the number of alternatives", boolean(func(r *Request, v bool) { r.chat.logprobs = v }))
-	fieldTopLogprobs          = define(ofChat, "top_logprobs", "an integer from 0 to 20, or to the model's limit if that is lower", integer(0, maxTopLogprobs, func(r *Request, v int64) { r.chat.topLogprobs = clampInt(v) }))
+	fieldTopLogprobs          = define(ofChat, "top_logprobs", "an integer from 0 to 20, or to the model's limit if that is lower", Integer(0, maxTopLogprobs, func(r *Request, v int64) { r.chat.topLogprobs = clampInt(v) }))
 	fieldTools                = define(ofChat, "tools", `an array of up to 128 tools {"type": "function", "function": {"name": …}}`, readTools)
 	fieldToolChoice           = define(ofChat, "tool_choice", `"none", "auto", "required" or {"type": "function", "function": {"name": …}}`, readToolChoice)
 	_                         = define(ofChat, "parallel_tool_calls", "true or false", boolean(nil))
@@ -151,18 +151,18 @@ func number(lo, hi float64, included bool) Reader {
 		}
 		v, err := strconv.ParseFloat(string(raw), 64)
 		if err != nil {
-			return p.invalid(f, describe(raw)+", which no 64-bit float holds")
+			return p.invalid(f, Describe(raw)+", which no 64-bit float holds")
 		}
 		if v < lo || v > hi || v == lo && !included {
-			return p.invalid(f, describe(raw))
+			return p.invalid(f, Describe(raw))
 		}
 		return nil
 	}
 }
 
-// integer returns a reader of a field that is an integer literal from lo to hi: no fraction, no exponent. Where -1 means off,
+// Integer returns a reader of a field that is an integer literal from lo to hi: no fraction, no exponent. Where -1 means off,
 // 0 is not valid. store may be nil.
-func integer(lo, hi int64, store func(*Request, int64)) Reader {
+func Integer(lo, hi int64, store func(*Request, int64)) Reader {
 	return func(p *parser, f *field) error {
 		raw, err := p.readNumber(f)
 		if err != nil {
@@ -171,11 +171,11 @@ func integer(lo, hi int64, store func(*Request, int64)) Reader {
 		v, err := strconv.ParseInt(string(raw), 10, 64)
 		switch {
 		case bytes.ContainsAny(raw, ".eE"):
-			return p.invalid(f, describe(raw)+", which is not written as an integer")
+			return p.invalid(f, Describe(raw)+", which is not written as an integer")
 		case err != nil:
-			return p.invalid(f, describe(raw)+", which does not fit 64 bits")
+			return p.invalid(f, Describe(raw)+", which does not fit 64 bits")
 		case v < lo || v > hi || lo == -1 && v == 0:
-			return p.invalid(f, describe(raw))
+			return p.invalid(f, Describe(raw))
 		case store != nil:
 			store(p.request, v)
 		}
@@ -229,7 +229,7 @@ func (p *parser) invalidKind(f *field, hint string) error {
 	if err != nil {
 		return err
 	}
-	return p.invalid(f, describe(value)+hint)
+	return p.invalid(f, Describe(value)+hint)
 }
 
 // skipInvalid skips a value of the wrong kind and returns it. It records a duplicate name within the value, which is the
@@ -272,7 +272,7 @@ func oneOf(words ...string) Reader {
 			return err
 		}
 		if !slices.Contains(words, string(p.unquote(raw))) {
-			return p.invalid(f, describe(raw))
+			return p.invalid(f, Describe(raw))
 		}
 		return nil
 	}
@@ -291,7 +291,7 @@ func readModalities(p *parser, f *field) error {
 		return err
 	}
 	if all := gjson.ParseBytes(value); !all.IsArray() || all.Get("#").Int() != 1 || all.Get("0").Str != "text" {
-		return p.invalid(f, describe(value))
+		return p.invalid(f, Describe(value))
 	}
 	return nil
 }
@@ -399,7 +399,7 @@ func (p *parser) readBiases(f *field) error {
 			return err
 		}
 		if v, err := strconv.ParseFloat(string(raw), 64); err != nil || v < -100 || v > 100 {
-			return p.invalid(f, "the bias "+describe(raw))
+			return p.invalid(f, "the bias "+Describe(raw))
 		}
 	}
 	_, err := p.decoder.ReadToken()

@@ -61,11 +61,6 @@ func (f *Form) Parse(body []byte, limits Limits) (*Request, error) {
 	return parse(&f.schema, body, limits)
 }
 
-// Integer returns a Reader of an integer from lo to hi. store may be nil.
-func Integer(lo, hi int64, store func(*Request, int64)) Reader {
-	return integer(lo, hi, store)
-}
-
 // Value returns a Reader of any value of up to 256 KiB without duplicate names. check returns what is wrong with its JSON,
 // for an error message, or "".
 func Value(check func(value []byte) (wrong string)) Reader {
@@ -89,6 +84,3 @@ func Value(check func(value []byte) (wrong string)) Reader {
 		return nil
 	}
 }
-
-// Describe returns a short description of a JSON value, for an error message.
-func Describe(value []byte) string { return describe(value) }

@@ -149,7 +149,7 @@ func (p *parser) wrongKind(path, expected string) error {
 	if err != nil {
 		return err
 	}
-	return p.wrong(path, "got %s; expected %s", describe(value), expected)
+	return p.wrong(path, "got %s; expected %s", Describe(value), expected)
 }
 
 // readMessage reads one message.
@@ -262,7 +262,7 @@ func (p *parser) readRole(m *message, path string) error {
 			return nil
 		}
 	}
-	return p.wrong(path, "got %s; expected %s", describe(raw), expected)
+	return p.wrong(path, "got %s; expected %s", Describe(raw), expected)
 }
 
 // readWord reads a string, which it returns as JSON.
@@ -355,7 +355,7 @@ func (p *parser) readEmpty(path string) error {
 	if empty {
 		return nil
 	}
-	return p.wrong(path, "got %s; expected null: only text and tool_calls are sent back", describe(value))
+	return p.wrong(path, "got %s; expected null: only text and tool_calls are sent back", Describe(value))
 }
 
 // checkMessage checks the members of a message against its role.

@@ -98,7 +98,7 @@ func (o objectValue) span() span {
 
 // described describes the value of a member for an error message.
 func (o objectValue) described(member string) string {
-	return member + " with " + describe([]byte(o.Raw))
+	return member + " with " + Describe([]byte(o.Raw))
 }
 
 // object returns a reader of a field that is an object, of which check returns what is wrong, or "".
@@ -294,7 +294,7 @@ func readStreamOptions(p *parser, f *field) error {
 	err := p.readNamed(names, func(at int) (kept bool, err error) {
 		value, err := p.skipInvalid()
 		if err == nil && value[0] != 't' && value[0] != 'f' {
-			err = p.invalid(f, names[at]+" with "+describe(value))
+			err = p.invalid(f, names[at]+" with "+Describe(value))
 		}
 		if err != nil {
 			return false, err

@@ -61,7 +61,7 @@ func (p *parser) invalidElement(f *field, index int, want string) error {
 	if err != nil {
 		return err
 	}
-	return p.invalid(f, fmt.Sprintf("%s as element %d, where %s was expected", describe(value), index, want))
+	return p.invalid(f, fmt.Sprintf("%s as element %d, where %s was expected", Describe(value), index, want))
 }
 
 func (p *parser) readTextPrompt(f *field, i int) error {
@@ -104,7 +104,7 @@ func (p *parser) readTokenID(f *field, i int, where string) error {
 	}
 	raw, err := p.decoder.ReadValue()
 	if err == nil && !isTokenID(raw) {
-		return p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer from 0 to 2147483647) was expected", describe(raw), i, where))
+		return p.invalid(f, fmt.Sprintf("%s as element %d of %s, where a token id (an integer from 0 to 2147483647) was expected", Describe(raw), i, where))
 	}
 	return err
 }

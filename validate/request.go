@@ -405,8 +405,8 @@ func (r *Request) checkSequences(most int64) error {
 		r.N, r.Prompts, r.Candidates(), sequences, most))
 }
 
-// describe returns a short description of a JSON value for an error message.
-func describe(raw []byte) string {
+// Describe returns a short description of a JSON value for an error message.
+func Describe(raw []byte) string {
 	if len(raw) == 0 {
 		return "nothing"
 	}

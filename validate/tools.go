@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
@@ -111,24 +110,26 @@ func (p *parser) readArguments(path string) error {
 		p.argumentsCounted = true
 	}
 	text, err := jsontext.AppendUnquote(nil, raw)
-	if err == nil && len(text) > 0 && !isObject(text) {
+	if err != nil || len(text) == 0 {
+		return err
+	}
+	if _, valid := nesting(text); !valid || jsontext.Value(text).Kind() != '{' {
 		return p.wrong(path, "got a string that holds no JSON object of at most %d levels; expected %s", maxDepth, expected)
 	}
-	return err
+	return nil
 }
 
-// isObject reports whether text is one JSON object that does not nest too deeply.
-func isObject(text []byte) bool {
+// nesting returns how deep text nests as JSON, which is 1 for an object of scalars, and whether it is one value of at most
+// maxDepth levels.
+func nesting(text []byte) (levels int, valid bool) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(text), decoderOptions)
-	if d.PeekKind() != '{' {
-		return false
-	}
 	for {
 		if _, err := d.ReadToken(); err != nil || d.StackDepth() > maxDepth {
-			return false
+			return levels, false
 		}
+		levels = max(levels, d.StackDepth())
 		if d.StackDepth() == 0 {
-			return len(bytes.TrimSpace(text[d.InputOffset():])) == 0
+			return levels, len(bytes.TrimSpace(text[d.InputOffset():])) == 0
 		}
 	}
 }
@@ -209,7 +210,7 @@ func readToolChoice(p *parser, f *field) error {
 		case "auto", "required":
 			return nil
 		default:
-			return p.invalid(f, describe(raw))
+			return p.invalid(f, Describe(raw))
 		}
 	}
 	return object((*parser).checkToolChoice)(p, f)
@@ -258,19 +259,8 @@ func (*parser) checkTemplateArguments(o objectValue) (wrong string) {
 		}
 		return wrong == ""
 	})
-	if wrong == "" && levels(o.Raw) > maxArgumentLevels {
+	if levels, _ := nesting([]byte(o.Raw)); wrong == "" && levels > maxArgumentLevels {
 		wrong = "an object that nests deeper"
 	}
 	return wrong
-}
-
-// levels returns how deep a JSON value nests: 1 for an object of scalars.
-func levels(value string) (deepest int) {
-	d := jsontext.NewDecoder(strings.NewReader(value), decoderOptions)
-	for {
-		if _, err := d.ReadToken(); err != nil {
-			return deepest
-		}
-		deepest = max(deepest, d.StackDepth())
-	}
 }

@@ -411,7 +411,7 @@ func (p *parser) checkModelLimits(model *Model) {
 		switch {
 		case r.logprobsOf(m.field) > model.MaxLogprobs:
 			p.failure = apierr.InvalidField(name, fmt.Sprintf("%s: got %s; expected an integer from 0 to %d, the limit of this model",
-				name, describe(p.body[m.value:m.end]), model.MaxLogprobs))
+				name, Describe(p.body[m.value:m.end]), model.MaxLogprobs))
 			return
 		case m.field == fieldXArgs:
 			if err := p.checkXArgs(model); err != nil {
