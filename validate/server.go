@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -179,16 +180,7 @@ func (v Version) Known() bool { return v != Version{} }
 
 // Before reports whether v is known and older than w.
 func (v Version) Before(w Version) bool {
-	if !v.Known() {
-		return false
-	}
-	if v.Major != w.Major {
-		return v.Major < w.Major
-	}
-	if v.Minor != w.Minor {
-		return v.Minor < w.Minor
-	}
-	return v.Patch < w.Patch
+	return v.Known() && cmp.Or(cmp.Compare(v.Major, w.Major), cmp.Compare(v.Minor, w.Minor), cmp.Compare(v.Patch, w.Patch)) < 0
 }
 
 // String returns the version without a patch of 0.

@@ -337,26 +337,14 @@ func (p *parser) grow(bytes int64) error {
 		return nil
 	}
 	if err := p.memory.Grow(bytes); err != nil {
-		return &memoryError{err}
+		return err
 	}
 	p.grown += bytes
 	return nil
 }
 
-// memoryError is an error of Limits.Memory.
-type memoryError struct{ error }
-
-// Unwrap returns the error of Limits.Memory.
-func (e *memoryError) Unwrap() error { return e.error }
-
 // syntaxError converts an error of the decoder to bad_json, and returns other errors unchanged.
 func (p *parser) syntaxError(err error) error {
-	if full, ok := errors.AsType[*memoryError](err); ok {
-		return full.error
-	}
-	if _, converted := errors.AsType[*apierr.Error](err); converted {
-		return err
-	}
 	var bad *jsontext.SyntacticError
 	switch {
 	case errors.Is(err, io.EOF) && len(bytes.TrimSpace(p.body)) == 0:
@@ -365,8 +353,8 @@ func (p *parser) syntaxError(err error) error {
 		return apierr.MalformedJSON(int64(len(p.body)), "the body ends in the middle of the JSON object")
 	case errors.As(err, &bad):
 		return apierr.MalformedJSON(int64(p.base)+bad.ByteOffset, "the body is not valid JSON: "+strings.TrimPrefix(bad.Err.Error(), "jsontext: "))
-	default:
-		return apierr.MalformedJSON(int64(p.offset()), "the body is not valid JSON: "+err.Error())
+	default: // of Limits.Memory, or converted
+		return err
 	}
 }
 
