@@ -1,21 +1,14 @@
 package cli
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"basegate/database"
 	"basegate/fleet"
 	"basegate/gateway"
 	"basegate/gateway/config"
@@ -64,73 +57,6 @@ func newGatewayStatus() *cobra.Command {
 		})
 	addJSONFlag(cmd, &asJSON)
 	return cmd
-}
-
-// fetchStatus requests the status from the running gateway.
-func fetchStatus(ctx context.Context, cfg *config.Partial) (*gateway.Status, error) {
-	var holder database.Holder
-	if certain, err := cfg.Config("database"); err == nil && !certain.Database.Postgres() {
-		if holder, _, err = database.FindHolder(certain.Database.Path); err != nil {
-			return nil, fmt.Errorf("find gateway: %w", err)
-		}
-	}
-	listen := adminAddress(holder)
-	if listen == "" {
-		certain, err := cfg.Config("server.admin_listen")
-		if err != nil {
-			return nil, fmt.Errorf("read configuration: %w", err)
-		}
-		listen = certain.Server.AdminListen
-	}
-	var s gateway.Status
-	if err := fetchJSON(ctx, listen, "/status", &s); err != nil {
-		if holder.PID != 0 {
-			err = fmt.Errorf("%w; %v", err, holder)
-		}
-		return nil, fmt.Errorf("no gateway answers: %w", err)
-	}
-	return &s, nil
-}
-
-// adminAddress returns the address of the admin listener of a lock's holder; empty if it does not run on this machine.
-func adminAddress(holder database.Holder) string {
-	if host, err := os.Hostname(); err != nil || host != holder.Host {
-		return ""
-	}
-	return holder.Admin
-}
-
-// gatewayTimeout limits the request to the running gateway. It is above the timeout of the gateway's look at its database.
-const gatewayTimeout = 4 * time.Second
-
-var (
-	errAdminPortZero = errors.New("no gateway uses the database, and server.admin_listen has port 0")
-	errNotStatusOK   = errors.New("is not this version's admin listener")
-)
-
-// fetchJSON requests a path of the running gateway's admin listener.
-func fetchJSON(ctx context.Context, listen, path string, into any) error {
-	if _, port, err := net.SplitHostPort(listen); err == nil && port == "0" {
-		return errAdminPortZero
-	}
-	base, err := localURL(listen, false)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
-	defer cancel()
-	resp, err := requestLocal(ctx, base+path)
-	if err != nil {
-		return fmt.Errorf("query gateway: %w", err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %d: it %w", base+path, resp.StatusCode, errNotStatusOK)
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(into); err != nil {
-		return fmt.Errorf("query gateway: %w", err)
-	}
-	return nil
 }
 
 func printStatus(cmd *cobra.Command, s *gateway.Status) error {

@@ -36,7 +36,7 @@ func findGateways(cmd *cobra.Command) ([]cluster.Gateway, error) {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	if !certain.Database.Postgres() {
-		return findOnlyGateway(cmd.Context(), cfg, certain.Database.Path)
+		return findOnlyGateway(cmd.Context(), cfg)
 	}
 	return fromDatabase(cmd, func(ctx context.Context, db *database.DB) ([]cluster.Gateway, error) {
 		return cluster.Gateways(ctx, db.Read())
@@ -44,20 +44,17 @@ func findGateways(cmd *cobra.Command) ([]cluster.Gateway, error) {
 }
 
 // findOnlyGateway returns the gateway that serves from a SQLite database; none if no process does.
-func findOnlyGateway(ctx context.Context, cfg *config.Partial, path string) ([]cluster.Gateway, error) {
-	holder, held, err := database.FindHolder(path)
-	if err != nil {
-		return nil, fmt.Errorf("find gateway: %w", err)
-	}
-	if !held || holder.Admin == "" { // a command holds the lock
-		return []cluster.Gateway{}, nil
+func findOnlyGateway(ctx context.Context, cfg *config.Partial) ([]cluster.Gateway, error) {
+	holder, here, err := findHolder(cfg)
+	if err != nil || holder.Admin == "" { // a command holds the lock, or nothing does
+		return []cluster.Gateway{}, err
 	}
 	g := cluster.Gateway{Name: holder.Host, Alive: true, State: cluster.GatewayAlive} // it holds the lock, so it runs
 	s, err := fetchStatus(ctx, cfg)
 	switch {
 	case err == nil && s.PID == holder.PID:
 		g.Version, g.InFlight, g.LastHeartbeat = s.Version, s.InFlight, time.Now().UTC()
-	case adminAddress(holder) != "":
+	case here:
 		g.Alive, g.State = false, cluster.GatewaySilent
 	}
 	return []cluster.Gateway{g}, nil

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,37 +32,27 @@ func newModelList() *cobra.Command {
 		"List the models and the states of their backends, as the running gateway reports them.\n"+
 			"If no gateway answers at server.admin_listen, this command probes every backend itself.",
 		func(cmd *cobra.Command) (list, error) {
-			cfg, err := loadConfig(cmd)
+			partial, err := config.LoadPartial(configPath(cmd))
 			if err != nil {
 				return list{}, err
 			}
-			snapshots, err := fetchSnapshots(cmd.Context(), cfg)
-			if err != nil {
-				const notice = "No gateway answers at %s; the backends were probed instead.\n"
-				fmt.Fprintf(cmd.ErrOrStderr(), notice, cfg.Server.AdminListen)
-				err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) { snapshots = f.Snapshot() })
+			if err := partial.Mistakes(); err != nil {
+				return list{}, fmt.Errorf("read configuration: %w", err)
 			}
+			cfg, _ := partial.Config()
+			if s, err := fetchStatus(cmd.Context(), partial); err == nil && slices.EqualFunc(s.Models, cfg.Models, isOf) {
+				return listModels(s.Models), nil
+			}
+			const notice = "No gateway answers at %s; the backends were probed instead.\n"
+			fmt.Fprintf(cmd.ErrOrStderr(), notice, cfg.Server.AdminListen)
+			var snapshots []fleet.ModelSnapshot
+			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) { snapshots = f.Snapshot() })
 			return listModels(snapshots), err
 		})
 }
 
-var errNoSnapshots = errors.New("no snapshots of this configuration's models")
-
-// fetchSnapshots requests snapshots of the models from the running gateway.
-func fetchSnapshots(ctx context.Context, cfg *config.Config) (snapshots []fleet.ModelSnapshot, err error) {
-	listen := cfg.Server.AdminListen
-	if holder, held, err := database.FindHolder(cfg.Database.Path); err == nil && held && !cfg.Database.Postgres() {
-		listen = cmp.Or(adminAddress(holder), listen)
-	}
-	if err := fetchJSON(ctx, listen, "/models", &snapshots); err != nil {
-		return nil, err
-	}
-	sameID := func(s fleet.ModelSnapshot, m config.Model) bool { return s.ID == m.ID }
-	if !slices.EqualFunc(snapshots, cfg.Models, sameID) { // the gateway runs another configuration
-		return nil, errNoSnapshots
-	}
-	return snapshots, nil
-}
+// isOf reports whether a snapshot is of a model. A gateway that runs another configuration has other models.
+func isOf(s fleet.ModelSnapshot, m config.Model) bool { return s.ID == m.ID }
 
 // withProbedFleet calls operation with a fleet whose backends have each been probed once.
 func withProbedFleet(ctx context.Context, cfg *config.Config, operation func(*fleet.Fleet)) error {
