@@ -21,8 +21,8 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "gateway/config", "docs", "budget/quota", "database", "gateway/mail", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
-	{"validate", "breaker", "proxy/stream", "budget/usage", "budget/refusals", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
+	{"errors", "gateway/config", "docs", "budget/quota", "database", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
+	{"validate", "breaker", "proxy/stream", "budget/usage", "budget/refusals", "gateway/mail", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "console/prompts", "budget", "fleet", "budget/receipt", "internal/databasetest"},
 	{"budget/usage/report", "budget/cluster", "database/consistency"},
 	{"proxy"},
@@ -43,8 +43,9 @@ var (
 // leaves are small packages that every package may import, and that import nothing of this module.
 var leaves = []string{"budget/admission", "database/postgres", "internal/suggest", "internal/wait"}
 
-// configured are the packages that know the configuration; every other takes a small Settings of its own.
-var configured = []string{"gateway", "cli", "fleet"}
+// configured are the packages that know the configuration, some by a section of it; every other takes a small Settings of
+// its own.
+var configured = []string{"gateway", "cli", "fleet", "batch/storage", "console", "console/sso", "gateway/mail"}
 
 // The files are read here and not by `go list`, since the test cache sees only what the test itself opens.
 func TestImportsRunDownward(t *testing.T) {
@@ -181,7 +182,7 @@ func TestImportsThatGoAstrayAreNoticed(t *testing.T) {
 	want := []string{
 		"bench/main.go (outside) imports validate",
 		"breaker/breaker.go (floor 1) imports validate (floor 1)",
-		"budget/budget.go imports config, as only gateway, cli, fleet may",
+		"budget/budget.go imports config, as only gateway, cli, fleet, batch/storage, console, console/sso, gateway/mail may",
 		"database/database.go (floor 0) imports nowhere, which is on no floor",
 		"e2e/inside_test.go (outside) imports errors",
 		"identity/keys.go (floor 2) imports proxy (floor 4)",

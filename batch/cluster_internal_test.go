@@ -21,6 +21,7 @@ import (
 	"basegate/batch/storage"
 	"basegate/budget/admission"
 	"basegate/database"
+	"basegate/gateway/config"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
 	"basegate/internal/s3test"
@@ -56,8 +57,8 @@ func eachStorage(t *testing.T, test func(*testing.T, *testCluster)) {
 		s3test.Setenv(t)
 		c := newCluster(t)
 		c.open = func() storage.Store {
-			store, err := storage.OpenS3(storage.S3Settings{
-				Endpoint: server.Address, Bucket: s3test.Bucket, Prefix: "cluster", Region: s3test.Region, Plaintext: true,
+			store, err := storage.OpenS3(config.Bucket{
+				Endpoint: server.Address, Name: s3test.Bucket, Prefix: "cluster", Region: s3test.Region, Plaintext: true,
 			})
 			must(t, err)
 			return store

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"basegate/budget/quota"
+	"basegate/gateway/config"
 	"basegate/identity"
 )
 
@@ -224,19 +225,10 @@ func (c *Console) changeAccount(r *request) error {
 	return c.redirectDone(r, err, "/admin/accounts/"+a.ID, action.done)
 }
 
-// ConfigValue is a key of the configuration, for display. Secrets are masked.
-type ConfigValue struct {
-	Key     string
-	Value   string // empty if nothing is set
-	Default string // only if Changed; empty if there is none
-	Changed bool   // it differs from the default
-	Pending bool   // a reload has changed it, and it needs a restart
-}
-
 // settingsPage is the data of the page of the configuration.
 type settingsPage struct {
-	Changed []ConfigValue
-	Default []ConfigValue
+	Changed []config.Setting
+	Default []config.Setting
 	Pending bool // one of them needs a restart
 }
 

@@ -33,6 +33,7 @@ import (
 	"basegate/database"
 	"basegate/docs"
 	"basegate/fleet"
+	"basegate/gateway/config"
 	"basegate/gateway/notify"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
@@ -45,7 +46,7 @@ type Settings struct {
 	KeyLifetime    time.Duration              // after which a new key expires unless chosen otherwise; 0: never
 	AccessRequests bool                       // users without an account can request one
 	Provider       *sso.Provider              // with which users can sign in beside passwords; nil if there is none
-	Configuration  []ConfigValue              // of the gateway, for administrators
+	Configuration  []config.Setting           // of the gateway, for administrators
 }
 
 // Deps are the parts of the gateway that a Console uses. All are required, except Gateways and Turns.

@@ -13,6 +13,7 @@ import (
 
 	"basegate/console"
 	"basegate/console/sso"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/internal/providertest"
 )
@@ -49,10 +50,10 @@ func newProviderSite(t *testing.T, deps ...func(*console.Settings, *console.Deps
 	s := newSite(t, append(deps, func(s *console.Settings, _ *console.Deps) { settings = *s })...)
 	callback := s.url + "/sign-in/oidc/callback"
 	server := providertest.Start(t, callback, providerUsers())
-	p := &providerSite{site: s, server: server, provider: sso.Settings{
-		Issuer: server.URL, Name: "the lab", ClientID: providertest.ClientID, ClientSecret: providertest.ClientSecret,
-		RedirectURL: callback, GroupsClaim: "groups",
-	}}
+	p := &providerSite{site: s, server: server, provider: sso.Settings{RedirectURL: callback, OIDC: config.OIDC{
+		Issuer: must1(url.Parse(server.URL)), Name: "the lab", ClientID: providertest.ClientID,
+		ClientSecret: config.NewSecret(providertest.ClientSecret), GroupsClaim: "groups",
+	}}}
 	p.reloaded = func(provider sso.Settings) {
 		settings.Provider = sso.New(provider, &http.Transport{DisableKeepAlives: true})
 		s.Reload(settings)
@@ -294,7 +295,7 @@ func TestSignInWithoutAnIdentityProviderHasNoSuchPages(t *testing.T) {
 // The gateway starts without its provider, and users can sign in by password meanwhile.
 func TestProviderThatIsDownIsReported(t *testing.T) {
 	s := newSite(t, func(s *console.Settings, _ *console.Deps) {
-		s.Provider = sso.New(sso.Settings{Issuer: "http://127.0.0.1:9", ClientID: "x"}, &http.Transport{DisableKeepAlives: true})
+		s.Provider = sso.New(sso.Settings{OIDC: config.OIDC{Issuer: must1(url.Parse("http://127.0.0.1:9")), ClientID: "x"}}, &http.Transport{DisableKeepAlives: true})
 	})
 	got := s.browser().get("/sign-in/oidc")
 	wantStatus(t, "begin", got, http.StatusBadGateway)

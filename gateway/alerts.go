@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
 
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
@@ -15,7 +14,6 @@ import (
 	"basegate/console/history"
 	"basegate/fleet"
 	"basegate/gateway/config"
-	"basegate/gateway/mail"
 	"basegate/gateway/notify"
 	"basegate/identity"
 )
@@ -30,17 +28,6 @@ func (g *Gateway) newNotifier(webhooks http.RoundTripper, accounts *identity.Acc
 		Transport: webhooks, Mailer: g.mailer, Registry: g.registry, Log: g.log.Named("notify"),
 		Recipients: func(ctx context.Context) ([]string, error) { return administrators(ctx, accounts) },
 	})
-}
-
-func mailSettings(c *config.Config) mail.Settings {
-	if c.Mail.SMTP == nil {
-		return mail.Settings{}
-	}
-	port, _ := strconv.Atoi(c.Mail.SMTP.Port()) // config has checked it
-	return mail.Settings{
-		Host: c.Mail.SMTP.Hostname(), Port: port, ImplicitTLS: c.Mail.SMTP.Scheme == "smtps",
-		Username: c.Mail.Username, Password: c.Mail.Password.Reveal(), From: c.Mail.From, Helo: c.Mail.Helo,
-	}
 }
 
 // administrators returns the addresses of the active administrators.

@@ -41,9 +41,7 @@ func OpenFiles(c *config.Config) (storage.Store, error) {
 
 func openBucket(c *config.Config) (*storage.S3, error) {
 	b, _ := c.Files.Bucket()
-	return storage.OpenS3(storage.S3Settings{
-		Endpoint: b.Endpoint, Bucket: b.Name, Prefix: b.Prefix, Region: b.Region, Plaintext: b.Plaintext,
-	})
+	return storage.OpenS3(b)
 }
 
 // keepsFiles reports whether files and batches are served: beside a PostgreSQL database there is no folder for them.

@@ -135,7 +135,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	if err := g.joinCluster(); err != nil {
 		return nil, err
 	}
-	g.mailer = mail.New(mailSettings(cfg))
+	g.mailer = mail.New(mail.Settings{Mail: cfg.Mail})
 	g.notifier = g.newNotifier(webhooks, store.Accounts)
 	g.registry.MustRegister(admission.NewCollector(g.queue))
 	if err := g.openReceipts(ctx, webhooks); err != nil {
@@ -347,7 +347,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.keys.Reload(g.identitySettings(cfg))
 	g.prompts.Reload(cfg.Console.SavedPrompts.MaxBytesPerAccount)
 	g.batches.Reload(batchSettings(cfg))
-	g.mailer.Reload(mailSettings(cfg))
+	g.mailer.Reload(mail.Settings{Mail: cfg.Mail})
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))
 	if err := g.setClusterConcurrency(context.Background(), cfg); err != nil {

@@ -101,27 +101,22 @@ func consoleSettings(c, booted *config.Config) console.Settings {
 }
 
 // configValues returns the configuration for display. Settings below the keys of pending need a restart.
-func configValues(c *config.Config, pending []string) []console.ConfigValue {
-	var all []console.ConfigValue
-	for _, s := range c.Describe() {
-		needs := slices.ContainsFunc(pending, func(key string) bool { return s.Key == key || strings.HasPrefix(s.Key, key+".") })
-		all = append(all, console.ConfigValue{Key: s.Key, Value: s.Value, Default: s.Default, Changed: s.Changed, Pending: needs})
+func configValues(c *config.Config, pending []string) []config.Setting {
+	all := c.Describe()
+	for i := range all {
+		key := all[i].Key
+		all[i].Pending = slices.ContainsFunc(pending, func(p string) bool { return key == p || strings.HasPrefix(key, p+".") })
 	}
 	return all
 }
 
 // identityProvider returns the configured identity provider, or nil.
 func identityProvider(c *config.Config) *sso.Provider {
-	o := c.Console.OIDC
-	if o.Issuer == nil {
+	if c.Console.OIDC.Issuer == nil {
 		return nil
 	}
-	return sso.New(sso.Settings{
-		Issuer: o.Issuer.String(), Name: o.Name, ClientID: o.ClientID, ClientSecret: o.ClientSecret.Reveal(),
-		RedirectURL:    c.Server.PublicURL.JoinPath("sign-in", "oidc", "callback").String(),
-		AllowedDomains: o.AllowedDomains, AllowedGroups: o.AllowedGroups, GroupsClaim: o.GroupsClaim, AdminGroup: o.AdminGroup,
-		TrustEmail: o.TrustEmail,
-	}, &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})
+	return sso.New(sso.Settings{OIDC: c.Console.OIDC, RedirectURL: c.Server.PublicURL.JoinPath("sign-in", "oidc", "callback").String()},
+		&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})
 }
 
 // queueSettings limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not

@@ -14,6 +14,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"basegate/gateway/config"
 	"basegate/internal/wait"
 )
 
@@ -23,18 +24,9 @@ const (
 	conflictPause  = 50 * time.Millisecond
 )
 
-// S3Settings say where a bucket is. Credentials come from the environment, see newCredentials.
-type S3Settings struct {
-	Endpoint  string // host:port
-	Bucket    string
-	Prefix    string // of all keys, without a slash at its ends; may be empty
-	Region    string // empty: the server is asked
-	Plaintext bool   // HTTP without TLS
-}
-
 // S3 keeps objects in a bucket: the key of each is PREFIX/NAME.
 type S3 struct {
-	settings    S3Settings
+	bucket      config.Bucket
 	client      *minio.Core
 	transport   *http.Transport
 	credentials *credentials.Credentials
@@ -48,8 +40,9 @@ func newCredentials() *credentials.Credentials {
 	})
 }
 
-// OpenS3 returns the store in a bucket. It sends nothing. The caller must close it.
-func OpenS3(s S3Settings) (*S3, error) {
+// OpenS3 returns the store in a bucket. It sends nothing. The caller must close it. Credentials come from the environment,
+// see newCredentials.
+func OpenS3(b config.Bucket) (*S3, error) {
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
@@ -58,13 +51,13 @@ func OpenS3(s S3Settings) (*S3, error) {
 		DisableCompression: true, // bytes must arrive as they were sent
 	}
 	creds := newCredentials()
-	client, err := minio.NewCore(s.Endpoint, &minio.Options{
-		Creds: creds, Secure: !s.Plaintext, Region: s.Region, Transport: transport, MaxRetries: requestRetries,
+	client, err := minio.NewCore(b.Endpoint, &minio.Options{
+		Creds: creds, Secure: !b.Plaintext, Region: b.Region, Transport: transport, MaxRetries: requestRetries,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the bucket of files: %w", err)
 	}
-	return &S3{settings: s, client: client, transport: transport, credentials: creds}, nil
+	return &S3{bucket: b, client: client, transport: transport, credentials: creds}, nil
 }
 
 // Close implements Store.
@@ -77,10 +70,10 @@ var errName = errors.New("not a name of an object")
 
 // prefix is what all keys begin with.
 func (s *S3) prefix() string {
-	if s.settings.Prefix == "" {
+	if s.bucket.Prefix == "" {
 		return ""
 	}
-	return s.settings.Prefix + "/"
+	return s.bucket.Prefix + "/"
 }
 
 // key returns the key of an object.
@@ -97,7 +90,7 @@ func (s *S3) Put(ctx context.Context, name string, data []byte) error {
 	defer cancel()
 	key, err := s.key(name)
 	for try := 1; err == nil; try++ {
-		_, failed := s.client.Client.PutObject(ctx, s.settings.Bucket, key, bytes.NewReader(data), int64(len(data)),
+		_, failed := s.client.Client.PutObject(ctx, s.bucket.Name, key, bytes.NewReader(data), int64(len(data)),
 			minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true})
 		if failed == nil {
 			return nil
@@ -119,7 +112,7 @@ func (s *S3) Open(ctx context.Context, name string, offset, length int64) (io.Re
 	if err := options.SetRange(offset, offset+length-1); err != nil {
 		return nil, fmt.Errorf("open an object: %w", err)
 	}
-	body, info, _, err := s.client.GetObject(ctx, s.settings.Bucket, key, options)
+	body, info, _, err := s.client.GetObject(ctx, s.bucket.Name, key, options)
 	switch {
 	case isMissing(err):
 		return nil, ErrNotFound
@@ -140,7 +133,7 @@ func (s *S3) Delete(ctx context.Context, name string) error {
 	defer cancel()
 	key, err := s.key(name)
 	if err == nil {
-		err = explain(s.client.RemoveObject(ctx, s.settings.Bucket, key, minio.RemoveObjectOptions{}))
+		err = explain(s.client.RemoveObject(ctx, s.bucket.Name, key, minio.RemoveObjectOptions{}))
 	}
 	if err != nil {
 		return fmt.Errorf("delete an object: %w", err)
@@ -150,7 +143,7 @@ func (s *S3) Delete(ctx context.Context, name string) error {
 
 // List implements Store.
 func (s *S3) List(ctx context.Context, found func(name string, size int64) error) error {
-	for o := range s.client.ListObjectsIter(ctx, s.settings.Bucket, minio.ListObjectsOptions{Prefix: s.prefix(), Recursive: true}) {
+	for o := range s.client.ListObjectsIter(ctx, s.bucket.Name, minio.ListObjectsOptions{Prefix: s.prefix(), Recursive: true}) {
 		if o.Err != nil {
 			return fmt.Errorf("list objects: %w", explain(o.Err))
 		}

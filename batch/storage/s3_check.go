@@ -31,7 +31,7 @@ func (s *S3) Check(ctx context.Context) (warnings []string, err error) {
 	if err != nil || found.AccessKeyID == "" {
 		return nil, errNoCredentials
 	}
-	for o := range s.client.ListObjectsIter(ctx, s.settings.Bucket, minio.ListObjectsOptions{Prefix: s.prefix() + "check-", MaxKeys: 1}) {
+	for o := range s.client.ListObjectsIter(ctx, s.bucket.Name, minio.ListObjectsOptions{Prefix: s.prefix() + "check-", MaxKeys: 1}) {
 		if o.Err != nil {
 			return nil, explain(o.Err)
 		}
@@ -45,11 +45,11 @@ func (s *S3) Check(ctx context.Context) (warnings []string, err error) {
 
 // checkVersions checks that deleted objects are gone.
 func (s *S3) checkVersions(ctx context.Context) (warnings []string, err error) {
-	lock, _, _, _, err := s.client.GetObjectLockConfig(ctx, s.settings.Bucket)
+	lock, _, _, _, err := s.client.GetObjectLockConfig(ctx, s.bucket.Name)
 	if err == nil && lock == "Enabled" { // an error says that there is none, or that it is not known; a lock needs versions
 		return nil, errLocked
 	}
-	versions, err := s.client.GetBucketVersioning(ctx, s.settings.Bucket)
+	versions, err := s.client.GetBucketVersioning(ctx, s.bucket.Name)
 	switch refused := explain(err); {
 	case err == nil && versions.Enabled():
 		return nil, errVersioned

@@ -17,12 +17,13 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/batch/storage"
+	"basegate/gateway/config"
 	"basegate/internal/s3test"
 )
 
-func settingsOf(server *s3test.Server) storage.S3Settings {
-	return storage.S3Settings{
-		Endpoint: server.Address, Bucket: s3test.Bucket, Prefix: "lab/files", Region: s3test.Region, Plaintext: true,
+func settingsOf(server *s3test.Server) config.Bucket {
+	return config.Bucket{
+		Endpoint: server.Address, Name: s3test.Bucket, Prefix: "lab/files", Region: s3test.Region, Plaintext: true,
 	}
 }
 
@@ -32,7 +33,7 @@ func openS3(t *testing.T, server *s3test.Server) *storage.S3 {
 	return openSettings(t, settingsOf(server))
 }
 
-func openSettings(t *testing.T, settings storage.S3Settings) *storage.S3 {
+func openSettings(t *testing.T, settings config.Bucket) *storage.S3 {
 	t.Helper()
 	s, err := storage.OpenS3(settings)
 	must(t, err)
@@ -66,25 +67,25 @@ func TestCheckSaysWhatIsWrongWithABucket(t *testing.T) {
 	secure.StartTLS()
 	defer secure.Close()
 	for name, test := range map[string]struct {
-		change func(t *testing.T, s *storage.S3Settings)
+		change func(t *testing.T, s *config.Bucket)
 		want   string
 		passes bool // by itself
 	}{
-		"bucket": {func(_ *testing.T, s *storage.S3Settings) { s.Bucket = "missing" }, "the bucket does not exist: create it", false},
-		"key": {func(t *testing.T, _ *storage.S3Settings) {
+		"bucket": {func(_ *testing.T, s *config.Bucket) { s.Name = "missing" }, "the bucket does not exist: create it", false},
+		"key": {func(t *testing.T, _ *config.Bucket) {
 			t.Helper()
 			t.Setenv("AWS_ACCESS_KEY_ID", "unknown")
 		}, "correct AWS_ACCESS_KEY_ID", false},
-		"secret": {func(t *testing.T, _ *storage.S3Settings) {
+		"secret": {func(t *testing.T, _ *config.Bucket) {
 			t.Helper()
 			t.Setenv("AWS_SECRET_ACCESS_KEY", "wrong")
 		}, "correct AWS_SECRET_ACCESS_KEY", false},
-		"region":      {func(_ *testing.T, s *storage.S3Settings) { s.Region = "us-west-2" }, "correct region in files.url", false},
-		"unreachable": {func(_ *testing.T, s *storage.S3Settings) { s.Endpoint = unused.Addr().String() }, "cannot be reached", true},
-		"certificate": {func(_ *testing.T, s *storage.S3Settings) {
+		"region":      {func(_ *testing.T, s *config.Bucket) { s.Region = "us-west-2" }, "correct region in files.url", false},
+		"unreachable": {func(_ *testing.T, s *config.Bucket) { s.Endpoint = unused.Addr().String() }, "cannot be reached", true},
+		"certificate": {func(_ *testing.T, s *config.Bucket) {
 			s.Endpoint, s.Plaintext = secure.Listener.Addr().String(), false
 		}, "certificate is not trusted", false},
-		"no TLS": {func(_ *testing.T, s *storage.S3Settings) { s.Plaintext = false }, "does not speak TLS", false},
+		"no TLS": {func(_ *testing.T, s *config.Bucket) { s.Plaintext = false }, "does not speak TLS", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s3test.Setenv(t)
@@ -114,14 +115,14 @@ func TestCheckRefusesABucketThatKeepsDeletedBytes(t *testing.T) {
 	}
 	must(t, server.Client.MakeBucket(t.Context(), "locked", minio.MakeBucketOptions{ObjectLocking: true}))
 	settings := settingsOf(server)
-	settings.Bucket = "locked"
+	settings.Name = "locked"
 	if _, err := openSettings(t, settings).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "object lock") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // fakeError is a server that responds to every request with an error of S3, which quotes the key as real ones may.
-func fakeError(t *testing.T, status int, code string) storage.S3Settings {
+func fakeError(t *testing.T, status int, code string) config.Bucket {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/xml")
@@ -129,7 +130,7 @@ func fakeError(t *testing.T, status int, code string) storage.S3Settings {
 		fmt.Fprintf(w, "<Error><Code>%s</Code><Message>about %s</Message><Key>%s</Key></Error>", code, r.URL.Path, r.URL.Path)
 	}))
 	t.Cleanup(server.Close)
-	return storage.S3Settings{Endpoint: strings.TrimPrefix(server.URL, "http://"), Bucket: "files", Region: "r", Plaintext: true}
+	return config.Bucket{Endpoint: strings.TrimPrefix(server.URL, "http://"), Name: "files", Region: "r", Plaintext: true}
 }
 
 func TestErrorsSayWhatToDoWithoutTheNameOfTheObject(t *testing.T) {
@@ -151,14 +152,14 @@ func TestErrorsSayWhatToDoWithoutTheNameOfTheObject(t *testing.T) {
 	if err := full.Put(t.Context(), name, []byte("x")); !storage.IsFull(err) {
 		t.Errorf("got %v, want an error that IsFull knows", err)
 	}
-	unreachable := openSettings(t, storage.S3Settings{Endpoint: "127.0.0.1:1", Bucket: "files", Region: "r", Plaintext: true})
+	unreachable := openSettings(t, config.Bucket{Endpoint: "127.0.0.1:1", Name: "files", Region: "r", Plaintext: true})
 	if err := unreachable.Put(t.Context(), name, []byte("x")); err == nil || strings.Contains(err.Error(), name) {
 		t.Errorf("got %v, want an error without the name", err)
 	}
 }
 
 // faultyServer forwards to a server, and lets a test change what happens to requests.
-func faultyServer(t *testing.T, server *s3test.Server, handle func(w http.ResponseWriter, r *http.Request, forward http.Handler)) storage.S3Settings {
+func faultyServer(t *testing.T, server *s3test.Server, handle func(w http.ResponseWriter, r *http.Request, forward http.Handler)) config.Bucket {
 	t.Helper()
 	forward := &httputil.ReverseProxy{
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"basegate/console/sso"
+	"basegate/gateway/config"
 )
 
 const redirectURL = "http://127.0.0.1:9/callback"
@@ -83,9 +84,9 @@ func TestUserSignsInAtAProviderOfOtherAuthors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the provider")
 	}
-	settings := sso.Settings{
-		Issuer: startProvider(t), ClientID: "basegate", ClientSecret: "secret", RedirectURL: redirectURL, GroupsClaim: "groups", AdminGroup: "ops",
-	}
+	settings := sso.Settings{RedirectURL: redirectURL, OIDC: config.OIDC{
+		Issuer: must1(url.Parse(startProvider(t))), ClientID: "basegate", ClientSecret: config.NewSecret("secret"), GroupsClaim: "groups", AdminGroup: "ops",
+	}}
 	for _, c := range []struct {
 		name    string
 		change  func(*sso.Flow)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"basegate/console/sso"
+	"basegate/gateway/config"
 	"basegate/internal/providertest"
 )
 
@@ -42,7 +43,8 @@ func finish(t *testing.T, s shape, userInfoStatus int, settings sso.Settings) (u
 		IDToken: s.IDToken, TokenResponse: s.TokenResponse, UserInfo: s.UserInfo, UserInfoStatus: userInfoStatus,
 	}})
 	p.Scopes = s.Scopes
-	settings.Issuer, settings.ClientID, settings.ClientSecret, settings.RedirectURL = p.URL, providertest.ClientID, providertest.ClientSecret, redirectURL
+	settings.Issuer, settings.RedirectURL = must1(url.Parse(p.URL)), redirectURL
+	settings.ClientID, settings.ClientSecret = providertest.ClientID, config.NewSecret(providertest.ClientSecret)
 	provider := sso.New(settings, &http.Transport{DisableKeepAlives: true})
 	address, flow, err := provider.Begin(t.Context())
 	must(t, err)
@@ -88,9 +90,9 @@ func without(name string) func(*shape) {
 
 func TestUsersSignInFromTheProvidersThatLabsHave(t *testing.T) {
 	const admins = "basegate-admins"
-	byDomain := sso.Settings{GroupsClaim: "groups", AllowedDomains: []string{"lab.example.org"}}
+	byDomain := sso.Settings{OIDC: config.OIDC{GroupsClaim: "groups", AllowedDomains: []string{"lab.example.org"}}}
 	byGroup := func(claim, group string) sso.Settings {
-		return sso.Settings{GroupsClaim: claim, AllowedGroups: []string{"research"}, AdminGroup: group}
+		return sso.Settings{OIDC: config.OIDC{GroupsClaim: claim, AllowedGroups: []string{"research"}, AdminGroup: group}}
 	}
 	trusting := func(s sso.Settings) sso.Settings {
 		s.TrustEmail = true

@@ -18,6 +18,8 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+
+	"basegate/gateway/config"
 )
 
 // Errors of Finish.
@@ -28,18 +30,11 @@ var (
 	ErrUnknown     = errors.New("the provider does not say whether the e-mail address is verified; console.oidc.trust_email accepts such addresses")
 )
 
-// Settings name the provider and what it says about users.
+// Settings name the provider and what it says about users, and the console's address to which it sends them back.
 type Settings struct {
-	Issuer         string // empty: there is no provider
-	Name           string // for users
-	ClientID       string
-	ClientSecret   string
-	RedirectURL    string
-	AllowedDomains []string
-	AllowedGroups  []string
-	GroupsClaim    string // name of the claim, or path to it, such as realm_access.roles
-	AdminGroup     string // empty: the provider does not decide who is an administrator
-	TrustEmail     bool   // accepts an address without email_verified, though never with a false one
+	config.OIDC
+
+	RedirectURL string
 }
 
 // User is a user who has signed in at the provider.
@@ -88,7 +83,7 @@ func (p *Provider) discover(ctx context.Context) (*oidc.Provider, error) {
 		return p.discovered, nil
 	}
 	// The provider keeps the context's client for later reads of its keys, so the context must not end.
-	found, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), p.client), p.settings.Issuer)
+	found, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), p.client), p.settings.Issuer.String())
 	if err != nil {
 		return nil, fmt.Errorf("discover identity provider: %w", err)
 	}
@@ -98,7 +93,7 @@ func (p *Provider) discover(ctx context.Context) (*oidc.Provider, error) {
 
 func (p *Provider) oauth(provider *oidc.Provider) *oauth2.Config {
 	return &oauth2.Config{
-		ClientID: p.settings.ClientID, ClientSecret: p.settings.ClientSecret, RedirectURL: p.settings.RedirectURL,
+		ClientID: p.settings.ClientID, ClientSecret: p.settings.ClientSecret.Reveal(), RedirectURL: p.settings.RedirectURL,
 		Endpoint: provider.Endpoint(), Scopes: p.scopes(provider),
 	}
 }

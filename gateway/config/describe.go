@@ -13,6 +13,7 @@ type Setting struct {
 	Value   string // empty if nothing is set
 	Default string // only if Changed
 	Changed bool   // the value is not the default; a key without a default is always changed
+	Pending bool   // a reload has changed it, and it needs a restart; Describe does not set it
 }
 
 // Describe returns all settings in the order of the file. Values that can hold secrets are masked: keys and passwords, the

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -59,7 +58,7 @@ func usableName(name string) string {
 // localAddress returns the address from which this machine reaches the server; a socket of UDP has it without sending
 // anything.
 func (s *Settings) localAddress(ctx context.Context) netip.Addr {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)))
+	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", s.SMTP.Host)
 	if err != nil {
 		return loopback
 	}

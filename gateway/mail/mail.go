@@ -9,25 +9,22 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	gomail "github.com/wneessen/go-mail"
+
+	"basegate/gateway/config"
 )
 
 // ErrDisabled is returned by Send if no server is configured.
 var ErrDisabled = errors.New("no mail server is configured")
 
-// Settings name the mail server. They are disabled if Host is empty.
+// Settings name the mail server. They are disabled without SMTP.
 type Settings struct {
-	Host        string
-	Port        int
-	ImplicitTLS bool   // smtps; otherwise STARTTLS is required, except on this machine
-	Username    string // empty: without authentication
-	Password    string
-	From        string // the sender's address, with or without a name
-	Helo        string // what the gateway calls itself; empty: the name or the address of this machine
+	config.Mail
 
 	RootTLS *tls.Config // of the connection; nil: the system's certificate authorities
 }
@@ -49,12 +46,12 @@ func New(s Settings) *Mailer {
 func (m *Mailer) Reload(s Settings) { m.settings.Store(&s) }
 
 // Enabled reports whether a server is configured.
-func (m *Mailer) Enabled() bool { return m.settings.Load().Host != "" }
+func (m *Mailer) Enabled() bool { return m.settings.Load().SMTP != nil }
 
 // Send sends a mail to one address. The error may be ErrDisabled.
 func (m *Mailer) Send(ctx context.Context, to, subject, text string) error {
 	s := m.settings.Load()
-	if s.Host == "" {
+	if s.SMTP == nil {
 		return ErrDisabled
 	}
 	message := gomail.NewMsg()
@@ -70,7 +67,7 @@ func (m *Mailer) Send(ctx context.Context, to, subject, text string) error {
 	message.SetMessageIDWithValue(rand.Text() + sender[strings.LastIndexByte(sender, '@'):])
 	message.SetGenHeader("Auto-Submitted", "auto-generated") // no vacation replies
 	message.SetBodyString(gomail.TypeTextPlain, text)
-	client, err := gomail.NewClient(s.Host, append(s.options(), gomail.WithHELO(s.helo(ctx)))...)
+	client, err := gomail.NewClient(s.SMTP.Hostname(), append(s.options(), gomail.WithHELO(s.helo(ctx)))...)
 	if err != nil {
 		return fmt.Errorf("send mail: %w", err)
 	}
@@ -81,9 +78,10 @@ func (m *Mailer) Send(ctx context.Context, to, subject, text string) error {
 }
 
 func (s *Settings) options() []gomail.Option {
-	options := []gomail.Option{gomail.WithPort(s.Port), gomail.WithTimeout(timeout)}
+	port, _ := strconv.Atoi(s.SMTP.Port()) // config has checked it
+	options := []gomail.Option{gomail.WithPort(port), gomail.WithTimeout(timeout)}
 	switch {
-	case s.ImplicitTLS:
+	case s.SMTP.Scheme == "smtps":
 		options = append(options, gomail.WithSSL())
 	case s.local():
 		options = append(options, gomail.WithTLSPolicy(gomail.TLSOpportunistic))
@@ -95,16 +93,17 @@ func (s *Settings) options() []gomail.Option {
 	}
 	if s.Username != "" {
 		options = append(options,
-			gomail.WithSMTPAuth(gomail.SMTPAuthAutoDiscover), gomail.WithUsername(s.Username), gomail.WithPassword(s.Password))
+			gomail.WithSMTPAuth(gomail.SMTPAuthAutoDiscover), gomail.WithUsername(s.Username), gomail.WithPassword(s.Password.Reveal()))
 	}
 	return options
 }
 
 // local reports whether the server is on this machine, so that nothing travels over a network.
 func (s *Settings) local() bool {
-	if s.Host == "localhost" {
+	host := s.SMTP.Hostname()
+	if host == "localhost" {
 		return true
 	}
-	address, err := netip.ParseAddr(s.Host)
+	address, err := netip.ParseAddr(host)
 	return err == nil && address.IsLoopback()
 }

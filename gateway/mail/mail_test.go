@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http/httptest"
 	netmail "net/mail"
+	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/emersion/go-smtp"
 	"go.uber.org/goleak"
 
+	"basegate/gateway/config"
 	"basegate/gateway/mail"
 )
 
@@ -113,7 +116,8 @@ func startServer(t *testing.T, starttls, implicit bool) *server {
 }
 
 func (s *server) settings(host string) mail.Settings {
-	return mail.Settings{Host: host, Port: s.port, From: "basegate@example.org", Helo: "gate.example.org", RootTLS: s.tls}
+	server := &url.URL{Scheme: "smtp", Host: net.JoinHostPort(host, strconv.Itoa(s.port))}
+	return mail.Settings{Mail: config.Mail{SMTP: server, From: "basegate@example.org", Helo: "gate.example.org"}, RootTLS: s.tls}
 }
 
 func TestMailIsSentEncryptedAndAuthenticated(t *testing.T) {
@@ -121,7 +125,10 @@ func TestMailIsSentEncryptedAndAuthenticated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := startServer(t, !implicit, implicit)
 			settings := s.settings("127.0.0.1")
-			settings.ImplicitTLS, settings.Username, settings.Password = implicit, "base", "letmein"
+			settings.Username, settings.Password = "base", config.NewSecret("letmein")
+			if implicit {
+				settings.SMTP.Scheme = "smtps"
+			}
 			m := mail.New(settings)
 			if !m.Enabled() {
 				t.Error("the mailer is not enabled")
@@ -215,7 +222,7 @@ func nonLoopbackName(t *testing.T) (string, error) {
 func TestErrorsDoNotHoldThePassword(t *testing.T) {
 	s := startServer(t, true, false)
 	settings := s.settings("127.0.0.1")
-	settings.Username, settings.Password = "base", "wrongpassword"
+	settings.Username, settings.Password = "base", config.NewSecret("wrongpassword")
 	err := mail.New(settings).Send(t.Context(), "ada@example.org", "x", "y")
 	if err == nil || strings.Contains(err.Error(), "wrongpassword") {
 		t.Errorf("got error %v, want one without the password", err)
