@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
-	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -17,74 +15,45 @@ import (
 // capability is something that vLLM's completions can do and that another server may lack.
 type capability struct {
 	name   string
-	fields map[string]any // beside model, prompt and max_tokens
-	has    func(completion gjson.Result) bool
+	fields string // beside model, prompt, max_tokens and temperature, as JSON
+	path   string // of a number in the completion, for gjson
+	least  int64  // what the number is if the backend can do it
 	effect string // of its lack, for the operator
 }
+
+// in reports whether a completion shows the capability.
+func (c capability) in(completion gjson.Result) bool { return completion.Get(c.path).Int() >= c.least }
 
 // probePrompt is the prompt of the probes; it is long enough to be recognised in an echo.
 const probePrompt = "The cat sat on"
 
 var capabilities = []capability{
 	{
-		"usage", nil,
-		func(c gjson.Result) bool {
-			return c.Get("usage.prompt_tokens").Int() > 0 && c.Get("usage.completion_tokens").Int() > 0
-		},
+		"usage", `{}`, `[usage.prompt_tokens,usage.completion_tokens].#(>0)#|#`, 2,
 		"requests are charged by /tokenize, or by bounds if that is missing too",
 	},
 	{
-		"usage in streams",
-		map[string]any{"stream": true, "stream_options": map[string]any{"include_usage": true}},
-		func(c gjson.Result) bool { return c.Get("usage.completion_tokens").Int() > 0 },
+		"usage in streams", `{"stream": true, "stream_options": {"include_usage": true}}`, `usage.completion_tokens`, 1,
 		"streams are charged by /tokenize, or by their events if that is missing too",
 	},
 	{
-		"logprobs",
-		map[string]any{"logprobs": 1},
-		func(c gjson.Result) bool { return c.Get("choices.0.logprobs.token_logprobs.0").Type == gjson.Number },
+		"logprobs", `{"logprobs": 1}`, `choices.0.logprobs.token_logprobs.#(<=0)#|#`, 1,
 		"logprobs are missing or have another form, and best_of is refused",
 	},
+	{"prompt_logprobs", `{"prompt_logprobs": 1}`, `choices.0.prompt_logprobs.#`, 1, "the field is ignored"},
+	{"echo", `{"echo": true}`, `choices.#(text%"` + probePrompt + `*")#|#`, 1, "the field is ignored"},
+	{"n", `{"n": 2, "temperature": 1}`, `choices.#`, 2, "fewer choices than n are returned"},
 	{
-		"prompt_logprobs",
-		map[string]any{"prompt_logprobs": 1},
-		func(c gjson.Result) bool { return c.Get("choices.0.prompt_logprobs").IsArray() },
-		"the field is ignored",
-	},
-	{
-		"echo",
-		map[string]any{"echo": true},
-		func(c gjson.Result) bool { return strings.HasPrefix(c.Get("choices.0.text").Str, probePrompt) },
-		"the field is ignored",
-	},
-	{
-		"n",
-		map[string]any{"n": 2, "temperature": 1},
-		func(c gjson.Result) bool { return c.Get("choices.#").Int() == 2 },
-		"fewer choices than n are returned",
-	},
-	{
-		"usage of n",
-		map[string]any{"n": 2, "temperature": 1},
-		func(c gjson.Result) bool { return c.Get("usage.completion_tokens").Int() >= 2 },
+		"usage of n", `{"n": 2, "temperature": 1}`, `usage.completion_tokens`, 2,
 		"only one of the choices is charged, so n passes budgets",
 	},
 	{
-		"several prompts",
-		map[string]any{"prompt": []string{probePrompt, probePrompt}},
-		func(c gjson.Result) bool { return c.Get("choices.#").Int() == 2 },
+		"several prompts", `{"prompt": ["` + probePrompt + `", "` + probePrompt + `"]}`, `choices.#`, 2,
 		"fewer choices than prompts are returned",
 	},
+	{"token ids as prompt", `{"prompt": [1, 2, 3]}`, `choices.#`, 1, "such prompts fail"},
 	{
-		"token ids as prompt",
-		map[string]any{"prompt": []int{1, 2, 3}},
-		func(c gjson.Result) bool { return c.Get("choices.#").Int() == 1 },
-		"such prompts fail",
-	},
-	{
-		"return_token_ids",
-		map[string]any{"return_token_ids": true},
-		func(c gjson.Result) bool { return c.Get("choices.0.token_ids").IsArray() },
+		"return_token_ids", `{"return_token_ids": true}`, `choices.0.token_ids.#`, 1,
 		"the field is ignored (in vLLM since 0.10.1)",
 	},
 }
@@ -96,8 +65,11 @@ func probeCapabilities(ctx context.Context, part, checkpoint string, b *fleet.Ba
 	var spent int64
 	for _, c := range capabilities {
 		body := map[string]any{"model": checkpoint, "prompt": probePrompt, "max_tokens": 1, "temperature": 0}
-		maps.Copy(body, c.fields)
-		text, err := json.Marshal(body)
+		err := json.Unmarshal([]byte(c.fields), &body) // which keeps the other fields
+		var text []byte
+		if err == nil {
+			text, err = json.Marshal(body)
+		}
 		if err == nil && !b.Serves(text) {
 			findings = append(findings, finding{part, checkWarning, fmt.Sprintf("lacks %s: such requests%s", c.name, fleet.ToAnotherBackend)})
 			continue
@@ -110,7 +82,7 @@ func probeCapabilities(ctx context.Context, part, checkpoint string, b *fleet.Ba
 		switch {
 		case err != nil:
 			findings = append(findings, finding{part, checkWarning, fmt.Sprintf("lacks %s: %s (%v)", c.name, c.effect, err)})
-		case !c.has(completion):
+		case !c.in(completion):
 			findings = append(findings, finding{part, checkWarning, fmt.Sprintf("lacks %s: %s", c.name, c.effect)})
 		}
 	}
