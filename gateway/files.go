@@ -68,14 +68,6 @@ func filesFolder(c *config.Config) string {
 	return ""
 }
 
-// filesLocation returns where the files are, for comparison.
-func filesLocation(c *config.Config) string {
-	if b, ok := c.Files.Bucket(); ok {
-		return fmt.Sprint(b)
-	}
-	return filesFolder(c)
-}
-
 // CheckFiles tries the bucket of the files, and reports whether they are in one.
 func CheckFiles(ctx context.Context, c *config.Config) (location string, warnings []string, err error) {
 	b, ok := c.Files.Bucket()

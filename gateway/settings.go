@@ -126,37 +126,12 @@ func queueSettings(c *config.Config) admission.Settings {
 	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/fraction)}
 }
 
-// restartSettings are the settings that are only read at startup. Their values are comparable.
-var restartSettings = []struct {
-	name  string
-	value func(*config.Config) any
-}{
-	{"server.listen", func(c *config.Config) any { return c.Server.Listen }},
-	{"server.admin_listen", func(c *config.Config) any { return c.Server.AdminListen }},
-	{"server.admin_hosts", func(c *config.Config) any { return strings.Join(c.Server.AdminHosts, " ") }},
-	{"server.tls", func(c *config.Config) any { return c.Server.TLS.Cert == "" }},
-	{"server.fast_path", func(c *config.Config) any { return c.Server.FastPath }},
-	{"server.read_header_timeout", func(c *config.Config) any { return c.Server.ReadHeaderTimeout }},
-	{"server.idle_timeout", func(c *config.Config) any { return c.Server.IdleTimeout }},
-	{"gateway.name", func(c *config.Config) any { return c.Gateway.Name }},
-	{"database.url", func(c *config.Config) any { return c.Database.URL }},
-	{"database.migrate", func(c *config.Config) any { return c.Database.Migrate }},
-	{"database.path", func(c *config.Config) any { return c.Database.Path }},
-	{"database.flush", func(c *config.Config) any { return c.Database.Flush }},
-	{"database.keep_requests", func(c *config.Config) any { return c.Database.KeepRequests }},
-	{"files.url", func(c *config.Config) any { return filesLocation(c) }},
-	{"receipts", func(c *config.Config) any { return c.Receipts }},
-	{"upstream.connect_timeout", func(c *config.Config) any { return c.Upstream.ConnectTimeout }},
-	{"log", func(c *config.Config) any { return c.Log }},
-}
-
-// needsRestart returns the names of the restartSettings that differ.
+// needsRestart returns the names of the settings that differ and that are only read at the start. Of the certificate that is
+// whether there is one.
 func needsRestart(old, next *config.Config) []string {
-	var names []string
-	for _, s := range restartSettings {
-		if s.value(old) != s.value(next) {
-			names = append(names, s.name)
-		}
+	names := next.NeedsRestart(old)
+	if (old.Server.TLS.Cert == "") != (next.Server.TLS.Cert == "") {
+		names = append(names, "server.tls")
 	}
 	return names
 }

@@ -12,6 +12,7 @@
 //	min, max  the bounds of a number
 //	default   the value of a key that is absent, as it would stand in the file
 //	required  the key cannot be absent; a list has at least one item
+//	restart   a reload does not apply the key, or those below it
 //
 // What no single value shows is in check.go.
 package config
@@ -34,11 +35,11 @@ type Config struct {
 	Limits        Limits
 	Files         Files
 	Batches       Batches
-	Receipts      Receipts
+	Receipts      Receipts `restart:"true"`
 	Upstream      Upstream
 	Breaker       Breaker
 	Probe         Probe
-	Log           Log
+	Log           Log `restart:"true"`
 	Console       Console
 	Dialects      Dialects
 	Notifications Notifications
@@ -54,19 +55,19 @@ type Config struct {
 
 // Server holds the listen addresses and the limits on requests. Sizes are in bytes.
 type Server struct {
-	Listen            string   `as:"address" default:"127.0.0.1:8080"`           // host:port of the API and the console
-	AdminListen       string   `as:"address" default:"127.0.0.1:9090"`           // host:port of health, metrics and profiles
-	AdminHosts        []string `as:"host"`                                       // names by which clients address AdminListen, besides those that need no listing
-	PublicURL         *url.URL `as:"public_url" default:"http://127.0.0.1:8080"` // the gateway's address for clients and browsers, without a trailing slash
+	Listen            string   `as:"address" default:"127.0.0.1:8080" restart:"true"` // host:port of the API and the console
+	AdminListen       string   `as:"address" default:"127.0.0.1:9090" restart:"true"` // host:port of health, metrics and profiles
+	AdminHosts        []string `as:"host" restart:"true"`                             // names by which clients address AdminListen, besides those that need no listing
+	PublicURL         *url.URL `as:"public_url" default:"http://127.0.0.1:8080"`      // the gateway's address for clients and browsers, without a trailing slash
 	TLS               TLS
 	MaxBodyBytes      int64          `as:"size" default:"16MiB"` // limit on one request body
 	MaxBufferedBytes  int64          `as:"size" default:"1GiB"`  // limit on the memory of all requests together
-	ReadHeaderTimeout time.Duration  `as:"positive" default:"10s"`
-	IdleTimeout       time.Duration  `as:"positive" default:"620s"` // between two requests of a connection
-	DrainTimeout      time.Duration  `default:"10m"`                // 0: shutdown does not wait for running requests
-	TrustedProxies    []netip.Prefix `as:"network"`                 // networks whose X-Forwarded-For is trusted
-	CORSOrigins       []string       `as:"origin"`                  // origins whose scripts browsers may let call the API
-	FastPath          bool           `default:"true"`               // false: net/http serves every request
+	ReadHeaderTimeout time.Duration  `as:"positive" default:"10s" restart:"true"`
+	IdleTimeout       time.Duration  `as:"positive" default:"620s" restart:"true"` // between two requests of a connection
+	DrainTimeout      time.Duration  `default:"10m"`                               // 0: shutdown does not wait for running requests
+	TrustedProxies    []netip.Prefix `as:"network"`                                // networks whose X-Forwarded-For is trusted
+	CORSOrigins       []string       `as:"origin"`                                 // origins whose scripts browsers may let call the API
+	FastPath          bool           `default:"true" restart:"true"`               // false: net/http serves every request
 }
 
 // TLS holds the paths of a PEM certificate and its key; both are empty if the API is served without TLS.
@@ -77,17 +78,17 @@ type TLS struct {
 
 // Gateway holds what distinguishes the gateways on one PostgreSQL database.
 type Gateway struct {
-	Name string `as:"gateway"` // unique among those that run, and the same after a restart; empty: of the host and the listen address
+	Name string `as:"gateway" restart:"true"` // unique among those that run, and the same after a restart; empty: of the host and the listen address
 }
 
 // Database holds where accounts, keys and usage are: in a SQLite file, or in a PostgreSQL database if URL is set.
 type Database struct {
-	Path    string        `as:"path" default:"basegate.db"`
-	URL     Secret        `as:"database"`  // postgres://…; it may hold a password
-	Migrate bool          `default:"true"` // of PostgreSQL: the gateway migrates the schema at its start; SQLite's is always migrated
-	Flush   time.Duration `as:"flush"`     // of SQLite: between two flushes of the commits; 0: each commit is flushed
+	Path    string        `as:"path" default:"basegate.db" restart:"true"`
+	URL     Secret        `as:"database" restart:"true"`  // postgres://…; it may hold a password
+	Migrate bool          `default:"true" restart:"true"` // of PostgreSQL: the gateway migrates the schema at its start; SQLite's is always migrated
+	Flush   time.Duration `as:"flush" restart:"true"`     // of SQLite: between two flushes of the commits; 0: each commit is flushed
 
-	KeepRequests time.Duration `as:"keep_requests"` // of PostgreSQL: how long rows of requests are kept, by whole months; 0: for ever
+	KeepRequests time.Duration `as:"keep_requests" restart:"true"` // of PostgreSQL: how long rows of requests are kept, by whole months; 0: for ever
 }
 
 // Limits holds the default limits of an API key, and those of an account and of a request.
@@ -106,7 +107,7 @@ const keysWorth = 4
 
 // Files holds where files are kept, and their limits. Sizes are in bytes.
 type Files struct {
-	URL                *url.URL      `as:"files"` // file:// and the path of a folder, or s3:// (see Bucket); nil: beside the SQLite database
+	URL                *url.URL      `as:"files" restart:"true"` // file:// and the path of a folder, or s3:// (see Bucket); nil: beside the SQLite database
 	Shared             bool          // the folder of URL is the same for all gateways
 	MaxBytes           int64         `as:"size" default:"6GiB"` // of one file
 	MaxBytesPerAccount int64         `as:"size" default:"100GiB"`
@@ -130,7 +131,7 @@ type Receipts struct {
 
 // Upstream holds the timeouts of an attempt at a backend and the number of attempts per request.
 type Upstream struct {
-	ConnectTimeout   time.Duration `as:"positive" default:"5s"`
+	ConnectTimeout   time.Duration `as:"positive" default:"5s" restart:"true"`
 	FirstByteTimeout time.Duration `as:"positive" default:"15m"`  // not streamed: the whole response; streamed: up to the first event
 	IdleTimeout      time.Duration `as:"positive" default:"5m"`   // between two events of a stream
 	Attempts         int           `min:"1" max:"10" default:"3"` // per request

@@ -153,6 +153,25 @@ func (v value) decodeList(k key) {
 	}
 }
 
+// NeedsRestart returns the keys that differ from those of old and that a reload does not apply.
+func (c *Config) NeedsRestart(old *Config) []string {
+	return needsRestart("", reflect.ValueOf(old).Elem(), reflect.ValueOf(c).Elem())
+}
+
+func needsRestart(path string, old, section reflect.Value) (names []string) {
+	before := keysOf(old)
+	for i, k := range keysOf(section) {
+		name := strings.TrimPrefix(path+"."+k.name, ".")
+		switch _, isScalar := k.kind(); {
+		case k.tag.Get("restart") == "" && !isScalar && k.field.Kind() == reflect.Struct:
+			names = append(names, needsRestart(name, before[i].field, k.field)...)
+		case k.tag.Get("restart") != "" && !reflect.DeepEqual(before[i].field.Interface(), k.field.Interface()):
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // entries returns the keys and values of a mapping; false if the value is not a mapping.
 func (v value) entries() ([]*ast.MappingValueNode, bool) {
 	node, ok := v.node.(*ast.MappingNode)
