@@ -40,7 +40,7 @@ func (g *Gateway) startDiskWatch(ctx context.Context) {
 	}
 	folder := filepath.Dir(g.booted.Database.Path)
 	full := false
-	look := func(ctx context.Context) {
+	g.startEvery(ctx, "disk watch", diskInterval, func(ctx context.Context) {
 		disk, err := database.ReadDisk(folder)
 		if err != nil {
 			g.log.Debug("the free disk space is not known", zap.Error(err))
@@ -50,9 +50,7 @@ func (g *Gateway) startDiskWatch(ctx context.Context) {
 		if full = nearlyFull(disk.Available, disk.Size, was); full && !was {
 			g.onDiskLow(ctx, disk.Available, disk.Size)
 		}
-	}
-	look(ctx)
-	g.startEvery(ctx, "disk watch", diskInterval, look)
+	})
 }
 
 func (g *Gateway) onDiskLow(ctx context.Context, free, size uint64) {

@@ -11,7 +11,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -416,16 +415,11 @@ func (g *Gateway) onClose(name string, closeIt func()) {
 	g.onStop(name, func(context.Context) error { closeIt(); return nil })
 }
 
-// startEvery calls do in every interval until the gateway stops.
+// startEvery calls do at once and then in every interval, until the gateway stops.
 func (g *Gateway) startEvery(ctx context.Context, name string, interval time.Duration, do func(context.Context)) {
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx)) // Start's may end before
-	var worker sync.WaitGroup
-	worker.Go(func() {
-		for wait.For(ctx, interval) {
-			do(ctx)
-		}
-	})
-	g.onClose(name, func() { stop(); worker.Wait() })
+	loop := new(wait.Loop)
+	loop.Start(ctx, func(ctx context.Context) { wait.Every(ctx, interval, do) })
+	g.onClose(name, loop.Close)
 }
 
 // runCleanups runs the cleanups in reverse order, all of them even if some fail.

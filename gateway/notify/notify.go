@@ -98,8 +98,7 @@ type Notifier struct {
 	limiter *rate.Limiter
 	sent    map[string]time.Time // when a kind and subject was last sent
 
-	stop    context.CancelFunc // nil before Start
-	workers sync.WaitGroup
+	loop wait.Loop
 }
 
 // channel is one way to send notices.
@@ -157,20 +156,17 @@ func (n *Notifier) Reload(s Settings) { n.settings.Store(&s) }
 
 // Start sends notices until Close.
 func (n *Notifier) Start(ctx context.Context) {
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	n.stop = stop
-	for _, c := range append([]*channel{n.feedback}, n.channels...) {
-		n.workers.Go(func() { n.work(running, c) })
-	}
+	n.loop.Start(ctx, func(ctx context.Context) {
+		var workers sync.WaitGroup
+		for _, c := range append([]*channel{n.feedback}, n.channels...) {
+			workers.Go(func() { n.work(ctx, c) })
+		}
+		workers.Wait()
+	})
 }
 
 // Close drops the notices that wait, aborts an attempt in progress and waits for the workers.
-func (n *Notifier) Close() {
-	if n.stop != nil {
-		n.stop()
-		n.workers.Wait()
-	}
-}
+func (n *Notifier) Close() { n.loop.Close() }
 
 // Notify queues a notice, unless one about the same was sent lately or too many were.
 func (n *Notifier) Notify(notice Notice) {
