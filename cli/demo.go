@@ -56,8 +56,8 @@ func newDemo() *cobra.Command {
 }
 
 func demo(cmd *cobra.Command, o demoOptions) (err error) {
-	signals, stopSignals := catchSignals()
-	defer stopSignals()
+	signals, endSignals := catchSignals()
+	defer endSignals()
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "basegate-demo-"); err != nil {
 			return fmt.Errorf("make folder: %w", err)
@@ -104,7 +104,7 @@ func demo(cmd *cobra.Command, o demoOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
 	}
-	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, false)
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals)
 }
 
 // startMocks starts a mock vLLM for each model, slow enough to watch a stream.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,22 +30,22 @@ func newServe() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			signals, stopSignals := catchSignals()
-			defer stopSignals()
+			signals, endSignals := catchSignals()
+			defer endSignals()
 			log, writer := newLogger(cfg.Log, cmd.ErrOrStderr())
 			return endLog(writer, serve(cmd, cfg, signals, log, writer))
 		})
 }
 
 // serve runs the gateway until a signal or a failure stops it.
-func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log *zap.Logger, writer *logwriter.Writer) error {
+func serve(cmd *cobra.Command, cfg *config.Config, signals caughtSignals, log *zap.Logger, writer *logwriter.Writer) error {
 	ballast := make([]byte, ballastSize)
 	defer runtime.KeepAlive(ballast)
 	ctx, cancel := context.WithCancelCause(cmd.Context()) // New may wait for the database
 	defer cancel(nil)
-	stopWatching := onSignal(signals, func() { cancel(errStopped) })
+	stopWatching := onSignal(signals.stop, func() { cancel(errStopped) })
 	g, err := gateway.New(ctx, cfg, versionText(), log, writer)
-	reload := stopWatching()
+	stopWatching()
 	stopped := ctx.Err() != nil
 	switch {
 	case err != nil && stopped:
@@ -65,36 +66,26 @@ func serve(cmd *cobra.Command, cfg *config.Config, signals <-chan os.Signal, log
 	if stopped { // the signal came when New was about to return
 		return stop(cmd.Context(), g, cfg.Server.DrainTimeout, signals)
 	}
-	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals, reload)
+	return serveUntilSignal(cmd, g, cfg.Server.DrainTimeout, signals)
 }
 
 var errStopped = errors.New("a signal has stopped the start")
 
-// onSignal calls act at each signal but SIGHUP, until the function that it returns is called, which reports whether there
-// was a SIGHUP.
-func onSignal(signals <-chan os.Signal, act func()) (stop func() (reload bool)) {
-	end, ended := make(chan struct{}), make(chan struct{})
-	reload := false
-	go func() {
-		defer close(ended)
+// onSignal calls act at each signal, until the function that it returns is called.
+func onSignal(signals <-chan os.Signal, act func()) (end func()) {
+	ended := make(chan struct{})
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
 		for {
 			select {
-			case s := <-signals:
-				if s == syscall.SIGHUP {
-					reload = true
-				} else {
-					act()
-				}
-			case <-end:
+			case <-signals:
+				act()
+			case <-ended:
 				return
 			}
 		}
-	}()
-	return func() bool {
-		close(end)
-		<-ended
-		return reload
-	}
+	})
+	return func() { close(ended); watcher.Wait() }
 }
 
 // ballastSize is the size of a GC ballast, in bytes: an allocation that is never touched, and so takes no memory, but
@@ -103,45 +94,49 @@ func onSignal(signals <-chan os.Signal, act func()) (stop func() (reload bool)) 
 // garbage grow with the live heap: 31 instead of 26 KB for each of 9,500 held streams.
 const ballastSize = 32 << 20
 
-// catchSignals starts to receive signals; stop ends that. It is called before the gateway logs that it listens,
+// caughtSignals are the signals that the process has received.
+type caughtSignals struct {
+	stop   <-chan os.Signal // SIGTERM and interrupts
+	reload <-chan os.Signal // SIGHUP; one waits here for the end of the start
+}
+
+// catchSignals starts to receive signals; end ends that. It is called before the gateway logs that it listens,
 // because a signal sent in response to that message would otherwise kill the process. SIGPIPE is caught and dropped: it
 // would kill the process when the reader of its stdout or stderr has gone. Ignoring it instead would be inherited by
 // launch commands.
-func catchSignals() (signals <-chan os.Signal, stop func()) {
-	caught, pipes := make(chan os.Signal, 4), make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP, syscall.SIGTERM, os.Interrupt)
+func catchSignals() (caught caughtSignals, end func()) {
+	stops, reloads, pipes := make(chan os.Signal, 4), make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(stops, syscall.SIGTERM, os.Interrupt)
+	signal.Notify(reloads, syscall.SIGHUP)
 	signal.Notify(pipes, syscall.SIGPIPE)
-	return caught, func() { signal.Stop(caught); signal.Stop(pipes) }
+	return caughtSignals{stops, reloads}, func() { signal.Stop(stops); signal.Stop(reloads); signal.Stop(pipes) }
 }
 
-// serveUntilSignal reloads the configuration on each SIGHUP, and at first if reload is set. It returns after another signal
-// or a failure has stopped the gateway.
-func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duration, signals <-chan os.Signal, reload bool) error {
-	for ; ; reload = true {
-		if reload {
-			if cfg, err := loadConfig(cmd); err != nil {
-				g.ReloadRefused(err)
-			} else {
-				drain = cfg.Server.DrainTimeout
-				g.Reload(cfg)
-			}
-		}
+// serveUntilSignal reloads the configuration on each SIGHUP. It returns after another signal or a failure has stopped the
+// gateway.
+func serveUntilSignal(cmd *cobra.Command, g *gateway.Gateway, drain time.Duration, signals caughtSignals) error {
+	for {
 		select {
 		case err := <-g.Failed():
 			return errors.Join(err, stop(cmd.Context(), g, 0, signals))
-		case s := <-signals:
-			if s != syscall.SIGHUP {
-				return stop(cmd.Context(), g, drain, signals)
-			}
+		case <-signals.stop:
+			return stop(cmd.Context(), g, drain, signals)
+		case <-signals.reload:
+		}
+		if cfg, err := loadConfig(cmd); err != nil {
+			g.ReloadRefused(err)
+		} else {
+			drain = cfg.Server.DrainTimeout
+			g.Reload(cfg)
 		}
 	}
 }
 
 // stop stops the gateway after a drain of at most the given duration. Another signal except SIGHUP ends the drain.
-func stop(ctx context.Context, g *gateway.Gateway, drain time.Duration, signals <-chan os.Signal) error {
+func stop(ctx context.Context, g *gateway.Gateway, drain time.Duration, signals caughtSignals) error {
 	ctx, cancel := context.WithTimeout(ctx, drain)
 	defer cancel()
-	defer onSignal(signals, cancel)()
+	defer onSignal(signals.stop, cancel)()
 	if err := g.Stop(ctx); err != nil {
 		return fmt.Errorf("stop: %w", err)
 	}
