@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"basegate/database"
+	"basegate/gateway/config"
 	"basegate/identity"
 )
 
@@ -26,13 +29,42 @@ func newAccount() *cobra.Command {
 	)
 }
 
+// accountFlags are the flags of account create and account set.
+type accountFlags struct {
+	flags   *pflag.FlagSet
+	fields  identity.Account
+	budgets budgetFlags
+}
+
+func (a *accountFlags) add(flags *pflag.FlagSet) {
+	a.flags = flags
+	flags.StringVar(&a.fields.Name, "name", "", "the owner's name")
+	flags.BoolVar(&a.fields.Admin, "admin", false, "may administer the gateway")
+	flags.IntVar(&a.fields.Concurrency, "concurrency", 0,
+		"the most requests at a time that a user can set for a key; 0: limits.concurrency_per_key")
+	a.budgets.add(flags)
+}
+
+// apply changes the fields whose flags are given.
+func (a *accountFlags) apply(f *identity.Account) {
+	if a.flags.Changed("name") {
+		f.Name = a.fields.Name
+	}
+	if a.flags.Changed("admin") {
+		f.Admin = a.fields.Admin
+	}
+	if a.flags.Changed("concurrency") {
+		f.Concurrency = a.fields.Concurrency
+	}
+	a.budgets.apply(&f.Caps)
+}
+
 func newAccountCreate() *cobra.Command {
-	var account identity.Account
-	var budgets budgetFlags
+	var flags accountFlags
 	cmd := newStoreCommand("create EMAIL", "Create an account", "",
 		func(ctx context.Context, cmd *cobra.Command, store *identity.Store, args []string) error {
-			account.Email = args[0]
-			budgets.apply(&account.Caps)
+			account := identity.Account{Email: args[0]}
+			flags.apply(&account)
 			created, err := store.Accounts.Create(ctx, account)
 			if err != nil {
 				return err
@@ -40,46 +72,26 @@ func newAccountCreate() *cobra.Command {
 			fmt.Fprintln(cmd.OutOrStdout(), created.ID)
 			return nil
 		})
-	cmd.Flags().StringVar(&account.Name, "name", "", "the owner's name")
-	cmd.Flags().BoolVar(&account.Admin, "admin", false, "may administer the gateway")
-	cmd.Flags().IntVar(&account.Concurrency, "concurrency", 0, maxConcurrencyHelp)
-	budgets.add(cmd.Flags())
+	flags.add(cmd.Flags())
 	return cmd
 }
 
 func newAccountSet() *cobra.Command {
-	var fields identity.Account
-	var budgets budgetFlags
+	var flags accountFlags
 	const short = "Change an account's budgets, concurrency, name or role"
 	cmd := newStoreCommand("set EMAIL", short, short+".\n"+setHelp,
 		func(ctx context.Context, cmd *cobra.Command, store *identity.Store, args []string) error {
-			account, err := store.Accounts.Set(ctx, args[0], func(f *identity.Account) {
-				if cmd.Flags().Changed("name") {
-					f.Name = fields.Name
-				}
-				if cmd.Flags().Changed("admin") {
-					f.Admin = fields.Admin
-				}
-				if cmd.Flags().Changed("concurrency") {
-					f.Concurrency = fields.Concurrency
-				}
-				budgets.apply(&f.Caps)
-			})
+			account, err := store.Accounts.Set(ctx, args[0], flags.apply)
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", account.Email, account.Caps)
 			return nil
 		})
-	cmd.Flags().StringVar(&fields.Name, "name", "", "the owner's name")
-	cmd.Flags().BoolVar(&fields.Admin, "admin", false, "may administer the gateway; --admin=false revokes this")
-	cmd.Flags().IntVar(&fields.Concurrency, "concurrency", 0, maxConcurrencyHelp)
-	budgets.add(cmd.Flags())
+	flags.add(cmd.Flags())
+	cmd.Flags().Lookup("admin").Usage += "; --admin=false revokes this"
 	return asSetCommand(cmd)
 }
-
-// maxConcurrencyHelp explains the flag --concurrency of an account.
-const maxConcurrencyHelp = "the most requests at a time that a user can set for a key; 0: limits.concurrency_per_key"
 
 type accountJSON struct {
 	ID          string `json:"id"`
@@ -124,12 +136,8 @@ func newAccountInvite() *cobra.Command {
 			"If there is no account with this e-mail address, one is created. A new invitation invalidates the previous one.\n"+
 			"The URL begins with server.public_url. Anyone who has it can sign in, so send it only to the account's owner.",
 		func(cmd *cobra.Command, args []string) error {
-			cfg, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
-			return withStore(cmd, func(ctx context.Context, store *identity.Store) error {
-				_, token, err := store.Accounts.Invite(ctx, args[0])
+			return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
+				_, token, err := storeOf(db).Accounts.Invite(ctx, args[0])
 				if err != nil {
 					return fmt.Errorf("invite account: %w", err)
 				}

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"basegate/database"
 	"basegate/gateway"
-	"basegate/gateway/config"
 )
 
 // standardStream is the FILE that means stdout or stdin.
@@ -28,8 +28,15 @@ func newBackup() *cobra.Command {
 		"Copy a consistent snapshot of the database to a file that does not exist yet, or to stdout if FILE is -, and\n"+
 			"check the copy. The gateway may keep running, and the database is not migrated. For stdout, the copy takes\n"+
 			"space in $TMPDIR, or beside the database. basegate restore FILE puts the copy back.",
-		onFile(func(cmd *cobra.Command, cfg *config.Config, to string) (err error) {
-			path := cfg.Database.Path
+		func(cmd *cobra.Command, args []string) error {
+			configured, err := configuredDatabase(cmd)
+			if err != nil {
+				return err
+			}
+			if configured.Postgres() {
+				return errPostgresBackup
+			}
+			path, to := configured.Path, args[0]
 			var contents database.Contents
 			if to == standardStream {
 				to = "stdout"
@@ -43,7 +50,7 @@ func newBackup() *cobra.Command {
 			fmt.Fprintf(cmd.ErrOrStderr(), "the database is copied to %s: %s\n", to, describeContents(contents))
 			fmt.Fprintln(cmd.ErrOrStderr(), "the copy is checked and on disk; to go back to it, stop the gateway and run: basegate restore FILE")
 			return nil
-		}))
+		})
 }
 
 func newRestore() *cobra.Command {
@@ -52,8 +59,15 @@ func newRestore() *cobra.Command {
 			"be stopped. The database that is replaced is kept beside the new one. If the backup is damaged, is not a\n"+
 			"database of basegate, or was made by a newer version, nothing changes. An older backup is migrated by the next\n"+
 			"start of the gateway, or by the next command.",
-		onFile(func(cmd *cobra.Command, cfg *config.Config, from string) (err error) {
-			path := cfg.Database.Path
+		func(cmd *cobra.Command, args []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			if cfg.Database.Postgres() {
+				return errPostgresBackup
+			}
+			path, from := cfg.Database.Path, args[0]
 			var restored database.Restored
 			if from == standardStream {
 				from = "stdin"
@@ -66,21 +80,7 @@ func newRestore() *cobra.Command {
 			}
 			printRestored(cmd, path, from, gateway.ReceiptSettings(cfg).Folder, restored)
 			return nil
-		}))
-}
-
-// onFile returns an operation on the file of a SQLite database and another one, the argument.
-func onFile(operation func(cmd *cobra.Command, cfg *config.Config, file string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		cfg, err := loadConfig(cmd)
-		if err != nil {
-			return err
-		}
-		if cfg.Database.Postgres() {
-			return errPostgresBackup
-		}
-		return operation(cmd, cfg, args[0])
-	}
+		})
 }
 
 // printRestored says what was done and what the operator does next.
@@ -106,23 +106,11 @@ func printRestored(cmd *cobra.Command, path, from, receiptsFolder string, r data
 // describeContents describes a database in a line without its end.
 func describeContents(c database.Contents) string {
 	parts := []string{
-		formatBytes(c.Bytes), fmt.Sprintf("schema version %d", c.SchemaVersion),
+		humanize.IBytes(uint64(c.Bytes)), fmt.Sprintf("schema version %d", c.SchemaVersion),
 		count(c.Accounts, "account"), count(c.Keys, "key"), count(c.Requests, "request"),
 	}
 	if !c.Latest.IsZero() {
 		parts = append(parts, "the latest of "+c.Latest.Format(time.DateTime)+" UTC")
 	}
 	return strings.Join(parts, ", ")
-}
-
-// formatBytes formats a size in the largest unit that leaves at least one.
-func formatBytes(n int64) string {
-	value, unit := float64(n)/1024, "KiB"
-	for _, larger := range []string{"MiB", "GiB"} {
-		if value < 1024 {
-			break
-		}
-		value, unit = value/1024, larger
-	}
-	return fmt.Sprintf("%.1f %s", value, unit)
 }

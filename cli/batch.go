@@ -29,11 +29,7 @@ func newBatch() *cobra.Command {
 
 // withBatches opens the database and the files for one operation. A gateway may be running on them.
 func withBatches(cmd *cobra.Command, operation func(context.Context, *config.Config, *batch.Service, *database.DB) error) error {
-	cfg, err := loadConfig(cmd)
-	if err != nil {
-		return err
-	}
-	return withDatabase(cmd, func(ctx context.Context, db *database.DB) (err error) {
+	return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) (err error) {
 		service, closeFiles, err := gateway.NewBatches(cfg, db)
 		if err != nil {
 			return err

@@ -175,6 +175,15 @@ func withDatabase(cmd *cobra.Command, operation func(context.Context, *database.
 	return useDatabase(cmd.Context(), &configured, operation)
 }
 
+// withConfig opens the configured database for one operation that needs the configuration too, which must have no mistakes.
+func withConfig(cmd *cobra.Command, operation func(context.Context, *config.Config, *database.DB) error) error {
+	cfg, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	return useDatabase(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error { return operation(ctx, cfg, db) })
+}
+
 // useDatabase opens a database for one operation.
 func useDatabase(ctx context.Context, configured *config.Database, operation func(context.Context, *database.DB) error) (err error) {
 	settings := gateway.DatabaseSettings(configured)

@@ -187,11 +187,7 @@ func newReceiptLogCheck() *cobra.Command {
 
 // withReceiptLog opens the configured database for an operation on the receipt log.
 func withReceiptLog(cmd *cobra.Command, operation func(context.Context, receipt.Settings, *database.DB) error) error {
-	cfg, err := loadConfig(cmd)
-	if err != nil {
-		return err
-	}
-	return withDatabase(cmd, func(ctx context.Context, db *database.DB) error {
+	return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
 		return operation(ctx, gateway.ReceiptSettings(cfg), db)
 	})
 }

@@ -33,7 +33,6 @@ const (
 var (
 	errDifferent    = errors.New("responses differ, see the report")
 	errNothing      = errors.New("the budget allows no comparison; raise --budget")
-	errUnknownModel = errors.New("there is no such model in the configuration")
 	errVerifyBudget = errors.New("--budget must be a number of tokens over 0")
 	errTwoFormats   = errors.New("--json and --markdown exclude each other")
 )
@@ -111,7 +110,7 @@ func verifySettings(cfg *config.Config, f verifyFlags, model string) (parity.Set
 	budget, _ := f.budget.value.Tokens()
 	m, err := findModel(cfg, model)
 	if err != nil {
-		return parity.Settings{}, fmt.Errorf("%w: %s", errUnknownModel, model)
+		return parity.Settings{}, err
 	}
 	s := parity.Settings{Model: m.ID, Checkpoint: m.Checkpoint, MaxScored: m.MaxScoredPromptTokens, Budget: budget, Version: versionText()}
 	for _, b := range m.Backends {
