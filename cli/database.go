@@ -32,9 +32,9 @@ func newDatabaseCheck() *cobra.Command {
 			"storage. On PostgreSQL, compare also the counters of keys and accounts with their requests, and look for requests\n"+
 			"in flight of gateways that do not run. The exit code is 1 if something differs. Gateways may keep running.\n\n"+
 			"With --repair, rebuild all rollups from the requests, count the counters that differ again, end the requests of\n"+
-			"gateways that do not run, mark files and delete saved prompts whose bytes are lost, and delete objects that\n"+
-			"belong to neither. The requests are not changed. On SQLite the gateway must be stopped. On PostgreSQL,\n"+
-			"requests of an account wait while it is counted again.",
+			"gateways that do not run, mark files whose bytes are lost, and delete objects that belong to no file and no\n"+
+			"saved prompt. The requests are not changed. On SQLite the gateway must be stopped. On PostgreSQL, requests of an\n"+
+			"account wait while it is counted again.",
 		func(cmd *cobra.Command, _ []string) error {
 			configured, err := configuredDatabase(cmd)
 			if err != nil {
