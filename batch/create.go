@@ -1,18 +1,19 @@
 package batch
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
 
@@ -186,54 +187,58 @@ func checkWindow(window string) error {
 // parseBatch reads the body of a new batch as strictly as that of a completion: unknown and repeated names are errors.
 // served are the endpoints that it may name.
 func parseBatch(body []byte, served []string) (b Batch, err error) {
-	if err := checkObject(body); err != nil {
+	members, err := membersOf(body)
+	if err != nil {
 		return Batch{}, err
 	}
-	required := map[string]*string{"input_file_id": &b.InputFile, "endpoint": &b.Endpoint, "completion_window": &b.Window}
-	err = eachMember(body, func(m member) (err error) {
-		if text := required[m.name]; text != nil {
-			if *text, err = m.text(); err != nil {
-				return err
-			}
-		}
-		switch m.name {
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		m := member{gjson.ParseBytes(members[name]), name}
+		switch name {
 		case "input_file_id":
+			b.InputFile, err = m.text()
 		case "endpoint":
-			err = checkEndpoint(b.Endpoint, served)
+			if b.Endpoint, err = m.text(); err == nil {
+				err = checkEndpoint(b.Endpoint, served)
+			}
 		case "completion_window":
-			err = checkWindow(b.Window)
+			if b.Window, err = m.text(); err == nil {
+				err = checkWindow(b.Window)
+			}
 		case "metadata":
 			b.Metadata, err = m.metadata()
 		case "output_expires_after":
 			b.outputKeep, err = m.expiresAfter()
 		default:
 			if m.Type != gjson.Null {
-				err = apierr.UnknownField(m.name, "")
+				err = apierr.UnknownField(name, "")
 			}
 		}
-		return err
-	})
-	for _, name := range []string{"input_file_id", "endpoint", "completion_window"} {
-		if err == nil && *required[name] == "" {
-			err = apierr.InvalidField(name, name+" is missing")
+		if err != nil {
+			return Batch{}, err
 		}
 	}
-	return b, err
+	for _, name := range []string{"input_file_id", "endpoint", "completion_window"} {
+		if members[name] == nil {
+			return Batch{}, apierr.InvalidField(name, name+" is missing")
+		}
+	}
+	return b, nil
 }
 
-// checkObject returns an error unless text is one JSON object. The decoder refuses invalid UTF-8.
-func checkObject(text []byte) error {
-	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
-	switch value, err := d.ReadValue(); {
-	case err != nil:
-		return apierr.MalformedJSON(d.InputOffset(), "the body is not one JSON object: it is malformed")
-	case value.Kind() != '{':
-		return apierr.MalformedJSON(0, "the body is not a JSON object")
+// membersOf returns the members of a body, which must be one JSON object without repeated names at any depth.
+func membersOf(body []byte) (members map[string]jsontext.Value, err error) {
+	err = json.Unmarshal(body, &members)
+	wrong, _ := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		name := wrong.JSONPointer.LastToken()
+		return nil, apierr.InvalidField(name, "the name \""+apierr.Clip(name)+"\" stands twice in one object; send it once")
+	case wrong != nil:
+		return nil, apierr.MalformedJSON(wrong.ByteOffset, "the body is not one JSON object: it is malformed, or something is behind it")
+	case members == nil:
+		return nil, apierr.MalformedJSON(0, "the body is not a JSON object")
 	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return apierr.MalformedJSON(d.InputOffset(), "there is something behind the object")
-	}
-	return nil
+	return members, err
 }
 
 // member is a member of an object.
@@ -241,21 +246,6 @@ type member struct {
 	gjson.Result
 
 	name string
-}
-
-// eachMember calls f with the members of a valid object in their order, up to the first error. A repeated name is one.
-func eachMember(object []byte, f func(member) error) (err error) {
-	seen := map[string]bool{}
-	gjson.ParseBytes(object).ForEach(func(name, value gjson.Result) bool {
-		if seen[name.Str] {
-			err = apierr.InvalidField(name.Str, "the name \""+apierr.Clip(name.Str)+"\" stands twice in one object; send it once")
-			return false
-		}
-		seen[name.Str] = true
-		err = f(member{value, name.Str})
-		return err == nil
-	})
-	return err
 }
 
 func (m member) invalid(format string, args ...any) error {
@@ -281,26 +271,22 @@ func (m member) metadata() ([]byte, error) {
 	if !m.IsObject() {
 		return nil, m.invalid("expected an object of strings")
 	}
-	pairs := 0
-	err := eachMember([]byte(m.Raw), func(p member) error {
-		pairs++
-		switch {
-		case pairs > maxMetadata:
-			return m.invalid("got more than %d pairs; expected at most %[1]d", maxMetadata)
-		case p.Type != gjson.String:
-			return m.invalid("the value of %q is no string", apierr.Clip(p.name))
-		case utf8.RuneCountInString(p.name) > maxMetadataName:
-			return m.invalid("a name is longer than %d characters", maxMetadataName)
-		case utf8.RuneCountInString(p.Str) > maxMetadataValue:
-			return m.invalid("the value of %q is longer than %d characters", apierr.Clip(p.name), maxMetadataValue)
-		}
-		return nil
-	})
-	value := jsontext.Value(m.Raw)
-	if err == nil {
-		err = value.Compact()
+	pairs := m.Map()
+	if len(pairs) > maxMetadata {
+		return nil, m.invalid("got more than %d pairs; expected at most %[1]d", maxMetadata)
 	}
-	return value, err
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		switch value := pairs[name]; {
+		case value.Type != gjson.String:
+			return nil, m.invalid("the value of %q is no string", apierr.Clip(name))
+		case utf8.RuneCountInString(name) > maxMetadataName:
+			return nil, m.invalid("a name is longer than %d characters", maxMetadataName)
+		case utf8.RuneCountInString(value.Str) > maxMetadataValue:
+			return nil, m.invalid("the value of %q is longer than %d characters", apierr.Clip(name), maxMetadataValue)
+		}
+	}
+	value := jsontext.Value(m.Raw)
+	return value, value.Compact()
 }
 
 // expiresAfter returns the seconds; 0 for null.
@@ -311,23 +297,23 @@ func (m member) expiresAfter() (seconds int64, err error) {
 	if !m.IsObject() {
 		return 0, m.invalid(`expected an object {"anchor": "created_at", "seconds": N}`)
 	}
-	err = eachMember([]byte(m.Raw), func(p member) (err error) {
-		switch p.name {
+	fields := m.Map()
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		switch text := fields[name].Raw; name {
 		case "anchor":
-			if p.Str != "created_at" {
-				return m.invalid(`anchor is "created_at"`)
+			if fields[name].Str != "created_at" {
+				return 0, m.invalid(`anchor is "created_at"`)
 			}
 		case "seconds":
-			if seconds, err = strconv.ParseInt(p.Raw, 10, 64); err != nil || seconds < minKeep || seconds > maxKeep {
-				return m.invalid("seconds: got %s; expected an integer from %d to %d", apierr.Clip(p.Raw), minKeep, maxKeep)
+			if seconds, err = strconv.ParseInt(text, 10, 64); err != nil || seconds < minKeep || seconds > maxKeep {
+				return 0, m.invalid("seconds: got %s; expected an integer from %d to %d", apierr.Clip(text), minKeep, maxKeep)
 			}
 		default:
-			return m.invalid("unknown field %q", apierr.Clip(p.name))
+			return 0, m.invalid("unknown field %q", apierr.Clip(name))
 		}
-		return nil
-	})
-	if err == nil && seconds == 0 {
-		err = m.invalid("seconds is missing")
 	}
-	return seconds, err
+	if seconds == 0 {
+		return 0, m.invalid("seconds is missing")
+	}
+	return seconds, nil
 }

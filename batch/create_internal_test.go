@@ -75,8 +75,9 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		{`"output_expires_after":{"seconds":3600,"seconds":3600}`, "invalid_request", "seconds"},
 		{file + "," + file, "invalid_request", "input_file_id"},
 		{file + `,"input_file\u005fid":"f"`, "invalid_request", "input_file_id"},
-		{`"priority":1,` + file + "," + file, "invalid_request", "priority"},
-		{file + "," + file + `,"priority":01`, "bad_json", ""},
+		{`"priority":1,` + file + "," + file, "invalid_request", "input_file_id"},
+		{file + "," + file + `,"priority":01`, "invalid_request", "input_file_id"},
+		{file + `,"priority":01`, "bad_json", ""},
 	} {
 		_, err := parseBatch([]byte("{"+c.members+"}"), endpoints)
 		if err == nil {
