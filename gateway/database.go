@@ -130,7 +130,7 @@ func (g *Gateway) checkDatabase(ctx context.Context) error {
 	return g.cluster.Ready()
 }
 
-// newLedger creates the ledger of the database's engine. Nothing is reserved before startLedger.
+// newLedger creates the ledger of the database's engine, and makes the gateway one of those on a PostgreSQL database.
 func (g *Gateway) newLedger() error {
 	log := g.log.Named("budget")
 	server := g.db.Postgres()
@@ -149,7 +149,8 @@ func (g *Gateway) newLedger() error {
 		NameTaken: func() { g.fail(fmt.Errorf("%w %s: give each gateway its own gateway.name", errNameTaken, name)) },
 	})
 	g.ledger, g.cluster = l, l
-	g.registry.MustRegister(cluster.NewCollector(l))
+	g.history.ShareAs(name)
+	g.registry.MustRegister(cluster.NewCollector(l), oldestSnapshot(postgres.NewHorizon(server)))
 	return nil
 }
 

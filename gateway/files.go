@@ -20,8 +20,8 @@ const filesTimeout = 10 * time.Second
 
 // openFiles returns the storage of the files. The caller must close it.
 func openFiles(c *config.Config) (storage.Store, error) {
-	if _, ok := c.Files.Bucket(); ok {
-		return openBucket(c)
+	if b, ok := c.Files.Bucket(); ok {
+		return storage.OpenS3(b)
 	}
 	if !keepsFiles(c) {
 		return storage.None{}, nil
@@ -37,11 +37,6 @@ func OpenFiles(c *config.Config) (storage.Store, error) {
 		}
 	}
 	return openFiles(c)
-}
-
-func openBucket(c *config.Config) (*storage.S3, error) {
-	b, _ := c.Files.Bucket()
-	return storage.OpenS3(b)
 }
 
 // keepsFiles reports whether files and batches are served: beside a PostgreSQL database there is no folder for them.
@@ -75,7 +70,7 @@ func CheckFiles(ctx context.Context, c *config.Config) (location string, warning
 		return "", nil, nil
 	}
 	location = fmt.Sprintf("s3://%s/%s at %s", b.Name, b.Prefix, b.Endpoint)
-	files, err := openBucket(c)
+	files, err := storage.OpenS3(b)
 	if err != nil {
 		return location, nil, err
 	}

@@ -124,16 +124,13 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.keys = store.Keys
 	g.queue = admission.New(queueSettings(cfg))
 	g.usage = usage.New(g.db, log.Named("usage"))
+	g.history = history.New(g.db, g.usage, g.sampleGauges)
 	if err := g.newLedger(); err != nil {
 		return nil, err
 	}
 	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Settings{})
 	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.newFleet(transport)
-	g.history = history.New(g.db, g.usage, g.sampleGauges)
-	if err := g.joinCluster(); err != nil {
-		return nil, err
-	}
 	g.mailer = mail.New(mail.Settings{Mail: cfg.Mail})
 	g.notifier = g.newNotifier(webhooks, store.Accounts)
 	g.registry.MustRegister(admission.NewCollector(g.queue))

@@ -11,21 +11,6 @@ import (
 	"basegate/database/postgres"
 )
 
-// joinCluster makes the gateway one of those on a PostgreSQL database, beside its ledger.
-func (g *Gateway) joinCluster() error {
-	server := g.db.Postgres()
-	if server == nil {
-		return nil
-	}
-	name, err := g.gatewayName()
-	if err != nil {
-		return err
-	}
-	g.history.ShareAs(name)
-	g.registry.MustRegister(oldestSnapshot(postgres.NewHorizon(server)))
-	return nil
-}
-
 // startRetention deletes old requests if it is configured.
 func (g *Gateway) startRetention(ctx context.Context) {
 	keep := g.config.Database.KeepRequests
