@@ -37,7 +37,7 @@ func (*cappedCompleter) AcquirePlace(string, int, bool) (proxy.Place, proxy.Wait
 }
 
 func (c *cappedCompleter) Standing(string) proxy.Standing {
-	if e := c.ledger.Exhausted(c.payer); e != nil {
+	if e := c.ledger.Balance(c.payer).Exhausted(); e != nil {
 		return proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: e.ResetsAt}
 	}
 	return proxy.Standing{}

@@ -24,16 +24,15 @@ func (l *Ledger) raiseAlarms(r *reservation, input, output int64) {
 		return
 	}
 	p := Payer{Key: r.request.KeyID, Account: r.request.AccountID}
-	if l.refreshCaps(&p) != nil {
+	if p.Refresh(l.settings.Payer) != nil {
 		return // the key has been disabled meanwhile
 	}
-	caps := r.bucket.capChecks(&p)
-	for i := range caps.all() {
-		c := &caps.list[i]
-		before := c.counter.used - c.meter.of(input, output)
+	balance := r.bucket.balance(&p)
+	for _, c := range balance.appendCaps(make([]Exceeded, 0, maxCaps)) {
+		before := c.Used - c.Meter.of(input, output)
 		for _, percent := range []int64{UsedUp, NearlyUsed} {
-			if threshold := c.limit * percent; before*100 < threshold && c.counter.used*100 >= threshold {
-				l.raise(c.counter, Alarm{Cap: *c.exceeded(r.bucket.date), Percent: int(percent), Key: p.Key, Account: p.Account})
+			if threshold := c.Limit * percent; before*100 < threshold && c.Used*100 >= threshold {
+				l.raise(&p, balance.withReset(c), r.bucket, percent)
 				break
 			}
 		}
@@ -43,21 +42,32 @@ func (l *Ledger) raiseAlarms(r *reservation, input, output int64) {
 // raiseRefusal raises the alarm of a cap that has refused a request because it is used up, or nearly so. It does that
 // once in the cap's window, unless the cap is changed. l.mu is held.
 func (l *Ledger) raiseRefusal(p *Payer, refusal *Exceeded, b bucket) {
-	if l.settings.Alarm == nil || refusal == nil || refusal.Limit == 0 || refusal.Used*100 < refusal.Limit*refusalThreshold {
-		return
-	}
-	caps := b.capChecks(p)
-	for i := range caps.all() {
-		c := &caps.list[i]
-		if c.scope == refusal.Scope && c.window == refusal.Window && c.meter == refusal.Meter && c.counter.raised < UsedUp {
-			l.raise(c.counter, Alarm{Cap: *refusal, Percent: UsedUp, Key: p.Key, Account: p.Account})
-		}
+	if l.settings.Alarm != nil && refusal.Limit > 0 && refusal.Used*100 >= refusal.Limit*refusalThreshold && *b.raised(refusal) < UsedUp {
+		l.raise(p, refusal, b, UsedUp)
 	}
 }
 
-func (l *Ledger) raise(c *counter, a Alarm) {
-	c.raised = uint8(a.Percent)
-	l.settings.Alarm(a)
+func (l *Ledger) raise(p *Payer, c *Exceeded, b bucket, percent int64) {
+	*b.raised(c) = uint8(percent)
+	l.settings.Alarm(Alarm{Cap: *c, Percent: int(percent), Key: p.Key, Account: p.Account})
+}
+
+// raised returns where the percentage of a cap's last alarm is.
+func (b bucket) raised(c *Exceeded) *uint8 {
+	m := b.key
+	if c.Scope == Account {
+		m = b.account
+	}
+	switch {
+	case c.Window == Day:
+		return &m.days[b.date.day].raised
+	case c.Meter == Input:
+		return &m.input.raised
+	case c.Meter == Output:
+		return &m.output.raised
+	default:
+		return &m.raised
+	}
 }
 
 // of returns the tokens that the meter counts.

@@ -164,6 +164,13 @@ func (l *Ledger) rollover(ctx context.Context) {
 	l.dispatchAll(func(account *owner, today date) bool { return account.dispatched != today })
 }
 
+// Waiting returns the number of requests that wait until reservations of others end.
+func (l *Ledger) Waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting
+}
+
 // RefreshCaps evaluates all waiting requests again. Call it when caps have changed or keys were disabled.
 func (l *Ledger) RefreshCaps() {
 	l.dispatchAll(func(*owner, date) bool { return true })
@@ -182,20 +189,6 @@ func (l *Ledger) dispatchAll(due func(account *owner, today date) bool) {
 			l.dispatch(account)
 		}
 	}
-}
-
-// refreshCaps updates a payer's caps from Settings.Payer. The error is ErrKeyDisabled.
-func (l *Ledger) refreshCaps(p *Payer) error {
-	if l.settings.Payer == nil {
-		return nil
-	}
-	current, err := l.settings.Payer(p.Key)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrKeyDisabled, err)
-	}
-	p.KeyCaps, p.AccountCaps = current.KeyCaps, current.AccountCaps
-	p.Slots, p.AccountSlots = current.Slots, current.AccountSlots
-	return nil
 }
 
 // owners returns the counters of a payer's key and account, and creates those that do not exist.

@@ -19,6 +19,22 @@ type Payer struct {
 	Slots, AccountSlots int
 }
 
+// HasCaps reports whether the key or the account has a cap.
+func (p *Payer) HasCaps() bool { return p.KeyCaps.Any() || p.AccountCaps.Any() }
+
+// Refresh updates the caps and slots to those that current returns, unless it is nil. The error is ErrKeyDisabled.
+func (p *Payer) Refresh(current func(key string) (Payer, error)) error {
+	if current == nil {
+		return nil
+	}
+	now, err := current(p.Key)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrKeyDisabled, err)
+	}
+	p.KeyCaps, p.AccountCaps, p.Slots, p.AccountSlots = now.KeyCaps, now.AccountCaps, now.Slots, now.AccountSlots
+	return nil
+}
+
 // Scope is the kind of owner that a cap belongs to.
 type Scope string
 
@@ -47,9 +63,9 @@ const (
 	Output Meter = "output"
 )
 
-// Exceeded is the error of a request that a cap refuses: the tokens left in the cap's window are too few. If several
-// caps refuse, it names a monthly cap before a daily one, then the cap with the fewest tokens left, then the key's.
-type Exceeded struct { //nolint:errname // it is data of the decision first, and an error only if it is returned
+// Exceeded is a cap with what is used of it, and the error of a request that it refuses: the tokens left in the cap's window are
+// too few. If several caps refuse, it names a monthly cap before a daily one, then the cap with the fewest tokens left, then the key's.
+type Exceeded struct { //nolint:errname // it is a cap first, and an error only if it is returned
 	Scope    Scope
 	Window   Window
 	Meter    Meter
@@ -65,9 +81,5 @@ func (e *Exceeded) Error() string {
 		e.Scope, e.Window, e.Meter, e.Used, e.Limit, e.ResetsAt.Format(time.RFC3339))
 }
 
-// Headroom is what one cap leaves.
-type Headroom struct {
-	Limit     int64     // tokens
-	Remaining int64     // tokens not used; reservations do not reduce it; never negative
-	ResetsAt  time.Time // end of the window, UTC
-}
+// Remaining returns the tokens not used. Reservations do not reduce it; it is never negative.
+func (e *Exceeded) Remaining() int64 { return max(e.left(), 0) }

@@ -224,14 +224,13 @@ func (e *caseEngine) Apply(s ledgercases.Step) (reply ledgercases.Reply) {
 	if len(decided) > 0 {
 		reply.Decided = decided
 	}
-	account := e.keys[s.Key].Account
-	reply.Totals.Key = counterTotals(e.ledger.KeyTotals(s.Key))
-	reply.Totals.Account = counterTotals(e.ledger.AccountTotals(account))
+	b := e.ledger.Balance(budget.Payer{Key: s.Key, Account: e.keys[s.Key].Account})
+	reply.Totals.Key, reply.Totals.Account = counterTotals(b.Key), counterTotals(b.Account)
 	return reply
 }
 
-func counterTotals(t budget.WindowTotals) ledgercases.Counters {
-	return ledgercases.Counters{MonthInput: t.MonthInput, MonthOutput: t.MonthOutput, Day: t.Day, Reserved: t.Reserved}
+func counterTotals(c budget.Counters) ledgercases.Counters {
+	return ledgercases.Counters{MonthInput: c.MonthInput, MonthOutput: c.MonthOutput, Day: c.Day, Reserved: c.Reserved()}
 }
 
 // enqueue puts a request into the queue of its key.

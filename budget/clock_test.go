@@ -66,8 +66,8 @@ func (c *clockSite) do(step string) {
 		left, err := strconv.ParseInt(words[3], 10, 64)
 		must(c.t, err)
 		must(c.t, c.l.LoadMonth(c.t.Context()))
-		if h, _ := c.l.Headroom(c.payer); h.Remaining != left {
-			c.t.Errorf("%d tokens of the day remain at %s, want %d", h.Remaining, c.clock.now().Format(time.RFC3339), left)
+		if h, _ := c.l.Balance(c.payer).TightestTotal(); h.Remaining() != left {
+			c.t.Errorf("%d tokens of the day remain at %s, want %d", h.Remaining(), c.clock.now().Format(time.RFC3339), left)
 		}
 		settle(c.t, reserve(c.t, c.l, c.payer, demand(tokens-1, 1)), tokens-1, 1)
 	default:

@@ -17,22 +17,6 @@ func (l *Ledger) TryReserve(ctx context.Context, p Payer, r Request, d Demand, r
 	return l.reserveFor(ctx, &waiter{payer: p, request: r, demand: d, noWait: true}, requester)
 }
 
-// FitsUnused reports whether a demand would fit all the caps of a payer if nothing of them were used.
-func (*Ledger) FitsUnused(p Payer, d Demand) bool { return Balance{Payer: p}.Fits(d) }
-
-// Fits reports whether a demand fits all the caps beside what is used and reserved.
-func (b Balance) Fits(d Demand) bool {
-	d = d.normalized()
-	output := product(d.Candidates, d.MaxTokens)
-	caps := b.bucket().capChecks(&b.Payer)
-	for _, c := range caps.all() {
-		if !c.fitsBesideReserved(d.PromptTokens, output) {
-			return false
-		}
-	}
-	return true
-}
-
 // Settlement is the end of a request that its caller writes in a transaction of its own, together with what must be on
 // disk with the charge or not at all. Until Commit or Abandon, the tokens stay reserved. The caller must call Write, in a
 // transaction, and then Commit, or else Abandon.

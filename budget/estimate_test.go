@@ -13,22 +13,21 @@ func TestEstimateNamesTheDecidingCapAndReservesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		key, account quota.Caps
 		maxTokens    int64
-		limited      *budget.Cap // without ResetsAt
+		limited      *budget.Exceeded // without ResetsAt
 		refused      bool
 	}{
 		"none":               {maxTokens: 10},
 		"a cap that fits":    {key: quota.Caps{MonthTotal: quota.Limit(25)}, maxTokens: 10},
-		"the key's cap":      {key: quota.Caps{DayTotal: quota.Limit(15)}, maxTokens: 5, limited: &budget.Cap{Scope: budget.Key, Window: budget.Day, Meter: budget.Total, Remaining: 15}},
-		"the account's cap":  {account: quota.Caps{MonthOutput: quota.Limit(14)}, maxTokens: 7, limited: &budget.Cap{Scope: budget.Account, Window: budget.Month, Meter: budget.Output, Remaining: 14}},
-		"the smaller of two": {quota.Caps{MonthTotal: quota.Limit(19)}, quota.Caps{MonthTotal: quota.Limit(17)}, 6, &budget.Cap{Scope: budget.Account, Window: budget.Month, Meter: budget.Total, Remaining: 17}, false},
-		"a refusal":          {account: quota.Caps{MonthInput: quota.Limit(4)}, limited: &budget.Cap{Scope: budget.Account, Window: budget.Month, Meter: budget.Input, Remaining: 4}, refused: true},
+		"the key's cap":      {key: quota.Caps{DayTotal: quota.Limit(15)}, maxTokens: 5, limited: &budget.Exceeded{Scope: budget.Key, Window: budget.Day, Meter: budget.Total, Limit: 15}},
+		"the account's cap":  {account: quota.Caps{MonthOutput: quota.Limit(14)}, maxTokens: 7, limited: &budget.Exceeded{Scope: budget.Account, Window: budget.Month, Meter: budget.Output, Limit: 14}},
+		"the smaller of two": {quota.Caps{MonthTotal: quota.Limit(19)}, quota.Caps{MonthTotal: quota.Limit(17)}, 6, &budget.Exceeded{Scope: budget.Account, Window: budget.Month, Meter: budget.Total, Limit: 17}, false},
+		"a refusal":          {account: quota.Caps{MonthInput: quota.Limit(4)}, limited: &budget.Exceeded{Scope: budget.Account, Window: budget.Month, Meter: budget.Input, Limit: 4}, refused: true},
 	} {
 		p := budget.Payer{Key: name, Account: name, KeyCaps: c.key, AccountCaps: c.account}
 		for range 2 { // the second is the same, since nothing has been reserved
-			got, err := l.Estimate(t.Context(), p, budget.Demand{PromptTokens: 5, Exact: true, Candidates: 2, MaxTokens: 10})
-			if err != nil {
-				t.Fatal(err)
-			}
+			balance, err := l.ReadBalance(t.Context(), p)
+			must(t, err)
+			got := balance.Estimate(budget.Demand{PromptTokens: 5, Exact: true, Candidates: 2, MaxTokens: 10})
 			if got.MaxTokens != c.maxTokens || got.Output != 20 || (got.Refused != nil) != c.refused || (got.LimitedBy == nil) != (c.limited == nil) {
 				t.Fatalf("%s: got %+v", name, got)
 			}

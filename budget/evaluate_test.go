@@ -110,15 +110,15 @@ func TestExhaustedIgnoresReservations(t *testing.T) {
 		if c.meter == budget.Total {
 			p = payerWithCap(c.scope, c.window, c.meter, 200)
 		}
-		if e := l.Exhausted(p); e != nil {
+		if e := l.Balance(p).Exhausted(); e != nil {
 			t.Errorf("%v: with tokens left: got %v, want nil", c, e)
 		}
 		held := reserve(t, l, p, demand(1, 1)) // reservations do not count
-		if e := l.Exhausted(p); e != nil {
+		if e := l.Balance(p).Exhausted(); e != nil {
 			t.Errorf("%v: with the last tokens reserved: got %v, want nil", c, e)
 		}
 		settle(t, held, 1, 1)
-		e := l.Exhausted(p)
+		e := l.Balance(p).Exhausted()
 		if e == nil || e.Scope != c.scope || e.Window != c.window || e.Meter != c.meter {
 			t.Errorf("%v: with no token left: got %v, want this cap", c, e)
 		}
@@ -163,12 +163,12 @@ func TestWithoutCapsNothingIsCountedOrClamped(t *testing.T) {
 	if n := l.Reserved(); n != 0 {
 		t.Errorf("%d tokens are reserved after the settlement, want 0", n)
 	}
-	if h, ok := l.Headroom(p); ok {
+	if h, ok := l.Balance(p).TightestTotal(); ok {
 		t.Errorf("headroom without a cap: got %+v, want none", h)
 	}
 	p.KeyCaps.MonthTotal, p.KeyCaps.DayTotal = quota.Limit(100), quota.Limit(20)
-	want := budget.Headroom{Limit: 20, Remaining: 5, ResetsAt: nextReset(budget.Day)}
-	if got, ok := l.Headroom(p); !ok || got != want {
+	want := budget.Exceeded{Scope: budget.Key, Window: budget.Day, Meter: budget.Total, Limit: 20, Used: 15, ResetsAt: nextReset(budget.Day)}
+	if got, ok := l.Balance(p).TightestTotal(); !ok || got != want {
 		t.Errorf("headroom: got %+v, %v, want %+v", got, ok, want)
 	}
 }

@@ -12,13 +12,9 @@ func (l *Ledger) SetClock(clock func() time.Time) { l.clock = clock }
 
 // Overdrawn returns the first cap of a payer that used and reserved tokens together exceed, or nil.
 func (l *Ledger) Overdrawn(p Payer) *Exceeded {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.bucket(l.owners(&p))
-	caps := b.capChecks(&p)
-	for _, c := range caps.all() {
-		if c.counter.used+c.counter.reserved > c.limit {
-			return c.exceeded(b.date)
+	for _, c := range l.Balance(p).Caps() {
+		if c.Used+c.Reserved > c.Limit {
+			return &c
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ type waiter struct {
 	payer        Payer
 	request      Request
 	demand       Demand
-	noWait    bool // it does not wait for reservations of others
+	noWait       bool // it does not wait for reservations of others
 	key, account *owner
 
 	decided     chan struct{} // closed when reservation or err is set; nil unless the request is queued
@@ -95,7 +95,7 @@ func (l *Ledger) admitOrEnqueue(ctx context.Context, w *waiter) (needsCount bool
 		return false, err
 	}
 	defer l.mu.Unlock()
-	if err := l.refreshCaps(&w.payer); err != nil {
+	if err := w.payer.Refresh(l.settings.Payer); err != nil {
 		return false, err
 	}
 	w.key, w.account = l.owners(&w.payer)
@@ -203,7 +203,7 @@ func (l *Ledger) dispatch(account *owner) {
 
 // decide evaluates a queued request, and reports whether its wait is over.
 func (l *Ledger) decide(w *waiter) (over bool) {
-	err := l.refreshCaps(&w.payer)
+	err := w.payer.Refresh(l.settings.Payer)
 	d := evaluate(w, l.bucket(w.key, w.account))
 	switch {
 	case err != nil:

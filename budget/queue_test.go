@@ -239,8 +239,8 @@ func TestANewWindowAdmitsWaitingRequests(t *testing.T) {
 				}
 				settle(t, held, 0, 60) // is charged to the window that has ended
 				settle(t, a.r, 0, 10)
-				if h, _ := l.Headroom(p); h.Remaining != 90 {
-					t.Errorf("%d tokens are left in the new window, want 90", h.Remaining)
+				if h, _ := l.Balance(p).TightestTotal(); h.Remaining() != 90 {
+					t.Errorf("%d tokens are left in the new window, want 90", h.Remaining())
 				}
 			})
 		})

@@ -81,8 +81,8 @@ func TestSettleIsIdempotent(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if h, _ := l.Headroom(p); h.Remaining != 85 || l.Reserved() != 0 {
-		t.Errorf("%d tokens remain and %d are reserved, want 85 and 0", h.Remaining, l.Reserved())
+	if h, _ := l.Balance(p).TightestTotal(); h.Remaining() != 85 || l.Reserved() != 0 {
+		t.Errorf("%d tokens remain and %d are reserved, want 85 and 0", h.Remaining(), l.Reserved())
 	}
 	if got := rows(t, l); len(got) != 1 || got[0].CompletionTokens != 5 || got[0].State != usage.Settled {
 		t.Errorf("rows: got %+v, want one settled with 5 completion tokens", got)
@@ -93,16 +93,16 @@ func TestReleaseChargesTheRecordedProgress(t *testing.T) {
 	l := newLedger(t)
 	p := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
 	reserve(t, l, p, demand(10, 20)).Release()
-	if h, _ := l.Headroom(p); h.Remaining != 100 {
-		t.Errorf("without progress: %d tokens remain, want 100", h.Remaining)
+	if h, _ := l.Balance(p).TightestTotal(); h.Remaining() != 100 {
+		t.Errorf("without progress: %d tokens remain, want 100", h.Remaining())
 	}
 	r := reserve(t, l, p, demand(10, 20))
 	r.SetPromptTokens(9)
 	r.SetProgress(3)
 	r.Release()
 	r.Release()
-	if h, _ := l.Headroom(p); h.Remaining != 88 {
-		t.Errorf("with progress: %d tokens remain, want 88", h.Remaining)
+	if h, _ := l.Balance(p).TightestTotal(); h.Remaining() != 88 {
+		t.Errorf("with progress: %d tokens remain, want 88", h.Remaining())
 	}
 	must(t, r.Settle(t.Context(), budget.Outcome{Prompt: 50})) // has no effect, but waits for the write
 	got := rows(t, l)
@@ -248,9 +248,9 @@ func TestCrashKeepsSettlementsAndCheckpoints(t *testing.T) {
 		stream.SetProgress(8) // after the last checkpoint
 		for range 2 {         // a second recovery has the same result
 			recovered := startLedger(t, openDatabase(t, snapshot(t, path)))
-			h, _ := recovered.Headroom(p)
-			if h.Remaining != 1000-25-30-47 {
-				t.Errorf("%d tokens remain, want %d", h.Remaining, 1000-25-30-47)
+			h, _ := recovered.Balance(p).TightestTotal()
+			if h.Remaining() != 1000-25-30-47 {
+				t.Errorf("%d tokens remain, want %d", h.Remaining(), 1000-25-30-47)
 			}
 			var got []string
 			for _, r := range rows(t, recovered) {
@@ -281,10 +281,10 @@ func TestStartCountsTheCurrentWindows(t *testing.T) {
 			must(t, db.Close())
 		}
 		l := startLedger(t, openDatabase(t, path))
-		month, _ := l.Headroom(p)
-		today, _ := l.Headroom(day)
-		if month.Remaining != 100-2-3 || today.Remaining != 100-3 {
-			t.Errorf("%d tokens of the month and %d of the day remain, want 95 and 97", month.Remaining, today.Remaining)
+		month, _ := l.Balance(p).TightestTotal()
+		today, _ := l.Balance(day).TightestTotal()
+		if month.Remaining() != 100-2-3 || today.Remaining() != 100-3 {
+			t.Errorf("%d tokens of the month and %d of the day remain, want 95 and 97", month.Remaining(), today.Remaining())
 		}
 	})
 }
@@ -342,8 +342,8 @@ func TestFullDiskRefusesRequestsAndRetriesSettlements(t *testing.T) {
 		if failed <= 1 || l.Backlog() != failed {
 			t.Errorf("%d settlements failed and %d are in the backlog, want equally many and more than 1", failed, l.Backlog())
 		}
-		if h, _ := l.Headroom(p); h.Limit-h.Remaining != int64(6*len(admitted)) {
-			t.Errorf("%d tokens are charged, want %d", h.Limit-h.Remaining, 6*len(admitted))
+		if h, _ := l.Balance(p).TightestTotal(); h.Limit-h.Remaining() != int64(6*len(admitted)) {
+			t.Errorf("%d tokens are charged, want %d", h.Limit-h.Remaining(), 6*len(admitted))
 		}
 		time.Sleep(3 * time.Second)
 		setDiskFull(t, db, false)
@@ -378,8 +378,8 @@ func TestFallbackIsChargedIfTheOutcomeCannotBeWritten(t *testing.T) {
 				}
 			}
 		}
-		if h, _ := l.Headroom(p); h.Remaining != 940 || l.Reserved() != 0 {
-			t.Errorf("%d tokens remain and %d are reserved, want 940 and 0", h.Remaining, l.Reserved())
+		if h, _ := l.Balance(p).TightestTotal(); h.Remaining() != 940 || l.Reserved() != 0 {
+			t.Errorf("%d tokens remain and %d are reserved, want 940 and 0", h.Remaining(), l.Reserved())
 		}
 		must(t, os.Rename(path+".away", path))
 		time.Sleep(3 * time.Second)
@@ -453,9 +453,9 @@ func TestStartCountsAllRowsOfTheMonth(t *testing.T) {
 	now := time.Now().UTC()
 	insertRows(t, db, 20_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
 	l := startLedger(t, db)
-	h, _ := l.Headroom(budget.Payer{Key: "key_1", Account: "acc_1", KeyCaps: quota.Caps{MonthTotal: quota.Limit(1 << 30)}})
+	h, _ := l.Balance(budget.Payer{Key: "key_1", Account: "acc_1", KeyCaps: quota.Caps{MonthTotal: quota.Limit(1 << 30)}}).TightestTotal()
 	all := usageBy(t, l, usage.Filter{Key: "key_1"}, usage.ByKey)
-	if used := h.Limit - h.Remaining; len(all) != 1 || used != all[0].PromptTokens+all[0].CompletionTokens || used == 0 {
+	if used := h.Limit - h.Remaining(); len(all) != 1 || used != all[0].PromptTokens+all[0].CompletionTokens || used == 0 {
 		t.Errorf("%d tokens are used, want the sum of %+v", used, all)
 	}
 }

@@ -17,21 +17,22 @@ func TestTotalsAreThoseOfTheCurrentWindows(t *testing.T) {
 		spend(t, l, "k1", "a1", 10, 5)
 		spend(t, l, "k2", "a1", 100, 50)
 		open := reserve(t, l, budget.Payer{Key: "k1", Account: "a1"}, demand(7, 3))
-		check := func(what string, got, want budget.WindowTotals) {
+		check := func(what string, got, want budget.Counters) {
 			t.Helper()
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", what, diff)
 			}
 		}
-		check("a key", l.KeyTotals("k1"), budget.WindowTotals{MonthInput: 10, MonthOutput: 5, Day: 15, Reserved: 10})
-		check("its account", l.AccountTotals("a1"), budget.WindowTotals{MonthInput: 110, MonthOutput: 55, Day: 165, Reserved: 10})
-		check("an unused key", l.KeyTotals("k3"), budget.WindowTotals{})
+		b := l.Balance(budget.Payer{Key: "k1", Account: "a1"})
+		check("a key", b.Key, budget.Counters{MonthInput: 10, MonthOutput: 5, Day: 15, ReservedInput: 7, ReservedOutput: 3, ReservedDay: 10})
+		check("its account", b.Account, budget.Counters{MonthInput: 110, MonthOutput: 55, Day: 165, ReservedInput: 7, ReservedOutput: 3, ReservedDay: 10})
+		check("an unused key", l.Balance(budget.Payer{Key: "k3"}).Key, budget.Counters{})
 		open.Release()
 		time.Sleep(24 * time.Hour)
 		spend(t, l, "k1", "a1", 1, 0)
-		check("the next day", l.KeyTotals("k1"), budget.WindowTotals{MonthInput: 11, MonthOutput: 5, Day: 1})
+		check("the next day", l.Balance(budget.Payer{Key: "k1"}).Key, budget.Counters{MonthInput: 11, MonthOutput: 5, Day: 1})
 		time.Sleep(24 * time.Hour)
-		check("the next month", l.KeyTotals("k1"), budget.WindowTotals{})
+		check("the next month", l.Balance(budget.Payer{Key: "k1"}).Key, budget.Counters{})
 	})
 }
 

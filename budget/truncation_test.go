@@ -90,7 +90,7 @@ func TestTruncatedPromptIsCountedAgainAfterAClamp(t *testing.T) {
 		if r.MaxTokens() != want {
 			t.Fatalf("prompts %v, %+v, caps %v: got %d, want %d", prompts, d, caps, r.MaxTokens(), want)
 		}
-		if reserved := l.KeyTotals(fmt.Sprint("key", i)).Reserved; reserved != promptAt(want)+d.Candidates*want {
+		if reserved := l.Balance(budget.Payer{Key: fmt.Sprint("key", i)}).Key.Reserved(); reserved != promptAt(want)+d.Candidates*want {
 			t.Fatalf("prompts %v, %+v: %d reserved, want %d", prompts, d, reserved, promptAt(want)+d.Candidates*want)
 		}
 		settle(t, r, 0, 0)

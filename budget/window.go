@@ -40,14 +40,23 @@ type counter struct {
 
 // monthCounters are the counters of one owner in one month.
 type monthCounters struct {
-	month                int
-	total, input, output counter
-	days                 [31]counter // input and output
+	month         int
+	raised        uint8 // as that of a counter, of the monthly total cap
+	input, output counter
+	days          [31]counter // input and output
+}
+
+// counters returns the counters in the form that caps are evaluated on.
+func (m *monthCounters) counters(day int) Counters {
+	today := &m.days[day]
+	return Counters{
+		MonthInput: m.input.used, MonthOutput: m.output.used, Day: today.used,
+		ReservedInput: m.input.reserved, ReservedOutput: m.output.reserved, ReservedDay: today.reserved,
+	}
 }
 
 // reserve adds the tokens of a reservation, or removes them if they are negative.
 func (m *monthCounters) reserve(day int, input, output int64) {
-	m.total.reserved += input + output
 	m.days[day].reserved += input + output
 	m.input.reserved += input
 	m.output.reserved += output
@@ -55,7 +64,6 @@ func (m *monthCounters) reserve(day int, input, output int64) {
 
 // charge adds used tokens.
 func (m *monthCounters) charge(day int, input, output int64) {
-	m.total.used += input + output
 	m.days[day].used += input + output
 	m.input.used += input
 	m.output.used += output
@@ -76,6 +84,19 @@ type owner struct {
 	writtenLastUse time.Time // the lastUse that is in the database
 }
 
+// counters returns the counters of a date, which are zero if there are none.
+func (o *owner) counters(d date) (c Counters) {
+	if o == nil {
+		return c
+	}
+	for _, m := range o.months {
+		if m.month == d.month {
+			return m.counters(d.day)
+		}
+	}
+	return c
+}
+
 // month returns the counters of one month, and creates them if they do not exist.
 func (o *owner) month(month int) *monthCounters {
 	for _, m := range o.months {
@@ -90,7 +111,7 @@ func (o *owner) month(month int) *monthCounters {
 
 // reserves reports whether requests in flight were admitted in a month.
 func (o *owner) reserves(month int) bool {
-	return slices.ContainsFunc(o.months, func(m *monthCounters) bool { return m.month == month && m.total.reserved > 0 })
+	return slices.ContainsFunc(o.months, func(m *monthCounters) bool { return m.month == month && m.input.reserved+m.output.reserved > 0 })
 }
 
 func (o *owner) dropMonth(month int) {

@@ -87,9 +87,9 @@ func (c *Console) sparklines(ctx context.Context, account string, keys []identit
 		sparks[r.KeyID].daily[at] += r.PromptTokens + r.CompletionTokens
 		sparks[""].daily[at] += r.PromptTokens + r.CompletionTokens
 	}
-	sparks[""].draw(c.Ledger.AccountTotals(account).Day)
+	sparks[""].draw(c.accountCounters(ctx, account).Day)
 	for _, k := range keys {
-		today := c.Ledger.KeyTotals(k.ID).Day
+		today := c.keyCounters(ctx, k.ID).Day
 		if sparks[k.ID] == nil && today > 0 {
 			sparks[k.ID] = &sparkline{}
 		}
@@ -118,10 +118,9 @@ type remaining struct {
 }
 
 // summary returns the head of the dashboard of an account.
-func (c *Console) summary(a identity.Account, keys []keyRow, spark *sparkline) summary {
-	s := summary{
-		Today: c.Ledger.AccountTotals(a.ID).Day, Remaining: tightest(c.Ledger.AccountStandings(a.ID, a.Caps)), Spark: spark,
-	}
+func (c *Console) summary(ctx context.Context, a identity.Account, keys []keyRow, spark *sparkline) summary {
+	balance := c.Ledger.Recent(ctx, budget.Payer{Account: a.ID, AccountCaps: a.Caps})
+	s := summary{Today: balance.Account.Day, Remaining: tightest(balance.Caps()), Spark: spark}
 	if spark != nil {
 		if usual, ok := spark.usual(); ok {
 			s.Usual = fmt.Sprintf("A usual day has %s.", formatNumber(usual))
@@ -134,11 +133,10 @@ func (c *Console) summary(a identity.Account, keys []keyRow, spark *sparkline) s
 }
 
 // tightest returns the cap with the fewest tokens left; nil if there is none.
-func tightest(all []budget.Standing) *remaining {
+func tightest(all []budget.Exceeded) *remaining {
 	var found *remaining
 	for _, s := range all {
-		left := max(s.Limit-s.Used, 0)
-		if found == nil || left < found.Left {
+		if left := s.Remaining(); found == nil || left < found.Left {
 			found = &remaining{windowNames[s.Window] + meterNames[s.Meter], left, s.Limit, s.ResetsAt}
 		}
 	}

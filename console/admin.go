@@ -56,7 +56,7 @@ func (c *Console) showAccounts(r *request, status int, page accountsPage) (err e
 		if a.State == identity.AccountPending {
 			continue
 		}
-		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.Ledger.AccountTotals(a.ID), a.Caps), count[a.ID]})
+		page.Accounts = append(page.Accounts, accountRow{a, newGauges(c.accountCounters(ctx, a.ID), a.Caps), count[a.ID]})
 	}
 	return c.renderStatus(r, status, "admin-accounts", "Accounts", page)
 }
@@ -159,7 +159,7 @@ func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 		return err
 	}
 	page.Audit = auditRows(entries, known)
-	page.gauges = newGauges(c.Ledger.AccountTotals(page.ID), page.Account.Caps)
+	page.gauges = newGauges(c.accountCounters(r.ctx(), page.ID), page.Account.Caps)
 	page.Self = page.ID == r.account.ID
 	return c.renderStatus(r, status, "admin-account", page.Email, page)
 }

@@ -25,7 +25,6 @@ import (
 	"basegate/budget"
 	"basegate/budget/admission"
 	"basegate/budget/cluster"
-	"basegate/budget/quota"
 	"basegate/budget/usage"
 	"basegate/console/history"
 	"basegate/console/prompts"
@@ -106,15 +105,11 @@ func (c *Console) Reload(s Settings) { c.settings.Store(&s) }
 // Ledger has the counters of keys and accounts. A budget.Ledger is one on SQLite, a cluster.Ledger one that several
 // gateways share on PostgreSQL.
 type Ledger interface {
-	KeyTotals(id string) budget.WindowTotals
-	AccountTotals(id string) budget.WindowTotals
+	// Recent returns the counters of a payer, at most a second old, with the caps that it has in p.
+	Recent(ctx context.Context, p budget.Payer) budget.Balance
 
-	// Standings returns all caps of a payer that are set; AccountStandings those of an account alone.
-	Standings(p budget.Payer) []budget.Standing
-	AccountStandings(account string, caps quota.Caps) []budget.Standing
-
-	// Exhausted returns the cap that refuses every request of a payer, or nil.
-	Exhausted(p budget.Payer) *budget.Exceeded
+	// ReadBalance returns the counters and caps of a payer at the moment, or an error with what is known of them.
+	ReadBalance(ctx context.Context, p budget.Payer) (budget.Balance, error)
 
 	// LastUse returns when a key was last used, and the zero time if it never was.
 	LastUse(ctx context.Context, key string) (time.Time, error)

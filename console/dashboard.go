@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -69,7 +70,17 @@ func newGauge(used int64, c quota.Cap) gauge {
 // nearPercent is the usage from which on a cap is shown as nearly used up.
 const nearPercent = 85
 
-func newGauges(t budget.WindowTotals, c quota.Caps) gauges {
+// keyCounters returns the counters of a key.
+func (c *Console) keyCounters(ctx context.Context, id string) budget.Counters {
+	return c.Ledger.Recent(ctx, budget.Payer{Key: id}).Key
+}
+
+// accountCounters returns the counters of an account.
+func (c *Console) accountCounters(ctx context.Context, id string) budget.Counters {
+	return c.Ledger.Recent(ctx, budget.Payer{Account: id}).Account
+}
+
+func newGauges(t budget.Counters, c quota.Caps) gauges {
 	return gauges{
 		Month:  newGauge(t.Month(), c.MonthTotal),
 		Day:    newGauge(t.Day, c.DayTotal),
@@ -80,7 +91,7 @@ func newGauges(t budget.WindowTotals, c quota.Caps) gauges {
 
 func (c *Console) dashboard(r *request) (err error) {
 	ctx, a := r.ctx(), r.account
-	page := dashboardPage{Total: newGauges(c.Ledger.AccountTotals(a.ID), a.Caps)}
+	page := dashboardPage{Total: newGauges(c.accountCounters(ctx, a.ID), a.Caps)}
 	stats := c.modelActivity()
 	for _, m := range c.Fleet.Models() {
 		row := newModelRow(m)
@@ -95,7 +106,7 @@ func (c *Console) dashboard(r *request) (err error) {
 	if keys, spark, page.KeyPager, err = c.keyRows(r, a.ID); err != nil {
 		return err
 	}
-	page.Summary = c.summary(a, keys, spark)
+	page.Summary = c.summary(ctx, a, keys, spark)
 	for _, k := range keys {
 		if k.State == identity.KeyRevoked {
 			page.RevokedKeys = append(page.RevokedKeys, k)
@@ -103,7 +114,7 @@ func (c *Console) dashboard(r *request) (err error) {
 		}
 		page.Keys = append(page.Keys, k)
 	}
-	page.Warnings = c.warnings(a, page)
+	page.Warnings = c.warnings(ctx, a, page)
 	if page.Reply, err = c.hasUnreadReply(ctx, a.ID); err != nil {
 		return err
 	}
@@ -130,7 +141,7 @@ func (c *Console) keyRows(r *request, account string) (rows []keyRow, spark *spa
 		return nil, nil, others, err
 	}
 	for _, k := range keys {
-		row := keyRow{Key: k, gauges: newGauges(c.Ledger.KeyTotals(k.ID), k.Caps), Spark: sparks[k.ID]}
+		row := keyRow{Key: k, gauges: newGauges(c.keyCounters(r.ctx(), k.ID), k.Caps), Spark: sparks[k.ID]}
 		if row.LastUse, err = c.Ledger.LastUse(r.ctx(), k.ID); err != nil {
 			return nil, nil, others, err
 		}
@@ -140,15 +151,15 @@ func (c *Console) keyRows(r *request, account string) (rows []keyRow, spark *spa
 }
 
 // warnings says why requests are refused: because a budget is used up, or because no backend of a model answers.
-func (c *Console) warnings(a identity.Account, page dashboardPage) []string {
+func (c *Console) warnings(ctx context.Context, a identity.Account, page dashboardPage) []string {
 	var warnings []string
 	account := budget.Payer{Account: a.ID, AccountCaps: a.Caps}
-	if e := c.Ledger.Exhausted(account); e != nil {
+	if e := c.Ledger.Recent(ctx, account).Exhausted(); e != nil {
 		warnings = append(warnings, budgetWarning("Account", e))
 	}
 	for _, k := range page.Keys {
 		key := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
-		if e := c.Ledger.Exhausted(key); e != nil && k.State == identity.KeyActive {
+		if e := c.Ledger.Recent(ctx, key).Exhausted(); e != nil && k.State == identity.KeyActive {
 			warnings = append(warnings, budgetWarning("Key "+k.Name, e))
 		}
 	}

@@ -209,7 +209,7 @@ func (c *Console) showKey(r *request, status int, p keyPage) (err error) {
 	if p.Activity, err = c.keyActivity(r.ctx(), p.Key, r.account.ID); err != nil {
 		return err
 	}
-	p.gauges = newGauges(c.Ledger.KeyTotals(p.ID), p.Key.Caps)
+	p.gauges = newGauges(c.keyCounters(r.ctx(), p.ID), p.Key.Caps)
 	return c.renderStatus(r, status, "key", "Key "+p.Key.Name, p)
 }
 

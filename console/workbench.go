@@ -68,7 +68,8 @@ func (c *Console) workbenchOptions(r *request) error {
 	options := workbenchOptions{Keys: []keyOption{}, Models: []modelOption{}}
 	for _, k := range keys {
 		payer := budget.Payer{Key: k.ID, KeyCaps: k.Caps, Account: k.AccountID, AccountCaps: r.account.Caps}
-		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.Models.IDs(), tightest(c.Ledger.Standings(payer))})
+		balance, _ := c.Ledger.ReadBalance(r.ctx(), payer) // without the database, what is known
+		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.Models.IDs(), tightest(balance.Caps())})
 	}
 	for _, m := range c.Fleet.Models() {
 		options.Models = append(options.Models, modelOption{

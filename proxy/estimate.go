@@ -81,10 +81,11 @@ func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
 	if _, refused := errors.AsType[*fleet.RefusedError](uncounted); refused && x.isChat() { // by the template, whatever the caps
 		return budget.Estimate{}, x.uncountable(uncounted)
 	}
-	estimate, err := s.deps.Ledger.Estimate(x.r.Context(), x.caller.payer, x.demand())
-	switch {
-	case err != nil:
-		return estimate, x.reserveErr(err)
+	balance, err := s.deps.Ledger.ReadBalance(x.r.Context(), x.caller.payer)
+	if err != nil {
+		return budget.Estimate{}, x.reserveErr(err)
+	}
+	switch estimate := balance.Estimate(x.demand()); {
 	case estimate.LimitedBy == nil:
 		return estimate, nil
 	case uncounted != nil && x.model.Status() == fleet.StatusWarm: // a completion would have to count too
@@ -105,7 +106,7 @@ func (s *Server) newEstimateObject(x *exchange, e budget.Estimate) estimateObjec
 	}
 	o.Total = o.PromptTokens + o.Completion
 	if c := e.LimitedBy; c != nil {
-		o.LimitedBy = &limitedBy{c.Scope, c.Window, c.Meter, c.Remaining, c.ResetsAt}
+		o.LimitedBy = &limitedBy{c.Scope, c.Window, c.Meter, c.Remaining(), c.ResetsAt}
 	}
 	if o.ModelStatus != fleet.StatusWarm {
 		seconds := apierr.Seconds(x.model.BootEstimate())

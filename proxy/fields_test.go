@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget"
 	"basegate/budget/quota"
 	"basegate/gateway/config"
 )
@@ -55,6 +56,11 @@ func (h *harness) keyID() string {
 		h.t.Fatal(err)
 	}
 	return all[0].ID
+}
+
+// used returns the tokens that a key has used this month.
+func (h *harness) used(key string) int64 {
+	return h.ledger.Balance(budget.Payer{Key: key}).Key.Month()
 }
 
 // tokenIDs returns the JSON of a prompt of n token ids.
@@ -204,7 +210,7 @@ func TestTruncatedPromptCountsAsWhatIsLeft(t *testing.T) {
 		{`"prompt":` + tokenIDs(4080) + `,"truncate_prompt_tokens":-1,"max_tokens":100`, 4090, 200, "requested=100,applied=10,reason=budget"},
 		{`"prompt":` + long + `,"truncate_prompt_tokens":-1,"max_tokens":4000,"n":2`, 4106, 200, "requested=4000,applied=10,reason=budget"},
 	} {
-		used := h.ledger.KeyTotals(h.keyID()).Month()
+		used := h.used(h.keyID())
 		h.updateKey(withCaps(func(caps *quota.Caps) {
 			caps.MonthTotal = quota.Unbounded()
 			if c.total > 0 {

@@ -129,13 +129,12 @@ func (s *Server) showKey(x *exchange) error {
 	if !i.ExpiresAt.IsZero() {
 		o.ExpiresAt = &i.ExpiresAt
 	}
-	for _, c := range s.deps.Ledger.Standings(x.caller.payer) {
-		o.Caps = append(o.Caps, keyCap{
-			c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, max(c.Limit-c.Used, 0), c.ResetsAt,
-		})
+	balance, _ := s.deps.Ledger.ReadBalance(x.r.Context(), x.caller.payer) // without the database, what is known
+	for _, c := range balance.Caps() {
+		o.Caps = append(o.Caps, keyCap{c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, c.Remaining(), c.ResetsAt})
 	}
 	limits := s.Limits(i)
-	key, account := s.keyStats(i.KeyID), s.accountStats(i.AccountID) // after the standings, which read them with several gateways
+	key, account := s.keyStats(i.KeyID), s.accountStats(i.AccountID) // after the balance, which reads them with several gateways
 	o.Concurrency = keyConcurrency{limits.Key, key.Running, key.Waiting}
 	o.AccountConcurrency = keyConcurrency{limits.Account, account.Running, account.Waiting}
 	return s.sendJSON(x, o)

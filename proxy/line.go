@@ -196,12 +196,12 @@ func (s *Server) askBudget(x *exchange) error {
 	if r.Kind == validate.Tokens && r.Truncate == 0 {
 		demand.PromptTokens = r.PromptTokens
 	}
-	estimate, err := s.deps.Ledger.Estimate(x.r.Context(), x.caller.payer, demand)
-	if err == nil && estimate.Refused != nil {
-		err = estimate.Refused
-	}
+	balance, err := s.deps.Ledger.ReadBalance(x.r.Context(), x.caller.payer)
 	if err != nil {
 		return s.lineBudgetErr(x, demand, err)
+	}
+	if refused := balance.Estimate(demand).Refused; refused != nil {
+		return s.lineBudgetErr(x, demand, refused)
 	}
 	return &lineWaitsError{reason: WaitsForModel}
 }
@@ -212,7 +212,7 @@ func (s *Server) lineBudgetErr(x *exchange, demand budget.Demand, err error) err
 	switch {
 	case errors.Is(err, budget.ErrReserved):
 		return &lineWaitsError{reason: WaitsForBudget}
-	case isExceeded && s.deps.Ledger.FitsUnused(x.caller.payer, demand):
+	case isExceeded && budget.Balance{Payer: x.caller.payer}.Fits(demand):
 		return &lineWaitsError{WaitsForBudget, exceeded.ResetsAt}
 	default:
 		return x.reserveErr(err)
@@ -248,7 +248,7 @@ func (s *Server) Standing(key string) Standing {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%v %v", payer.KeyCaps, payer.AccountCaps)
 	standing := Standing{Caps: int64(h.Sum64())}
-	if e := s.deps.Ledger.Exhausted(payer); e != nil {
+	if e := s.deps.Ledger.Balance(payer).Exhausted(); e != nil {
 		standing.Reason, standing.ResetsAt = WaitsForBudget, e.ResetsAt
 	}
 	return standing

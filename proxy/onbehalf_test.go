@@ -59,7 +59,7 @@ func TestRequestOnBehalfOfAnAccountIsServedAndChargedLikeTheKeys(t *testing.T) {
 			if got.header.Get("X-Acs-Upstream-Model") == "" || got.header.Get("X-Request-Id") == "" {
 				t.Errorf("X-Acs-Upstream-Model or X-Request-Id is missing: %v", got.header)
 			}
-			if h.ledger.KeyTotals(principal.KeyID).Month() == 0 {
+			if h.used(principal.KeyID) == 0 {
 				t.Error("the key has not been charged")
 			}
 		})
@@ -121,7 +121,7 @@ func TestChatOnBehalfOfAnAccountNamesTokensByTheirIDs(t *testing.T) {
 	if sent := requestsTo(mock, proxy.ChatPath); len(sent) != 1 || !strings.Contains(sent[0], `"return_tokens_as_token_ids":true`) {
 		t.Errorf("the backend received %q, want one request for token ids", sent)
 	}
-	if h.ledger.KeyTotals(principal.KeyID).Month() == 0 {
+	if h.used(principal.KeyID) == 0 {
 		t.Error("the key has not been charged")
 	}
 }
@@ -146,7 +146,7 @@ func TestEstimateOnBehalfOfAnAccountIsTheKeysAndChargesNothing(t *testing.T) {
 			t.Errorf("got %d %s, want 200 and %s", w.Code, w.Body, part)
 		}
 	}
-	if used := h.ledger.KeyTotals(principal.KeyID).Month(); used != 0 {
+	if used := h.used(principal.KeyID); used != 0 {
 		t.Errorf("the key was charged %d tokens", used)
 	}
 	estimate(`{"model":"m","prompt":[1],"temperature":9}`)

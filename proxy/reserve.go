@@ -120,7 +120,7 @@ func (s *Server) reserve(x *exchange) (err error) {
 // showCap makes the headers show the cap that has refused the request. The database may have a change of it that this gateway
 // has not read yet.
 func (s *Server) showCap(x *exchange, e *budget.Exceeded) {
-	for _, c := range s.deps.Ledger.Standings(x.caller.payer) {
+	for _, c := range (budget.Balance{Payer: s.currentPayer(x.caller.payer)}).Caps() {
 		if c.Scope == e.Scope && c.Window == e.Window && c.Meter == e.Meter && c.Limit == e.Limit {
 			return
 		}
@@ -128,6 +128,18 @@ func (s *Server) showCap(x *exchange, e *budget.Exceeded) {
 	if s.deps.Keys.CatchUp(x.r.Context()) == nil {
 		_ = s.authenticate(x) // the refusal stands
 	}
+}
+
+// currentPayer returns a payer with the caps currently configured. It is zero if the payer had none, or the key may not be used.
+func (s *Server) currentPayer(p budget.Payer) budget.Payer {
+	if !p.HasCaps() {
+		return budget.Payer{}
+	}
+	i, err := s.deps.Keys.Lookup(p.Key)
+	if err != nil {
+		return budget.Payer{}
+	}
+	return Payer(&i)
 }
 
 // reserveErr converts an error of the ledger to the API error for the client.
@@ -184,20 +196,11 @@ type Ledger interface {
 	// TryReserve is Reserve without waiting: it returns budget.ErrReserved instead.
 	TryReserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester) (budget.Reservation, error)
 
-	// Exhausted returns the cap that refuses every request of a payer, or nil.
-	Exhausted(p budget.Payer) *budget.Exceeded
+	// Balance returns the counters of a payer as they are known, with the caps that it has in p.
+	Balance(p budget.Payer) budget.Balance
 
-	// FitsUnused reports whether a demand would fit all caps of a payer if nothing of them were used.
-	FitsUnused(p budget.Payer, d budget.Demand) bool
-
-	// Estimate returns what Reserve would decide, and reserves nothing.
-	Estimate(ctx context.Context, p budget.Payer, d budget.Demand) (budget.Estimate, error)
-
-	// Standings returns all caps of a payer that are set, the key's before the account's.
-	Standings(p budget.Payer) []budget.Standing
-
-	// Headroom returns what the tightest caps of a payer leave, and false if none is set.
-	Headroom(p budget.Payer) (h budget.Headroom, ok bool)
+	// ReadBalance returns what Reserve would decide on, or an error with what is known of that.
+	ReadBalance(ctx context.Context, p budget.Payer) (budget.Balance, error)
 }
 
 // ClusterSlots are the slots of keys and accounts if the Ledger gives them out with its reservations, for several gateways together. Package

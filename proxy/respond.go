@@ -155,10 +155,10 @@ func (s *Server) setHeaders(x *exchange, code apierr.Code) {
 // setBudgetHeaders reports the remaining tokens of the tightest total cap, and whether max_tokens was lowered.
 func (s *Server) setBudgetHeaders(x *exchange) {
 	h := x.w.Header()
-	if room, ok := s.deps.Ledger.Headroom(x.caller.payer); ok {
-		h.Set("X-Ratelimit-Limit-Tokens", strconv.FormatInt(room.Limit, 10))
-		h.Set("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(room.Remaining, 10))
-		h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(room.ResetsAt).Round(time.Second), time.Second).String())
+	if c, ok := s.deps.Ledger.Balance(s.currentPayer(x.caller.payer)).TightestTotal(); ok {
+		h.Set("X-Ratelimit-Limit-Tokens", strconv.FormatInt(c.Limit, 10))
+		h.Set("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(c.Remaining(), 10))
+		h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(c.ResetsAt).Round(time.Second), time.Second).String())
 	}
 	if x.reservation != nil && x.reservation.Clamped() {
 		h.Set("X-Acs-Max-Tokens-Clamped", fmt.Sprintf("requested=%d,applied=%d,reason=budget", x.request.MaxTokens, x.reservation.MaxTokens()))

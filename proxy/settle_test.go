@@ -443,7 +443,7 @@ func TestNoMoreIsChargedThanWasReserved(t *testing.T) {
 			if got := fmt.Sprintf("%d+%d", row.PromptTokens, row.CompletionTokens); got != c.charged {
 				t.Errorf("charged %s, want %s", got, c.charged)
 			}
-			if used := h.ledger.KeyTotals(h.keyID()).Month(); used != row.PromptTokens+row.CompletionTokens {
+			if used := h.used(h.keyID()); used != row.PromptTokens+row.CompletionTokens {
 				t.Errorf("the key stands at %d", used)
 			}
 			metric := h.metric(`basegate_unreserved_tokens_total{backend="b0",model="m"}`)

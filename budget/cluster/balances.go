@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/budget/quota"
 	"basegate/database"
 )
 
@@ -149,11 +148,24 @@ func (l *Ledger) balanceOf(p budget.Payer, get func(owner string, day int64) (Co
 	return balance, old
 }
 
-// latest returns the latest known balance at once. Counters that are old are read in the background for the next call.
-func (l *Ledger) latest(p budget.Payer) budget.Balance {
+// Balance returns the latest known balance at once, with the caps that the payer has in p. Counters that are old are read in the
+// background for the next call.
+func (l *Ledger) Balance(p budget.Payer) budget.Balance {
 	balance, old := l.balance(p)
-	if len(old) > 0 {
+	if len(old) > 0 && p.HasCaps() {
 		l.balances.read(old)
+	}
+	return balance
+}
+
+// Recent returns the balance by counters that are at most readAge old, or as they are known if the database does not reply.
+func (l *Ledger) Recent(ctx context.Context, p budget.Payer) budget.Balance {
+	balance, old := l.balance(p)
+	if len(old) == 0 {
+		return balance
+	}
+	if _, err := l.readCounters(ctx, old); err == nil {
+		balance, _ = l.balance(p)
 	}
 	return balance
 }
@@ -176,9 +188,16 @@ func (b *balances) read(owners []string) *counterRead {
 	return b.next
 }
 
-// exact returns the balance as the database has it after the call has begun, whichever gateway has changed it last. If the
-// database does not reply, it returns the latest known one, and an error.
-func (l *Ledger) exact(ctx context.Context, p budget.Payer) (budget.Balance, error) {
+// ReadBalance returns the balance that Reserve would decide on, by the caps currently configured and the counters as the database
+// has them after the call has begun, whichever gateway has changed them last. Its errors are those of Reserve but
+// *budget.Exceeded. The balance is the latest known one if the database does not reply, and has no caps if the key may not be used.
+func (l *Ledger) ReadBalance(ctx context.Context, p budget.Payer) (budget.Balance, error) {
+	if l.closed.Load() || l.epoch.Load() == nil {
+		return budget.Balance{}, budget.ErrClosed
+	}
+	if err := p.Refresh(l.settings.Payer); err != nil {
+		return budget.Balance{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	owners := slices.DeleteFunc([]string{p.Account, p.Key}, func(id string) bool { return id == "" })
@@ -192,31 +211,10 @@ func (l *Ledger) exact(ctx context.Context, p budget.Payer) (budget.Balance, err
 	}
 	if err != nil {
 		balance, _ := l.balance(p)
-		return balance, err
+		return balance, fmt.Errorf("read the balance: %w", err)
 	}
 	balance, _ := l.balanceOf(p, func(owner string, day int64) (Counters, bool) { return read.found[owner].in(day), false })
 	return balance, nil
-}
-
-// current returns the balance after reading what is old of it.
-func (l *Ledger) current(ctx context.Context, p budget.Payer) (budget.Balance, error) {
-	balance, old := l.balance(p)
-	if len(old) == 0 {
-		return balance, nil
-	}
-	if _, err := l.readCounters(ctx, old); err != nil {
-		return balance, err
-	}
-	balance, _ = l.balance(p)
-	return balance, nil
-}
-
-// shown returns the balance as it is shown at the console: if the database does not reply, as it was.
-func (l *Ledger) shown(p budget.Payer) budget.Balance {
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout) //nolint:forbidigo // the interface has none
-	defer cancel()
-	balance, _ := l.current(ctx, p)
-	return balance
 }
 
 const selectCounters = `SELECT id, ARRAY[month_in, month_out, day_in + day_out, reserved_in, reserved_out, reserved_day, running, waiting,
@@ -330,95 +328,6 @@ func (l *Ledger) Counters(owner string) (Counters, bool) {
 	}
 	c, _ := l.balances.get(owner, dayOf(l.balances.now()))
 	return c, true
-}
-
-// refreshed returns a payer with its current caps. The error is budget.ErrKeyDisabled.
-func (l *Ledger) refreshed(p budget.Payer) (budget.Payer, error) {
-	if l.settings.Payer == nil {
-		return p, nil
-	}
-	now, err := l.settings.Payer(p.Key)
-	if err != nil {
-		return p, fmt.Errorf("%w: %w", budget.ErrKeyDisabled, err)
-	}
-	p.KeyCaps, p.AccountCaps = now.KeyCaps, now.AccountCaps
-	return p, nil
-}
-
-// Exhausted returns the cap of which all tokens are used, or nil if none is known to be. It does not wait for the database:
-// Reserve decides.
-func (l *Ledger) Exhausted(p budget.Payer) *budget.Exceeded {
-	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
-		return nil
-	}
-	return l.latest(p).Exhausted()
-}
-
-// Headroom returns the headroom of the total cap with the fewest tokens left, by the latest known counters. It returns false
-// if no total cap is set or the key may not be used.
-func (l *Ledger) Headroom(p budget.Payer) (h budget.Headroom, ok bool) {
-	if !p.KeyCaps.Any() && !p.AccountCaps.Any() {
-		return budget.Headroom{}, false
-	}
-	p, err := l.refreshed(p)
-	if err != nil {
-		return budget.Headroom{}, false
-	}
-	return l.latest(p).Headroom()
-}
-
-// FitsUnused reports whether a demand would fit all the caps of a payer if nothing of them were used.
-func (l *Ledger) FitsUnused(p budget.Payer, d budget.Demand) bool {
-	return budget.Balance{Payer: p, Time: l.balances.now()}.Fits(d)
-}
-
-// Estimate evaluates a request as Reserve does and reserves nothing. Its errors are those of Reserve but *budget.Exceeded,
-// which it returns as Estimate.Refused.
-func (l *Ledger) Estimate(ctx context.Context, p budget.Payer, d budget.Demand) (budget.Estimate, error) {
-	if l.closed.Load() || l.epoch.Load() == nil {
-		return budget.Estimate{}, budget.ErrClosed
-	}
-	p, err := l.refreshed(p)
-	if err != nil {
-		return budget.Estimate{}, err
-	}
-	balance, err := l.exact(ctx, p)
-	if err != nil {
-		return budget.Estimate{}, fmt.Errorf("estimate: %w", err)
-	}
-	return balance.Estimate(d), nil
-}
-
-// Standings returns all caps of the payer that are set: the key's, then the account's. They are those of the database at the
-// time of the call, or the latest known ones if it does not reply. It returns none if the key may not be used.
-func (l *Ledger) Standings(p budget.Payer) []budget.Standing {
-	p, err := l.refreshed(p)
-	if err != nil {
-		return nil
-	}
-	balance, _ := l.exact(context.Background(), p) //nolint:forbidigo // the interface has none
-	return balance.Standings()
-}
-
-// AccountStandings returns the caps of an account that are set, without those of its keys.
-func (l *Ledger) AccountStandings(account string, caps quota.Caps) []budget.Standing {
-	return l.shown(budget.Payer{Account: account, AccountCaps: caps}).Standings()
-}
-
-// KeyTotals returns the totals of one key.
-func (l *Ledger) KeyTotals(id string) budget.WindowTotals {
-	return totals(l.shown(budget.Payer{Key: id}).Key)
-}
-
-// AccountTotals returns the totals of all keys of an account.
-func (l *Ledger) AccountTotals(id string) budget.WindowTotals {
-	return totals(l.shown(budget.Payer{Account: id}).Account)
-}
-
-func totals(c budget.Counters) budget.WindowTotals {
-	return budget.WindowTotals{
-		MonthInput: c.MonthInput, MonthOutput: c.MonthOutput, Day: c.Day, Reserved: c.ReservedInput + c.ReservedOutput,
-	}
 }
 
 // LastUse returns when the latest request of a key arrived, or the zero time if there was none.

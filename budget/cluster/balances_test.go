@@ -26,17 +26,17 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 	first, second := start(t, db, cluster.Settings{Name: "first"}), start(t, db, cluster.Settings{Name: "second"})
 	p := capped(100)
 	setOwners(t, first, 0, p.KeyCaps)
-	if h, ok := first.Headroom(p); !ok || h.Remaining != 100 || h.Limit != 100 || h.ResetsAt.IsZero() {
+	if h, ok := first.Balance(p).TightestTotal(); !ok || h.Remaining() != 100 || h.Limit != 100 || h.ResetsAt.IsZero() {
 		t.Errorf("headroom of a new key: got %+v, %v, want 100", h, ok)
 	}
 	before := time.Now().Add(-time.Second)
 	settle(t, reserve(t, first, demand(30, 40)), 30, 40)
 	calls := first.Stats().Calls
 	for range 100 {
-		if h, _ := first.Headroom(p); h.Remaining != 30 {
-			t.Errorf("headroom after a settlement: got %d, want 30", h.Remaining)
+		if h, _ := first.Balance(p).TightestTotal(); h.Remaining() != 30 {
+			t.Errorf("headroom after a settlement: got %d, want 30", h.Remaining())
 		}
-		if e := first.Exhausted(p); e != nil {
+		if e := first.Balance(p).Exhausted(); e != nil {
 			t.Errorf("got %v, want no exhausted cap", e)
 		}
 	}
@@ -44,19 +44,23 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 		t.Errorf("reading counters 200 times has called the ledger %d times", n)
 	}
 	settle(t, reserve(t, second, demand(10, 20)), 10, 20)
-	poll.Until(t, "the first gateway learns what the second has used", func() bool { return first.Exhausted(p) != nil })
-	if e := first.Exhausted(p); e.Used != 100 || e.Limit != 100 || e.Scope != budget.Key {
+	poll.Until(t, "the first gateway learns what the second has used", func() bool { return first.Balance(p).Exhausted() != nil })
+	if e := first.Balance(p).Exhausted(); e.Used != 100 || e.Limit != 100 || e.Scope != budget.Key {
 		t.Errorf("got %+v, want 100 of 100 tokens", e)
 	}
-	want := budget.WindowTotals{MonthInput: 40, MonthOutput: 60, Day: 100}
+	want := budget.Counters{MonthInput: 40, MonthOutput: 60, Day: 100}
 	for _, l := range []*cluster.Ledger{first, second} {
-		poll.Until(t, "a gateway shows the totals of both", func() bool { return l.KeyTotals("key") == want && l.AccountTotals("acc") == want })
+		poll.Until(t, "a gateway shows the totals of both", func() bool {
+			b := l.Recent(t.Context(), p)
+			return b.Key == want && b.Account == want
+		})
 	}
-	if s := second.Standings(p); len(s) != 1 || s[0].Used != 100 {
-		t.Errorf("got the standings %+v", s)
+	if c := readBalance(t, second, p).Caps(); len(c) != 1 || c[0].Used != 100 {
+		t.Errorf("got the caps %+v", c)
 	}
-	if s := second.AccountStandings("acc", quota.Caps{DayTotal: quota.Limit(500)}); len(s) != 1 || s[0].Used != 100 || s[0].Window != budget.Day {
-		t.Errorf("got the standings of the account %+v", s)
+	account := budget.Payer{Account: "acc", AccountCaps: quota.Caps{DayTotal: quota.Limit(500)}}
+	if c := second.Recent(t.Context(), account).Caps(); len(c) != 1 || c[0].Used != 100 || c[0].Window != budget.Day {
+		t.Errorf("got the caps of the account %+v", c)
 	}
 	if used, err := second.LastUse(t.Context(), "key"); err != nil || used.Before(before) {
 		t.Errorf("got the last use %v, %v", used, err)
@@ -66,7 +70,14 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 	}
 }
 
-func TestStandingsHaveWhatAnotherGatewayHasJustSettled(t *testing.T) {
+func readBalance(t *testing.T, l *cluster.Ledger, p budget.Payer) budget.Balance {
+	t.Helper()
+	b, err := l.ReadBalance(t.Context(), p)
+	must(t, err)
+	return b
+}
+
+func TestReadBalanceHasWhatAnotherGatewayHasJustSettled(t *testing.T) {
 	db := newDatabase(t)
 	first, second := start(t, db, cluster.Settings{Name: "first"}), start(t, db, cluster.Settings{Name: "second"})
 	p := capped(1000)
@@ -74,14 +85,15 @@ func TestStandingsHaveWhatAnotherGatewayHasJustSettled(t *testing.T) {
 	for n := range int64(20) {
 		settle(t, reserve(t, first, demand(10, 10)), 10, 10)
 		r := reserve(t, first, demand(1, 2))
-		if s := second.Standings(p); len(s) != 1 || s[0].Used != (n+1)*20 || s[0].Reserved != 3 {
-			t.Fatalf("got the standings %+v, want %d tokens used and 3 reserved", s, (n+1)*20)
+		b := readBalance(t, second, p)
+		if c := b.Caps(); len(c) != 1 || c[0].Used != (n+1)*20 || c[0].Reserved != 3 {
+			t.Fatalf("got the caps %+v, want %d tokens used and 3 reserved", c, (n+1)*20)
 		}
 		if c, _ := second.Counters("key"); c.Running != 1 {
 			t.Fatalf("got %d running requests, want 1", c.Running)
 		}
-		if e, err := second.Estimate(t.Context(), p, demand(1, 1)); err != nil || e.MaxTokens != 1 {
-			t.Fatalf("got the estimate %+v, %v", e, err)
+		if e := b.Estimate(demand(1, 1)); e.MaxTokens != 1 {
+			t.Fatalf("got the estimate %+v", e)
 		}
 		r.Release()
 	}
@@ -105,17 +117,16 @@ func TestEstimateIsWhatReserveWouldDecide(t *testing.T) {
 	}{
 		{demand(10, 20), 20, false, false}, {demand(10, 50), 30, false, true}, {demand(40, 1), 0, true, true},
 	} {
-		e, err := l.Estimate(t.Context(), payer, c.demand)
-		must(t, err)
+		e := readBalance(t, l, payer).Estimate(c.demand)
 		if e.MaxTokens != c.want || (e.Refused != nil) != c.refused || (e.LimitedBy != nil) != c.limited {
 			t.Errorf("%+v: got %+v", c.demand, e)
 		}
 	}
-	if _, err := l.Estimate(t.Context(), budget.Payer{Key: "other"}, demand(1, 1)); !errors.Is(err, budget.ErrKeyDisabled) {
+	if _, err := l.ReadBalance(t.Context(), budget.Payer{Key: "other"}); !errors.Is(err, budget.ErrKeyDisabled) {
 		t.Errorf("got %v, want ErrKeyDisabled", err)
 	}
-	if !l.FitsUnused(capped(100), demand(50, 50)) || l.FitsUnused(capped(100), demand(50, 51)) {
-		t.Error("FitsUnused does not compare with the whole cap")
+	if unused := (budget.Balance{Payer: capped(100)}); !unused.Fits(demand(50, 50)) || unused.Fits(demand(50, 51)) {
+		t.Error("a demand does not fit exactly the whole cap")
 	}
 }
 
