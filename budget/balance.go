@@ -120,8 +120,8 @@ func (b Balance) TightestTotal() (tightest Exceeded, ok bool) {
 
 // Fits reports whether a demand fits all the caps beside what is used and reserved.
 func (b Balance) Fits(d Demand) bool {
-	d = d.normalized()
-	output := product(d.Candidates, d.MaxTokens)
+	d = d.Normalized()
+	output := d.Output(d.MaxTokens)
 	for _, c := range b.appendCaps(make([]Exceeded, 0, maxCaps)) {
 		if !c.fitsBesideReserved(d.PromptTokens, output) {
 			return false

@@ -11,9 +11,9 @@ type Estimate struct {
 // Estimate returns what would be decided about a request if no other one were in flight. It takes PromptTokens for the
 // exact count.
 func (b Balance) Estimate(d Demand) Estimate {
-	d = d.normalized()
+	d = d.Normalized()
 	decided := b.decide(&d)
-	estimate := Estimate{Output: product(d.Candidates, d.MaxTokens), LimitedBy: decided.exceeded, Refused: decided.exceeded}
+	estimate := Estimate{Output: d.Output(d.MaxTokens), LimitedBy: decided.exceeded, Refused: decided.exceeded}
 	if decided.exceeded != nil {
 		return estimate
 	}

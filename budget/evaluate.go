@@ -31,24 +31,25 @@ func (d *Demand) promptAt(maxTokens int64) int64 {
 	return sum
 }
 
-// normalized limits the counts to their valid ranges, so that a negative count cannot add budget.
-func (d Demand) normalized() Demand {
+// Normalized limits the counts to their valid ranges, so that a negative count cannot add budget.
+func (d Demand) Normalized() Demand {
 	d.PromptTokens = min(max(d.PromptTokens, 0), maxCount)
-	d.Candidates = max(d.Candidates, 1)
-	d.MaxTokens = max(d.MaxTokens, 1)
+	d.Candidates = min(max(d.Candidates, 1), maxCount)
+	d.MaxTokens = min(max(d.MaxTokens, 1), maxCount)
+	d.MinTokens = min(max(d.MinTokens, 0), maxCount)
 	return d
+}
+
+// Output returns the tokens of all candidates for a max_tokens.
+func (d *Demand) Output(maxTokens int64) int64 {
+	if maxTokens > maxCount/d.Candidates {
+		return maxCount
+	}
+	return d.Candidates * maxTokens
 }
 
 // maxCount is where token counts saturate: more than any cap leaves, and small enough to add up thousands of them.
 const maxCount = 1 << 50
-
-// product returns a × b, at most maxCount.
-func product(a, b int64) int64 {
-	if a > maxCount/b {
-		return maxCount
-	}
-	return a * b
-}
 
 // left returns the tokens left if reservations are ignored. It is negative if the cap was lowered.
 func (e *Exceeded) left() int64 { return e.Limit - e.Used }
@@ -68,8 +69,8 @@ func (e *Exceeded) allowed(d *Demand) int64 {
 	case Total:
 	}
 	if d.Prompts != nil { // the cost of one more token of max_tokens is never negative, since every prompt has a candidate
-		cost := func(maxTokens int64) int64 { return d.promptAt(maxTokens) + product(d.Candidates, maxTokens) }
-		return int64(sort.Search(int(min(d.MaxTokens, maxCount)), func(i int) bool { return cost(int64(i)+1) > left }))
+		cost := func(maxTokens int64) int64 { return d.promptAt(maxTokens) + d.Output(maxTokens) }
+		return int64(sort.Search(int(d.MaxTokens), func(i int) bool { return cost(int64(i)+1) > left }))
 	}
 	if left <= d.PromptTokens {
 		return 0
@@ -158,7 +159,7 @@ func (b *Balance) decide(demand *Demand) decision {
 		d.exceeded = b.withReset(*refusing)
 		return d
 	}
-	output := product(demand.Candidates, d.maxTokens)
+	output := demand.Output(d.maxTokens)
 	for i := range caps {
 		switch c := &caps[i]; {
 		case c.fitsBesideReserved(d.promptTokens, output):

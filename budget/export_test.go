@@ -60,7 +60,7 @@ func (l *Ledger) Months() int {
 // OpenRow inserts the request's row in flight at once, as checkpoint does later, and waits until it is on disk.
 func OpenRow(ctx context.Context, held Reservation) error {
 	r := held.(*reservation)
-	r.open(r.progress())
+	r.open(r.Progress())
 	if r.openWrite == nil {
 		return nil // the request has ended
 	}

@@ -81,21 +81,21 @@ func hasEnded(ctx context.Context, tx database.Tx, r *row) (found bool, err erro
 
 // insertInFlight inserts the row of a request that is in flight, unless another request has the same id. It reports
 // whether it did.
-func insertInFlight(ctx context.Context, tx database.Execer, q *Request, p progress) (inserted bool, err error) {
+func insertInFlight(ctx context.Context, tx database.Execer, q *Request, p Progress) (inserted bool, err error) {
 	const text = `
 		INSERT INTO inflight (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
 			prompt_tokens, completion_tokens, batch_id)
 		SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, nullif($13, '')
 		WHERE NOT EXISTS (SELECT 1 FROM requests WHERE request_id = $1)`
 	return affected(tx.ExecContext(ctx, text,
-		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, p.backend, q.Endpoint, q.Workload, q.User, q.Stream,
-		p.prompt, p.completion, q.Batch))
+		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, p.Backend, q.Endpoint, q.Workload, q.User, q.Stream,
+		p.Prompt, p.Completion, q.Batch))
 }
 
 // updateProgress writes a checkpoint, and reports whether the request is in flight.
-func updateProgress(ctx context.Context, tx database.Execer, id string, p progress) (found bool, err error) {
+func updateProgress(ctx context.Context, tx database.Execer, id string, p Progress) (found bool, err error) {
 	const text = `UPDATE inflight SET backend = $2, prompt_tokens = $3, completion_tokens = $4 WHERE request_id = $1`
-	return affected(tx.ExecContext(ctx, text, id, p.backend, p.prompt, p.completion))
+	return affected(tx.ExecContext(ctx, text, id, p.Backend, p.Prompt, p.Completion))
 }
 
 // deleteInFlight deletes the row in flight of this request, and not of another one with the same id.

@@ -31,7 +31,7 @@ func (d *Demand) Count(ctx context.Context, requester Requester) error {
 	if d.Prompts != nil {
 		d.Prompts = each
 	}
-	*d = d.normalized()
+	*d = d.Normalized()
 	return nil
 }
 
@@ -68,7 +68,7 @@ func (l *Ledger) reserveFor(ctx context.Context, w *waiter, requester Requester)
 		return nil, fmt.Errorf("reserve tokens: %w", err)
 	}
 	w.request.KeyID, w.request.AccountID = w.payer.Key, w.payer.Account
-	w.demand = w.demand.normalized()
+	w.demand = w.demand.Normalized()
 	if requester == nil {
 		w.demand.Exact = true
 	}
@@ -224,20 +224,20 @@ func (l *Ledger) decide(w *waiter) (over bool) {
 // reserve adds the demand to the counters.
 func (l *Ledger) reserve(w *waiter, d *decision) *reservation {
 	r := &reservation{
+		Grant: Grant{
+			Input: d.promptTokens, Output: w.demand.Output(d.maxTokens), Max: d.maxTokens, Lowered: d.maxTokens < w.demand.MaxTokens,
+		},
 		ledger: l, request: w.request, bucket: d.bucket, key: w.key, account: w.account,
-		input: d.promptTokens, output: product(w.demand.Candidates, d.maxTokens),
-		maxTokens: d.maxTokens, clamped: d.maxTokens < w.demand.MaxTokens,
 	}
 	if arrived := r.request.Time; arrived.IsZero() || dateOf(arrived) != d.bucket.date {
 		r.request.Time = d.bucket.time
 	}
 	r.request.Time = r.request.Time.UTC()
 	w.key.recordUse(r.request.Time, d.bucket.time)
-	r.prompt.Store(promptUnknown)
 	r.admitted = time.Now()
-	r.bucket.key.reserve(r.bucket.date.day, r.input, r.output)
-	r.bucket.account.reserve(r.bucket.date.day, r.input, r.output)
-	l.reserved += r.input + r.output
+	r.bucket.key.reserve(r.bucket.date.day, r.Input, r.Output)
+	r.bucket.account.reserve(r.bucket.date.day, r.Input, r.Output)
+	l.reserved += r.Input + r.Output
 	if r.request.Batch == "" {
 		w.key.running++
 		w.account.running++
@@ -249,12 +249,12 @@ func (l *Ledger) reserve(w *waiter, d *decision) *reservation {
 
 // release replaces a reservation by the tokens used, and admits the requests for which that makes room.
 func (l *Ledger) release(r *reservation, input, output int64) {
-	r.bucket.key.reserve(r.bucket.date.day, -r.input, -r.output)
-	r.bucket.account.reserve(r.bucket.date.day, -r.input, -r.output)
+	r.bucket.key.reserve(r.bucket.date.day, -r.Input, -r.Output)
+	r.bucket.account.reserve(r.bucket.date.day, -r.Input, -r.Output)
 	r.bucket.key.charge(r.bucket.date.day, input, output)
 	r.bucket.account.charge(r.bucket.date.day, input, output)
 	l.raiseAlarms(r, input, output)
-	l.reserved -= r.input + r.output
+	l.reserved -= r.Input + r.Output
 	if r.request.Batch == "" {
 		r.key.running--
 		r.account.running--

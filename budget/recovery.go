@@ -49,14 +49,14 @@ func (l *Ledger) checkpoint(ctx context.Context) {
 			if now.Sub(r.admitted) >= openAge {
 				opened = append(opened, r)
 			}
-		case now.Sub(r.writtenAt) >= checkpointAge && r.checkpointed != r.progress():
+		case now.Sub(r.writtenAt) >= checkpointAge && r.checkpointed != r.Progress():
 			changed = append(changed, r)
 		}
 	}
 	l.mu.Unlock()
 	for _, r := range opened {
 		r.writtenAt = now
-		if p := r.progress(); r.open(p) {
+		if p := r.Progress(); r.open(p) {
 			r.checkpointed = p
 		}
 	}
@@ -73,9 +73,9 @@ func (l *Ledger) checkpoint(ctx context.Context) {
 }
 
 func (l *Ledger) writeProgress(ctx context.Context, batch []*reservation) error {
-	written, found := make([]progress, len(batch)), make([]bool, len(batch))
+	written, found := make([]Progress, len(batch)), make([]bool, len(batch))
 	for i, r := range batch {
-		written[i] = r.progress()
+		written[i] = r.Progress()
 	}
 	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		for i, r := range batch {

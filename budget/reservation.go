@@ -111,28 +111,97 @@ type Reservation interface {
 	Release()
 }
 
+// Grant is what a reservation allows, and the progress of its request. It implements the methods of Reservation that are the same
+// in all ledgers.
+type Grant struct {
+	Input   int64 // reserved tokens of the prompt
+	Output  int64 // reserved tokens of all candidates
+	Max     int64 // tokens of each candidate
+	Lowered bool  // Max is lower than demanded
+
+	prompt, completion atomic.Int64 // tokens, the latest known; prompt is valid if counted is set
+	counted            atomic.Bool
+	backend            atomic.Pointer[string]
+}
+
+// Progress is what a checkpoint of a request records.
+type Progress struct {
+	Prompt     int64  `json:"prompt"`
+	Completion int64  `json:"completion"`
+	Backend    string `json:"backend"`
+}
+
+// MaxTokens implements Reservation.
+func (g *Grant) MaxTokens() int64 { return g.Max }
+
+// Clamped implements Reservation.
+func (g *Grant) Clamped() bool { return g.Lowered }
+
+// Reserved implements Reservation.
+func (g *Grant) Reserved() (prompt, completion int64) { return g.Input, g.Output }
+
+// SetPromptTokens implements Reservation.
+func (g *Grant) SetPromptTokens(tokens int64) {
+	g.prompt.Store(within(tokens, g.Input))
+	g.counted.Store(true)
+}
+
+// SetProgress implements Reservation.
+func (g *Grant) SetProgress(completion int64) { g.completion.Store(within(completion, g.Output)) }
+
+// within returns what is charged of a number of tokens for which that many are reserved.
+func within(tokens, reserved int64) int64 { return min(max(tokens, 0), reserved) }
+
+// SetBackend implements Reservation.
+func (g *Grant) SetBackend(backend string) { g.backend.Store(&backend) }
+
+// Progress returns what a crash should leave on disk. While the prompt's tokens are unknown, they are those reserved.
+func (g *Grant) Progress() Progress {
+	p := Progress{Prompt: g.Input, Completion: g.completion.Load()}
+	if g.counted.Load() {
+		p.Prompt = g.prompt.Load()
+	}
+	if backend := g.backend.Load(); backend != nil {
+		p.Backend = *backend
+	}
+	return p
+}
+
+// Interrupted returns the outcome of a request that ends without one: it is charged for its progress, or nothing if there was none.
+func (g *Grant) Interrupted() (o Outcome) {
+	if p := g.Progress(); g.counted.Load() || p.Completion > 0 {
+		o.Prompt, o.Completion = p.Prompt, p.Completion
+	}
+	return o
+}
+
+// Limit returns an outcome that charges no more than is reserved, with the backend of the last SetBackend if it has none.
+func (g *Grant) Limit(o Outcome) Outcome {
+	o.Prompt, o.Completion = within(o.Prompt, g.Input), within(o.Completion, g.Output)
+	if o.Backend == "" {
+		o.Backend = g.Progress().Backend
+	}
+	return o
+}
+
 // reservation is the Reservation of a Ledger.
 type reservation struct {
-	ledger    *Ledger
-	request   Request
-	key       *owner
-	account   *owner
-	bucket    bucket
-	input     int64 // reserved tokens of the prompt
-	output    int64 // reserved tokens of all candidates
-	maxTokens int64
-	clamped   bool
-	index     int // in Ledger.open; guarded by the ledger's lock
+	Grant
+
+	ledger  *Ledger
+	request Request
+	key     *owner
+	account *owner
+	bucket  bucket
+	index   int // in Ledger.open; guarded by the ledger's lock
 
 	openOnce  sync.Once         // inserts the row, or decides that the settlement will be its only write
 	openWrite *database.Pending // set by openOnce; nil if the settlement is the row's only write
 	admitted  time.Time
 	duplicate bool // another request's row has this id; accessed by writes, which run one at a time, and after them
 
-	prompt, completion atomic.Int64 // tokens, the latest known; prompt may be promptUnknown
-	backend            atomic.Pointer[string]
-	checkpointed       progress  // on disk
-	writtenAt          time.Time // when the row in flight was last written; zero before it was inserted. Both are checkpoint's
+	checkpointed Progress  // on disk
+	writtenAt    time.Time // when the row in flight was last written; zero before it was inserted. Both are checkpoint's
 
 	endOnce      sync.Once
 	fallbackOnce sync.Once
@@ -140,21 +209,6 @@ type reservation struct {
 	settlement   *pendingSettlement // set by endOnce
 	settleWrite  *database.Pending  // set by endOnce: its first attempt; retries are in settlement.write
 }
-
-// progress is what a checkpoint writes.
-type progress struct {
-	prompt, completion int64
-	backend            string
-}
-
-// MaxTokens implements Reservation.
-func (r *reservation) MaxTokens() int64 { return r.maxTokens }
-
-// Clamped implements Reservation.
-func (r *reservation) Clamped() bool { return r.clamped }
-
-// Reserved implements Reservation.
-func (r *reservation) Reserved() (prompt, completion int64) { return r.input, r.output }
 
 // WriteError implements Reservation. The error is database.ErrUnavailable.
 func (r *reservation) WriteError() error {
@@ -167,35 +221,8 @@ func (r *reservation) WriteError() error {
 // Lost implements Reservation: one gateway alone has no other that could end its requests.
 func (*reservation) Lost() context.Context { return nil }
 
-// SetPromptTokens implements Reservation.
-func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(Within(tokens, r.input)) }
-
-// SetProgress implements Reservation.
-func (r *reservation) SetProgress(completion int64) { r.completion.Store(Within(completion, r.output)) }
-
-// Within returns what is charged of a number of tokens for which that many are reserved.
-func Within(tokens, reserved int64) int64 { return min(max(tokens, 0), reserved) }
-
-// SetBackend implements Reservation.
-func (r *reservation) SetBackend(backend string) { r.backend.Store(&backend) }
-
-// promptUnknown is the number of prompt tokens before SetPromptTokens.
-const promptUnknown = -1
-
-// progress returns what a crash should leave on disk. While the prompt's tokens are unknown, they are those reserved.
-func (r *reservation) progress() progress {
-	p := progress{prompt: r.prompt.Load(), completion: r.completion.Load()}
-	if p.prompt == promptUnknown {
-		p.prompt = r.input
-	}
-	if backend := r.backend.Load(); backend != nil {
-		p.backend = *backend
-	}
-	return p
-}
-
 // open inserts the row with the progress, once, unless the request has ended. It reports whether it did.
-func (r *reservation) open(p progress) (inserted bool) {
+func (r *reservation) open(p Progress) (inserted bool) {
 	r.openOnce.Do(func() {
 		inserted = true
 		r.openWrite = r.ledger.db.SubmitStatement(func(tx database.Execer) error {
@@ -258,12 +285,7 @@ func (r *reservation) Release() {
 	if r.ended.Load() {
 		return
 	}
-	var o Outcome
-	if r.prompt.Load() != promptUnknown || r.completion.Load() > 0 {
-		known := r.progress()
-		o.Prompt, o.Completion = known.prompt, known.completion
-	}
-	r.end(usage.Interrupted, o)
+	r.end(usage.Interrupted, r.Interrupted())
 	r.ledger.enqueueRetry(r.settlement)
 }
 
@@ -281,11 +303,7 @@ func (r *reservation) end(state usage.State, o Outcome) {
 func (r *reservation) close(state usage.State, o Outcome) row {
 	r.ended.Store(true)
 	r.openOnce.Do(func() {}) // if the row has not been inserted yet, the settlement inserts it
-	o.Prompt, o.Completion = Within(o.Prompt, r.input), Within(o.Completion, r.output)
-	if o.Backend == "" {
-		o.Backend = r.progress().backend
-	}
-	return row{request: r.request, state: state, outcome: o}
+	return row{request: r.request, state: state, outcome: r.Limit(o)}
 }
 
 // charge replaces the reservation by a charge.

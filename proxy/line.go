@@ -198,16 +198,16 @@ func (s *Server) askBudget(x *exchange) error {
 	}
 	balance, err := s.deps.Ledger.ReadBalance(x.r.Context(), x.caller.payer)
 	if err != nil {
-		return s.lineBudgetErr(x, demand, err)
+		return x.lineBudgetErr(demand, err)
 	}
 	if refused := balance.Estimate(demand).Refused; refused != nil {
-		return s.lineBudgetErr(x, demand, refused)
+		return x.lineBudgetErr(demand, refused)
 	}
 	return &lineWaitsError{reason: WaitsForModel}
 }
 
 // lineBudgetErr returns the error of a line whose demand the ledger has refused with err.
-func (s *Server) lineBudgetErr(x *exchange, demand budget.Demand, err error) error {
+func (x *exchange) lineBudgetErr(demand budget.Demand, err error) error {
 	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
 	switch {
 	case errors.Is(err, budget.ErrReserved):

@@ -89,7 +89,7 @@ func (s *Server) reserve(x *exchange) (err error) {
 		demand.MinTokens, request.Batch = demand.MaxTokens, l.Batch
 		x.reservation, err = s.deps.Ledger.TryReserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
 		if err != nil {
-			return s.lineBudgetErr(x, demand, err)
+			return x.lineBudgetErr(demand, err)
 		}
 		return nil
 	}

@@ -93,12 +93,12 @@ func (l *lane) submitCheckpoints(now time.Time) {
 		if last.IsZero() {
 			last = r.admitted
 		}
-		p := r.progress()
+		p := r.Progress()
 		if now.Sub(last) < checkpointAge || p == r.submitted {
 			continue
 		}
 		r.written, r.submitted = now, p
-		r.writing = &operation{account: r.account, key: r.key, checkpoint: &p, done: make(chan decision, 1)}
+		r.writing = r.checkpoint(p)
 		_ = l.enqueueLocked(r.writing) // checked above
 	}
 }

@@ -18,7 +18,7 @@ type Admission struct {
 // Submit submits a request and returns its first decision, and its reservation if that is a grant.
 func (l *Ledger) Submit(tb testing.TB, p budget.Payer, r budget.Request, d budget.Demand) (*Admission, string, budget.Reservation, error) {
 	tb.Helper()
-	a := &Admission{ledger: l, lane: l.epoch.Load().lane(p.Account), d: normalized(d)}
+	a := &Admission{ledger: l, lane: l.epoch.Load().lane(p.Account), d: d.Normalized()}
 	o, got, err := l.admit(tb.Context(), a.lane, p, r, a.d, false)
 	if err != nil {
 		tb.Fatal(err)
@@ -79,8 +79,7 @@ func (l *Ledger) Sync(tb testing.TB, account string) {
 func (l *Ledger) Checkpoint(tb testing.TB, of budget.Reservation) {
 	tb.Helper()
 	r := of.(*reservation)
-	p := r.progress()
-	o := &operation{account: r.account, key: r.key, checkpoint: &p, done: make(chan decision, 1)}
+	o := r.checkpoint(r.Progress())
 	if err := r.lane.enqueue(o); err != nil {
 		tb.Fatal(err)
 	}

@@ -139,7 +139,7 @@ func (l *lane) load() budget.Load {
 	defer l.mu.Unlock()
 	held := budget.Load{Open: len(l.open), Waiting: len(l.waiting)}
 	for r := range l.open {
-		held.Reserved += r.input + r.output
+		held.Reserved += r.Input + r.Output
 	}
 	for _, o := range l.queue {
 		if o.settle != nil {

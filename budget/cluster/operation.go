@@ -108,10 +108,8 @@ type requestRow struct {
 
 // checkpoint records the progress of a request in flight.
 type checkpoint struct {
-	ID         string `json:"id"`
-	Prompt     int64  `json:"prompt"`
-	Completion int64  `json:"completion"`
-	Backend    string `json:"backend"`
+	ID string `json:"id"`
+	budget.Progress
 }
 
 // cancellation ends a wait, or drops the reservation with which it has ended.

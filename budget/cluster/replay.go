@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"basegate/budget/usage"
 )
 
 const (
@@ -76,37 +74,24 @@ func (r *recentSettlements) list() []*settlement {
 
 // replayedSettlement is a settlement with all that its row needs.
 type replayedSettlement struct {
-	ID         string      `json:"id"`
-	Account    string      `json:"account"`
-	Key        string      `json:"key"`
-	Time       int64       `json:"time"`
-	State      usage.State `json:"state"`
-	Prompt     int64       `json:"prompt"`
-	Completion int64       `json:"completion"`
-	Status     int         `json:"status"`
-	Code       string      `json:"code"`
-	Backend    string      `json:"backend"`
-	Queue      int64       `json:"queue"`
-	First      int64       `json:"first"`
-	Total      int64       `json:"total"`
-	Boot       int64       `json:"boot"`
-	Attempts   string      `json:"attempts"`
-	Receipt    []byte      `json:"receipt,omitempty"`
-	Model      string      `json:"model"`
-	Endpoint   string      `json:"endpoint"`
-	Workload   string      `json:"workload"`
-	Tag        string      `json:"tag"`
-	Stream     bool        `json:"stream"`
-	Batch      string      `json:"batch,omitempty"`
+	*settlement
+
+	Account  string `json:"account"`
+	Key      string `json:"key"`
+	Time     int64  `json:"time"`
+	Model    string `json:"model"`
+	Endpoint string `json:"endpoint"`
+	Workload string `json:"workload"`
+	Tag      string `json:"tag"`
+	Stream   bool   `json:"stream"`
+	Batch    string `json:"batch,omitempty"`
 }
 
 func newReplayedSettlement(s *settlement) replayedSettlement {
 	a := s.row.admission
 	return replayedSettlement{
-		ID: s.ID, Account: a.Account, Key: a.Key, Time: s.row.time, State: s.State, Prompt: s.Prompt, Completion: s.Completion,
-		Status: s.Status, Code: s.Code, Backend: s.Backend, Queue: s.Queue, First: s.First, Total: s.Total, Boot: s.Boot,
-		Attempts: s.Attempts, Receipt: s.Receipt, Model: a.Model, Endpoint: a.Endpoint, Workload: a.Workload, Tag: a.Tag,
-		Stream: a.Stream, Batch: a.Batch,
+		settlement: s, Account: a.Account, Key: a.Key, Time: s.row.time, Model: a.Model, Endpoint: a.Endpoint, Workload: a.Workload,
+		Tag: a.Tag, Stream: a.Stream, Batch: a.Batch,
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"basegate/budget"
@@ -15,55 +14,37 @@ import (
 
 // reservation is the budget.Reservation of a Ledger. It holds a slot of the key besides, unless it is a line of a batch.
 type reservation struct {
+	budget.Grant
+
 	lane         *lane
 	id           string
 	account, key string
-	input        int64 // reserved tokens of the prompt
-	output       int64 // reserved tokens of all candidates
-	maxTokens    int64
-	clamped      bool
 	admitted     time.Time
 	lost         context.Context
 	row          requestRow
 
-	prompt, completion atomic.Int64 // tokens, the latest known; prompt may be promptUnknown
-	backend            atomic.Pointer[string]
-
 	// Guarded by the lane's lock.
-	written   time.Time  // when the latest checkpoint was submitted; zero before the first
-	submitted checkpoint // the latest checkpoint
-	writing   *operation // the checkpoint that is not done yet, or nil
-	durable   int64      // tokens of the latest checkpoint that is in the database
+	written   time.Time       // when the latest checkpoint was submitted; zero before the first
+	submitted budget.Progress // the latest checkpoint
+	writing   *operation      // the checkpoint that is not done yet, or nil
+	durable   int64           // tokens of the latest checkpoint that is in the database
 
 	once   sync.Once
 	ending *operation // set by once
 }
 
-// promptUnknown is the number of prompt tokens before SetPromptTokens.
-const promptUnknown = -1
-
 // addOpen returns the Reservation of a request that was admitted.
 func (l *lane) addOpen(o *operation, d *budget.Demand, got decision) *reservation {
 	r := &reservation{
-		lane: l, id: o.admit.ID, account: o.account, key: o.key, input: got.Prompt, output: product(d.Candidates, got.Max),
-		maxTokens: got.Max, clamped: got.Max < d.MaxTokens, admitted: time.Now(), row: requestRow{o.admit, got.Time, o.chain},
+		Grant: budget.Grant{Input: got.Prompt, Output: d.Output(got.Max), Max: got.Max, Lowered: got.Max < d.MaxTokens},
+		lane:  l, id: o.admit.ID, account: o.account, key: o.key, admitted: time.Now(), row: requestRow{o.admit, got.Time, o.chain},
 	}
-	r.prompt.Store(promptUnknown)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.lost = l.lost
 	l.open[r] = struct{}{}
 	return r
 }
-
-// MaxTokens implements budget.Reservation.
-func (r *reservation) MaxTokens() int64 { return r.maxTokens }
-
-// Clamped implements budget.Reservation.
-func (r *reservation) Clamped() bool { return r.clamped }
-
-// Reserved implements budget.Reservation.
-func (r *reservation) Reserved() (prompt, completion int64) { return r.input, r.output }
 
 // WriteError implements budget.Reservation. The error is database.ErrUnavailable, which ErrFenced is too, or
 // budget.ErrClosed.
@@ -80,27 +61,10 @@ func (r *reservation) WriteError() error {
 // Lost implements budget.Reservation.
 func (r *reservation) Lost() context.Context { return r.lost }
 
-// SetPromptTokens implements budget.Reservation.
-func (r *reservation) SetPromptTokens(tokens int64) { r.prompt.Store(budget.Within(tokens, r.input)) }
-
-// SetProgress implements budget.Reservation.
-func (r *reservation) SetProgress(completion int64) {
-	r.completion.Store(budget.Within(completion, r.output))
-}
-
-// SetBackend implements budget.Reservation.
-func (r *reservation) SetBackend(backend string) { r.backend.Store(&backend) }
-
-// progress returns what a checkpoint records. While the prompt's tokens are unknown, they are those reserved.
-func (r *reservation) progress() checkpoint {
-	c := checkpoint{ID: r.id, Prompt: r.prompt.Load(), Completion: r.completion.Load()}
-	if c.Prompt == promptUnknown {
-		c.Prompt = r.input
-	}
-	if backend := r.backend.Load(); backend != nil {
-		c.Backend = escape(*backend)
-	}
-	return c
+// checkpoint returns the operation that records the progress.
+func (r *reservation) checkpoint(p budget.Progress) *operation {
+	p.Backend = escape(p.Backend)
+	return &operation{account: r.account, key: r.key, checkpoint: &checkpoint{r.id, p}, done: make(chan decision, 1)}
 }
 
 // Settle implements budget.Reservation. After database.ErrUnavailable or the end of ctx, the settlement is sent when the
@@ -159,37 +123,28 @@ func (l *lane) replace(ending *operation, r *reservation, fallback *budget.Outco
 }
 
 // newSettlement returns the settlement of an outcome.
-func (r *reservation) newSettlement(state usage.State, o *budget.Outcome) *settlement {
-	s := &settlement{
-		ID: r.id, State: state, Prompt: budget.Within(o.Prompt, r.input), Completion: budget.Within(o.Completion, r.output),
+func (r *reservation) newSettlement(state usage.State, outcome *budget.Outcome) *settlement {
+	o := r.Limit(*outcome)
+	return &settlement{
+		ID: r.id, State: state, Prompt: o.Prompt, Completion: o.Completion,
 		Status: o.Status, Code: escape(o.Code), Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
 		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, r.row.chain)),
 		Receipt: o.Receipt, row: r.row,
 	}
-	if s.Backend == "" {
-		s.Backend = r.progress().Backend
-	}
-	return s
 }
 
 // countUncharged counts, once, the tokens that were sent to the client and are not charged since the epoch has ended.
 func (l *lane) countUncharged(r *reservation) {
-	p := r.progress()
+	o, p := r.Interrupted(), r.Progress()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if tokens := p.Completion; tokens > 0 || r.prompt.Load() != promptUnknown {
-		l.epoch.metrics.uncharged.Add(max(p.Prompt+tokens-r.durable, 0))
-	}
+	l.epoch.metrics.uncharged.Add(max(o.Prompt+o.Completion-r.durable, 0))
 	r.durable = p.Prompt + p.Completion
 }
 
 // Release implements budget.Reservation.
 func (r *reservation) Release() {
-	var o budget.Outcome
-	if r.prompt.Load() != promptUnknown || r.completion.Load() > 0 {
-		known := r.progress()
-		o.Prompt, o.Completion = known.Prompt, known.Completion
-	}
+	o := r.Interrupted()
 	r.end(usage.Interrupted, &o)
 }
 

@@ -12,18 +12,6 @@ import (
 	"basegate/budget/usage"
 )
 
-// maxCount is where token counts saturate, as in package budget.
-const maxCount = 1 << 50
-
-// normalized limits the counts of a demand to their valid ranges.
-func normalized(d budget.Demand) budget.Demand {
-	d.PromptTokens = min(max(d.PromptTokens, 0), maxCount)
-	d.Candidates = min(max(d.Candidates, 1), maxCount)
-	d.MaxTokens = min(max(d.MaxTokens, 1), maxCount)
-	d.MinTokens = min(max(d.MinTokens, 0), maxCount)
-	return d
-}
-
 // promptLengths returns the different lengths of prompts that are truncated to a context, and how many prompts have each, so
 // that a request with very many prompts costs the database little.
 func promptLengths(prompts []int64, limit int64) (lengths, times []int64) {
@@ -40,14 +28,6 @@ func promptLengths(prompts []int64, limit int64) (lengths, times []int64) {
 		times[i] = count[length]
 	}
 	return lengths, times
-}
-
-// product returns a × b, at most maxCount.
-func product(a, b int64) int64 {
-	if a > maxCount/b {
-		return maxCount
-	}
-	return a * b
 }
 
 // Reserve reserves the worst-case cost of a request against every cap of its key and account at once, and a slot of its
@@ -90,7 +70,7 @@ func (l *Ledger) reserveIn(ctx context.Context, e *epoch, p budget.Payer, r budg
 	if err := lane.unavailable(); err != nil {
 		return nil, fmt.Errorf("reserve tokens: %w", err)
 	}
-	d = normalized(d)
+	d = d.Normalized()
 	if requester == nil {
 		d.Exact = true
 	}
@@ -99,7 +79,6 @@ func (l *Ledger) reserveIn(ctx context.Context, e *epoch, p budget.Payer, r budg
 		if err := d.Count(ctx, requester); err != nil {
 			return nil, err
 		}
-		d = normalized(d)
 		o, got, err = l.admit(ctx, lane, p, r, d, noWait)
 	}
 	if err == nil && got.Kind == kindWait {
@@ -128,8 +107,8 @@ func notSent(err error) error {
 func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget.Request, d budget.Demand, noWait bool) (*operation, decision, error) {
 	a := &admission{
 		ID: r.ID, Key: p.Key, Account: p.Account, Prompt: d.PromptTokens, Candidates: d.Candidates, Max: d.MaxTokens,
-		Min: d.MinTokens, Output: product(d.Candidates, d.MaxTokens), Exact: d.Exact, NoWait: noWait, Context: d.Context, Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload),
-		Tag: escape(r.User), Stream: r.Stream, Batch: escape(r.Batch), Details: escape(usage.EncodeDetails(nil, r.ChainID)),
+		Min: d.MinTokens, Output: d.Output(d.MaxTokens), Exact: d.Exact, NoWait: noWait, Context: d.Context,
+		Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload), Tag: escape(r.User), Stream: r.Stream, Batch: escape(r.Batch), Details: escape(usage.EncodeDetails(nil, r.ChainID)),
 	}
 	a.Prompts, a.Times = promptLengths(d.Prompts, d.Context)
 	if !r.Time.IsZero() {
