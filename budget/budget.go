@@ -97,10 +97,11 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 	if s.Backlog == 0 {
 		s.Backlog = DefaultBacklog
 	}
-	return &Ledger{
-		db: db, log: log, settings: s, metrics: NewMetrics(), clock: time.Now, closed: true,
-		keys: map[string]*owner{}, accounts: map[string]*owner{},
+	l := &Ledger{
+		db: db, log: log, settings: s, clock: time.Now, closed: true, keys: map[string]*owner{}, accounts: map[string]*owner{},
 	}
+	l.metrics = NewMetrics(l.load)
+	return l
 }
 
 // Start marks the rows left in flight as interrupted, loads the counters of the current month, and admits requests until

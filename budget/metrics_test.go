@@ -34,7 +34,7 @@ func TestCollectorExportsTheLedgersState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
 		registry := prometheus.NewPedanticRegistry()
-		must(t, registry.Register(budget.NewCollector(l)))
+		registry.MustRegister(l.Collectors()...)
 		p := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
 		settle(t, reserve(t, l, p, demand(1, 1)), 1, 1)
 		reserve(t, l, p, demand(1, 1)).Release()

@@ -104,7 +104,7 @@ var errBacklogFull = errors.New("the backlog of rows that could not be written i
 
 // giveUp logs a settlement that will not be written. Its row stays in flight, or does not exist.
 func (l *Ledger) giveUp(s *pendingSettlement, err error) {
-	l.metrics.Lost.Add(1)
+	l.metrics.Lost.Inc()
 	l.log.Error("a request's settlement could not be written to the ledger", zap.String("request_id", s.row.request.ID),
 		zap.Int64("prompt_tokens", s.row.outcome.Prompt), zap.Int64("completion_tokens", s.row.outcome.Completion),
 		zap.Error(err))

@@ -137,7 +137,7 @@ func (g *Gateway) newLedger() error {
 	if server == nil {
 		l := budget.New(g.db, log, budget.Settings{Payer: g.payer, Alarm: g.onBudgetAlarm})
 		g.ledger = l
-		g.registry.MustRegister(budget.NewCollector(l), lastBackup(g.db))
+		g.registry.MustRegister(append(l.Collectors(), lastBackup(g.db))...)
 		return nil
 	}
 	name, err := g.gatewayName()
@@ -150,7 +150,7 @@ func (g *Gateway) newLedger() error {
 	})
 	g.ledger, g.cluster = l, l
 	g.history.ShareAs(name)
-	g.registry.MustRegister(cluster.NewCollector(l), oldestSnapshot(postgres.NewHorizon(server)))
+	g.registry.MustRegister(append(l.Collectors(), oldestSnapshot(postgres.NewHorizon(server)))...)
 	return nil
 }
 

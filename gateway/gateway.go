@@ -133,7 +133,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.newFleet(transport)
 	g.mailer = mail.New(mail.Settings{Mail: cfg.Mail})
 	g.notifier = g.newNotifier(webhooks, store.Accounts)
-	g.registry.MustRegister(admission.NewCollector(g.queue))
+	g.registry.MustRegister(g.queue.Collectors()...)
 	if err := g.openReceipts(ctx, webhooks); err != nil {
 		return nil, err
 	}
@@ -146,15 +146,17 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		return nil, err
 	}
 	g.prompts = prompts.New(g.db, g.objects(), cfg.Console.SavedPrompts.MaxBytesPerAccount)
-	g.registry.MustRegister(g.turns())
+	for work, turns := range g.turns() {
+		g.registry.MustRegister(turns.Collectors(work)...)
+	}
 	g.console = g.newConsole(store)
 	g.newServers(ctx)
 	return g, nil
 }
 
 // turns returns the places for which accounts wait, by the work that needs them.
-func (g *Gateway) turns() admission.TurnsCollector {
-	all := admission.TurnsCollector{"reports": g.db.Reports(), "prompt_saves": g.prompts.Writes(), "large_bodies": g.proxy.LargeBodies()}
+func (g *Gateway) turns() map[string]*admission.Turns {
+	all := map[string]*admission.Turns{"reports": g.db.Reports(), "prompt_saves": g.prompts.Writes(), "large_bodies": g.proxy.LargeBodies()}
 	maps.Copy(all, g.batches.Turns())
 	return all
 }

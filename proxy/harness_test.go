@@ -148,7 +148,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 		t.Fatal(err)
 	}
 	t.Cleanup(h.ledger.Close)
-	h.registry.MustRegister(budget.NewCollector(h.ledger))
+	h.registry.MustRegister(h.ledger.Collectors()...)
 	h.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
 
 	if o.receipts {

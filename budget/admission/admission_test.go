@@ -428,7 +428,7 @@ func TestCollectorExportsTheTotals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := admission.New(admission.Settings{MaxBufferedBytes: 3 * admission.WaitingCost})
 		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(admission.NewCollector(q))
+		registry.MustRegister(q.Collectors()...)
 		first := acquire(t, q, "a", 1)
 		w := startWaiters(t, q, "a", 1, 1)
 		if _, err := q.Acquire(t.Context(), alone("a", 1), newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) {

@@ -1,79 +1,41 @@
 package admission
 
-import (
-	"maps"
-	"slices"
+import "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/prometheus/client_golang/prometheus"
-)
-
-var (
-	keysDesc = prometheus.NewDesc("basegate_admission_keys",
-		"Keys that have requests.", nil, nil)
-	runningDesc = prometheus.NewDesc("basegate_admission_running_requests",
-		"Requests that have a slot.", nil, nil)
-	waitingDesc = prometheus.NewDesc("basegate_admission_waiting_requests",
-		"Requests that wait for a slot of their key or account.", nil, nil)
-	bufferedDesc = prometheus.NewDesc("basegate_admission_buffered_bytes",
-		"What requests keep in memory: bodies, what is counted in them, answers, and the cost of waiting.", nil, nil)
-	refusedDesc = prometheus.NewDesc("basegate_admission_refused_total",
-		"Requests refused because requests held too much memory.", nil, nil)
-)
-
-// Collector exports a Queue's Stats as Prometheus metrics. No label names a key.
-type Collector struct{ queue *Queue }
-
-// NewCollector returns a Collector for q.
-func NewCollector(q *Queue) *Collector { return &Collector{queue: q} }
-
-// Describe implements prometheus.Collector.
-func (c *Collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
-
-// Collect implements prometheus.Collector.
-func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	s := c.queue.Stats()
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64) {
-		ch <- prometheus.MustNewConstMetric(d, kind, value)
+// Collectors returns the metrics of a Queue. No label names a key.
+func (q *Queue) Collectors() []prometheus.Collector {
+	const prefix = "basegate_admission_"
+	gauge := func(name, help string, value func(Stats) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + name, Help: help}, func() float64 { return value(q.Stats()) })
 	}
-	send(keysDesc, prometheus.GaugeValue, float64(s.Keys))
-	send(runningDesc, prometheus.GaugeValue, float64(s.Running))
-	send(waitingDesc, prometheus.GaugeValue, float64(s.Waiting))
-	send(bufferedDesc, prometheus.GaugeValue, float64(s.BufferedBytes))
-	send(refusedDesc, prometheus.CounterValue, float64(s.Refused))
+	return []prometheus.Collector{
+		gauge("keys", "Keys that have requests.", func(s Stats) float64 { return float64(s.Keys) }),
+		gauge("running_requests", "Requests that have a slot.", func(s Stats) float64 { return float64(s.Running) }),
+		gauge("waiting_requests", "Requests that wait for a slot of their key or account.", func(s Stats) float64 { return float64(s.Waiting) }),
+		gauge("buffered_bytes", "What requests keep in memory: bodies, what is counted in them, answers, and the cost of waiting.",
+			func(s Stats) float64 { return float64(s.BufferedBytes) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: prefix + "refused_total", Help: "Requests refused because requests held too much memory.",
+		}, func() float64 { return float64(q.Stats().Refused) }),
+	}
 }
 
-var (
-	turnsLabel = []string{"work"}
-
-	turnsPlacesDesc = prometheus.NewDesc("basegate_turns_places",
-		"Places that accounts get in turn, by the work that needs one.", turnsLabel, nil)
-	turnsRunningDesc = prometheus.NewDesc("basegate_turns_running",
-		"Places that are held.", turnsLabel, nil)
-	turnsWaitingDesc = prometheus.NewDesc("basegate_turns_waiting",
-		"Calls that wait for a place.", turnsLabel, nil)
-	turnsLongestDesc = prometheus.NewDesc("basegate_turns_longest_wait_seconds",
-		"How long the call that waits longest has waited; 0 if none waits.", turnsLabel, nil)
-	turnsRefusedDesc = prometheus.NewDesc("basegate_turns_refused_total",
-		"Calls that gave up waiting for a place.", turnsLabel, nil)
-)
-
-// TurnsCollector exports the Stats of Turns by the name of their work. No label names an account.
-type TurnsCollector map[string]*Turns
-
-// Describe implements prometheus.Collector.
-func (c TurnsCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
-
-// Collect implements prometheus.Collector.
-func (c TurnsCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, work := range slices.Sorted(maps.Keys(c)) {
-		s := c[work].Stats()
-		send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64) {
-			ch <- prometheus.MustNewConstMetric(d, kind, value, work)
-		}
-		send(turnsPlacesDesc, prometheus.GaugeValue, float64(s.Places))
-		send(turnsRunningDesc, prometheus.GaugeValue, float64(s.Running))
-		send(turnsWaitingDesc, prometheus.GaugeValue, float64(s.Waiting))
-		send(turnsLongestDesc, prometheus.GaugeValue, s.Longest.Seconds())
-		send(turnsRefusedDesc, prometheus.CounterValue, float64(s.Refused))
+// Collectors returns the metrics of a Turns for that work. No label names an account.
+func (t *Turns) Collectors(work string) []prometheus.Collector {
+	const prefix = "basegate_turns_"
+	labels := prometheus.Labels{"work": work}
+	gauge := func(name, help string, value func(TurnsStats) float64) prometheus.Collector {
+		o := prometheus.GaugeOpts{Name: prefix + name, Help: help, ConstLabels: labels}
+		return prometheus.NewGaugeFunc(o, func() float64 { return value(t.Stats()) })
+	}
+	return []prometheus.Collector{
+		gauge("places", "Places that accounts get in turn, by the work that needs one.", func(s TurnsStats) float64 { return float64(s.Places) }),
+		gauge("running", "Places that are held.", func(s TurnsStats) float64 { return float64(s.Running) }),
+		gauge("waiting", "Calls that wait for a place.", func(s TurnsStats) float64 { return float64(s.Waiting) }),
+		gauge("longest_wait_seconds", "How long the call that waits longest has waited; 0 if none waits.",
+			func(s TurnsStats) float64 { return s.Longest.Seconds() }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: prefix + "refused_total", Help: "Calls that gave up waiting for a place.", ConstLabels: labels,
+		}, func() float64 { return float64(t.Stats().Refused) }),
 	}
 }

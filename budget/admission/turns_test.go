@@ -190,7 +190,7 @@ func TestTurnsSayWhoWaits(t *testing.T) {
 		metrics := func() string {
 			var text strings.Builder
 			registry := prometheus.NewRegistry()
-			registry.MustRegister(admission.TurnsCollector{"uploads": turns})
+			registry.MustRegister(turns.Collectors("uploads")...)
 			families, err := registry.Gather()
 			if err != nil {
 				t.Fatal(err)

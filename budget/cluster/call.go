@@ -97,7 +97,7 @@ const microsPerDay = 24 * 60 * 60 * 1_000_000
 
 // deliver completes the operations of a call, and the waits that have ended.
 func (l *lane) deliver(batch []*operation, r *reply) {
-	l.epoch.metrics.operations.Add(int64(len(batch)))
+	l.epoch.metrics.operations.Add(float64(len(batch)))
 	decisions := make(map[string]*decision, len(r.Admit))
 	for i := range r.Admit {
 		decisions[r.Admit[i].ID] = &r.Admit[i]

@@ -113,7 +113,9 @@ type Ledger struct {
 
 // New returns a Ledger. Before Start, Reserve returns budget.ErrClosed.
 func New(db *postgres.DB, log *zap.Logger, s Settings) *Ledger {
-	return &Ledger{db: db, log: log, settings: s.withDefaults(), metrics: &metrics{Metrics: budget.NewMetrics()}, balances: newBalances()}
+	l := &Ledger{db: db, log: log, settings: s.withDefaults(), balances: newBalances()}
+	l.metrics = newMetrics(l.load)
+	return l
 }
 
 // Start begins an epoch, and ends the previous one of the gateway of this name. It starts the lanes, the heartbeats and

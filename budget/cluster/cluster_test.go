@@ -362,8 +362,8 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 		t.Errorf("got %s at %s with %d and %d tokens, want the last checkpoint", state, backend, prompt, completion)
 	}
 	db.query(t, `SELECT count(*) FROM waiter`, nil, &waiting)
-	if waiting != 0 || other.Stats().Reaped != 1 {
-		t.Errorf("got %d waiters and %d reaped gateways, want 0 and 1", waiting, other.Stats().Reaped)
+	if reaped := other.Values(t)["reaped_gateways_total"]; waiting != 0 || reaped != 1 {
+		t.Errorf("got %d waiters and %v reaped gateways, want 0 and 1", waiting, reaped)
 	}
 
 	_, epoch := stopped.Identity()
@@ -378,8 +378,8 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 		_, _, err, ok := waiter.Decided()
 		return ok && errors.Is(err, cluster.ErrFenced)
 	})
-	if got := stopped.Stats().Uncharged; got != 5 {
-		t.Errorf("got %d uncharged tokens, want 5", got)
+	if got := stopped.Values(t)["uncharged_tokens_total"]; got != 5 {
+		t.Errorf("got %v uncharged tokens, want 5", got)
 	}
 	settle(t, granted, 10, 10)
 	var used int64
@@ -431,8 +431,9 @@ func TestOutageOfTheDatabaseExpiresNobody(t *testing.T) {
 	first.Sync(t, "acc")
 	var left int
 	connect(t, db.url).query(t, `SELECT sum(running + waiting) FROM owner`, nil, &left)
-	if left != 0 || first.Stats().Reaped+second.Stats().Reaped != 0 {
-		t.Errorf("got %d requests left and %d reaped gateways, want none", left, first.Stats().Reaped+second.Stats().Reaped)
+	const reaped = "reaped_gateways_total"
+	if n := first.Values(t)[reaped] + second.Values(t)[reaped]; left != 0 || n != 0 {
+		t.Errorf("got %d requests left and %v reaped gateways, want none", left, n)
 	}
 }
 

@@ -137,7 +137,7 @@ func (e *epoch) fence(cause error) {
 		if !errors.Is(cause, ErrFenced) {
 			e.cause = fmt.Errorf("%w: %w", ErrFenced, cause)
 		}
-		e.metrics.fenced.Add(1)
+		e.metrics.fenced.Inc()
 		e.log.Error("the gateway's epoch has ended; its requests end with an error", zap.Int32("gateway", e.gateway),
 			zap.Int64("epoch", e.number), zap.Error(e.cause))
 		close(e.fenced)

@@ -1,10 +1,30 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"basegate/budget"
 )
+
+// Values returns the values of the metrics by their names, without the common prefix.
+func (l *Ledger) Values(tb testing.TB) map[string]float64 {
+	tb.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(l.Collectors()...)
+	families, err := registry.Gather()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		m := f.GetMetric()[0]
+		all[strings.TrimPrefix(f.GetName(), "basegate_ledger_")] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	}
+	return all
+}
 
 // Admission is a request that has been submitted to the ledger. It is for tests that look at each decision.
 type Admission struct {

@@ -146,7 +146,7 @@ func (e *epoch) reap(ctx context.Context, id int32, o observation) {
 	case err != nil:
 		e.log.Warn("the epoch of a gateway without heartbeats could not be ended", zap.Int32("gateway", id), zap.Error(err))
 	case interrupted != nil:
-		e.metrics.reaped.Add(1)
+		e.metrics.reaped.Inc()
 		e.log.Warn("a gateway sends no heartbeats; its epoch is ended", zap.Int32("gateway", id), zap.Int64("epoch", o.epoch),
 			zap.Int64("interrupted_requests", *interrupted))
 	}

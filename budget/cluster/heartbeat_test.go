@@ -46,5 +46,5 @@ func TestReapingThatFailsIsTriedAgain(t *testing.T) {
 	t.Cleanup(proxy.Resume)
 	poll.Until(t, "reaping has failed", func() bool { return logs.FilterMessageSnippet("could not be ended").Len() > 0 })
 	must(t, tx.Rollback(t.Context()))
-	poll.Until(t, "the gateway is reaped", func() bool { return other.Stats().Reaped == 1 })
+	poll.Until(t, "the gateway is reaped", func() bool { return other.Values(t)["reaped_gateways_total"] == 1 })
 }

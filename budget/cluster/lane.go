@@ -264,14 +264,14 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 			o.complete(decision{err: err})
 		}
 	case len(batch) > 1:
-		l.epoch.metrics.bisected.Add(1)
+		l.epoch.metrics.bisected.Inc()
 		half := len(batch) / 2
 		l.execute(ctx, batch[:half], nil, false)
 		l.execute(ctx, batch[half:], wakeAccounts, collect)
 	case len(batch) == 1:
 		l.epoch.log.Error("the database refuses an operation of the ledger", zap.Error(err))
 		if batch[0].settle != nil {
-			l.epoch.metrics.Lost.Add(1)
+			l.epoch.metrics.Lost.Inc()
 		}
 		batch[0].complete(decision{err: fmt.Errorf("the database refuses the request: %w", err)})
 	}
@@ -284,7 +284,7 @@ func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
 	backoff, partitioned := resendBackoff, false
 	for attempt := 0; ; attempt++ {
 		if attempt > 0 {
-			l.epoch.metrics.resent.Add(1)
+			l.epoch.metrics.resent.Inc()
 			if !wait.For(ctx, backoff) {
 				return nil, context.Cause(ctx)
 			}
@@ -382,7 +382,7 @@ func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
 	if err != nil {
 		return nil, fmt.Errorf("call the ledger: %w", err)
 	}
-	l.epoch.metrics.calls.Add(1)
+	l.epoch.metrics.calls.Inc()
 	switch status {
 	case "fenced":
 		return nil, ErrFenced

@@ -233,7 +233,7 @@ func (l *load) check(t *testing.T) {
 	})
 	var stats []string
 	for _, ledger := range l.ledgers {
-		stats = append(stats, fmt.Sprintf("%+v", ledger.Stats()))
+		stats = append(stats, fmt.Sprint(ledger.Values(t)))
 	}
 	t.Log(strings.Join(kinds, ", "), strings.Join(stats, " "))
 }

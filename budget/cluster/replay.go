@@ -115,7 +115,7 @@ func (l *Ledger) replay(ctx context.Context, lost *epoch) error {
 			return fmt.Errorf("write settlements again: %w", err)
 		}
 		written += n
-		l.metrics.replayed.Add(n)
+		l.metrics.replayed.Add(float64(n))
 	}
 	l.log.Error("the database has lost commits that it had acknowledged, as after a failover to a standby that was behind; "+
 		"the settlements of the last minute that it did not have are written again",

@@ -138,7 +138,7 @@ func (l *lane) countUncharged(r *reservation) {
 	o, p := r.Interrupted(), r.Progress()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.epoch.metrics.uncharged.Add(max(o.Prompt+o.Completion-r.durable, 0))
+	l.epoch.metrics.uncharged.Add(float64(max(o.Prompt+o.Completion-r.durable, 0)))
 	r.durable = p.Prompt + p.Completion
 }
 

@@ -188,8 +188,8 @@ func TestSettlementsThatTheDatabaseHasLostAreWrittenAgain(t *testing.T) {
 	}
 	poll.Until(t, "the gateway begins another epoch", func() bool { return l.Rejoined(epoch) })
 	checkUsed(t, db, 211, 0, 3)
-	if got := l.Stats().Replayed; got != 2 {
-		t.Errorf("got %d settlements written again, want 2", got)
+	if got := l.Values(t)["replayed_settlements_total"]; got != 2 {
+		t.Errorf("got %v settlements written again, want 2", got)
 	}
 	var running int
 	db.query(t, `SELECT sum(running) FROM owner`, nil, &running)
