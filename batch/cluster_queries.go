@@ -39,7 +39,7 @@ func checkCurrent(ctx context.Context, tx database.Tx, h holder, condition strin
 }
 
 // heldLeases returns the leases that count, and the time in microseconds.
-func heldLeases(ctx context.Context, q database.Querier) (held map[int64]holder, now int64, err error) {
+func heldLeases(ctx context.Context, q database.Reader) (held map[int64]holder, now int64, err error) {
 	held = map[int64]holder{}
 	err = database.Each(ctx, q, func(r *sql.Rows) error {
 		var seq sql.NullInt64
@@ -82,7 +82,7 @@ func removeRunner(ctx context.Context, tx database.Execer, h holder) error {
 }
 
 // aliveRunners returns the gateways that take batches, in order.
-func aliveRunners(ctx context.Context, q database.Querier) ([]int32, error) {
+func aliveRunners(ctx context.Context, q database.Reader) ([]int32, error) {
 	return database.List(ctx, q, func(r database.Scanner) (id int32, err error) { return id, r.Scan(&id) },
 		`SELECT r.gateway FROM batch_runners r JOIN gateway g ON g.id = r.gateway AND g.epoch = r.epoch AND g.alive ORDER BY 1`)
 }

@@ -56,13 +56,13 @@ func keepParts(ctx context.Context, tx database.Tx, f *File) error {
 }
 
 // partsOf returns the parts of a file.
-func partsOf(ctx context.Context, q database.Querier, file string) ([]part, error) {
+func partsOf(ctx context.Context, q database.Reader, file string) ([]part, error) {
 	return database.List(ctx, q, func(r database.Scanner) (p part, err error) { return p, r.Scan(&p.object, &p.start, &p.end) },
 		`SELECT name, start, start + bytes FROM objects WHERE file = $1 AND state = 'kept' ORDER BY start`, file)
 }
 
 // sizeOfObject returns the bytes of an object that counts. The error is sql.ErrNoRows if there is none.
-func sizeOfObject(ctx context.Context, q database.Querier, name string) (n int64, err error) {
+func sizeOfObject(ctx context.Context, q database.Reader, name string) (n int64, err error) {
 	err = q.QueryRowContext(ctx, `SELECT bytes FROM objects WHERE name = $1 AND state = 'kept'`, name).Scan(&n)
 	return n, err
 }
@@ -91,7 +91,7 @@ func deleteOrphans(ctx context.Context, tx database.Execer, isAlive string, now 
 }
 
 // deletedObjects names the condition of the index too, which SQLite would not use otherwise.
-func deletedObjects(ctx context.Context, q database.Querier) ([]string, error) {
+func deletedObjects(ctx context.Context, q database.Reader) ([]string, error) {
 	return database.List(ctx, q, func(r database.Scanner) (name string, err error) { return name, r.Scan(&name) },
 		`SELECT name FROM objects WHERE state <> 'kept' AND state = 'deleted'`)
 }
@@ -112,7 +112,7 @@ func scanFile(r database.Scanner) (f File, err error) {
 		&f.Lines)
 }
 
-func selectFiles(ctx context.Context, q database.Querier, where string, args ...any) ([]File, error) {
+func selectFiles(ctx context.Context, q database.Reader, where string, args ...any) ([]File, error) {
 	return database.List(ctx, q, scanFile, `SELECT `+fileColumns+` FROM files `+where, args...)
 }
 
@@ -125,7 +125,7 @@ func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 
 // findFile returns a file of an account, or of any if that is empty, that has not expired, or that a batch still needs. The error
 // is sql.ErrNoRows if there is none.
-func findFile(ctx context.Context, q database.Querier, account, id string, now int64) (File, error) {
+func findFile(ctx context.Context, q database.Reader, account, id string, now int64) (File, error) {
 	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files
 		WHERE id = $1 AND $2 IN ('', account_id) AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now))
 }
@@ -135,7 +135,7 @@ const userOfFile = `SELECT b.id FROM batches b WHERE b.status IN ('validating', 
 	AND files.id IN (b.input_file_id, b.output_file_id, b.error_file_id)`
 
 // batchUsing returns the id of the batch that needs a file, empty if there is none.
-func batchUsing(ctx context.Context, q database.Querier, file string) (id string, err error) {
+func batchUsing(ctx context.Context, q database.Reader, file string) (id string, err error) {
 	err = q.QueryRowContext(ctx, `SELECT coalesce((`+userOfFile+` LIMIT 1), '') FROM files WHERE id = $1`, file).Scan(&id)
 	return id, err
 }
@@ -170,19 +170,19 @@ func cut[T any](p page, rows []T, err error) ([]T, bool, error) {
 	return rows, false, err
 }
 
-func listFiles(ctx context.Context, q database.Querier, p page, purpose Purpose, now int64) (_ []File, more bool, err error) {
+func listFiles(ctx context.Context, q database.Reader, p page, purpose Purpose, now int64) (_ []File, more bool, err error) {
 	text, args := p.clause(` AND ($4 = '' OR purpose = $4) AND (expires_at > $5 OR EXISTS (`+userOfFile+`))`, string(purpose), now)
 	files, err := selectFiles(ctx, q, text, args...)
 	return cut(p, files, err)
 }
 
 // expiredFiles returns files whose time is over and that no batch needs.
-func expiredFiles(ctx context.Context, q database.Querier, now int64) ([]File, error) {
+func expiredFiles(ctx context.Context, q database.Reader, now int64) ([]File, error) {
 	return selectFiles(ctx, q, `WHERE expires_at <= $1 AND NOT EXISTS (`+userOfFile+`) LIMIT 100`, now)
 }
 
 // storedOf returns how many files an account has, and their bytes.
-func storedOf(ctx context.Context, q database.Querier, account string) (files int, bytes int64, err error) {
+func storedOf(ctx context.Context, q database.Reader, account string) (files int, bytes int64, err error) {
 	err = q.QueryRowContext(ctx, `SELECT count(*), CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM files WHERE account_id = $1`, account).Scan(&files, &bytes)
 	return files, bytes, err
 }
@@ -228,11 +228,11 @@ func scanBatch(r database.Scanner) (b Batch, err error) {
 	return b, json.Unmarshal([]byte(models), &b.Models)
 }
 
-func selectBatch(ctx context.Context, q database.Querier, where string, args ...any) (Batch, error) {
+func selectBatch(ctx context.Context, q database.Reader, where string, args ...any) (Batch, error) {
 	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches `+where, args...))
 }
 
-func selectBatches(ctx context.Context, q database.Querier, where string, args ...any) ([]Batch, error) {
+func selectBatches(ctx context.Context, q database.Reader, where string, args ...any) ([]Batch, error) {
 	return database.List(ctx, q, scanBatch, `SELECT `+batchColumns+` FROM batches `+where, args...)
 }
 
@@ -246,22 +246,22 @@ func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
 }
 
 // findBatch returns a batch of an account, or of any if that is empty. The error is sql.ErrNoRows if there is none.
-func findBatch(ctx context.Context, q database.Querier, account, id string) (Batch, error) {
+func findBatch(ctx context.Context, q database.Reader, account, id string) (Batch, error) {
 	return selectBatch(ctx, q, `WHERE id = $1 AND $2 IN ('', account_id)`, id, account)
 }
 
-func batchBySeq(ctx context.Context, q database.Querier, seq int64) (Batch, error) {
+func batchBySeq(ctx context.Context, q database.Reader, seq int64) (Batch, error) {
 	return selectBatch(ctx, q, `WHERE seq = $1`, seq)
 }
 
-func listBatches(ctx context.Context, q database.Querier, p page) (_ []Batch, more bool, err error) {
+func listBatches(ctx context.Context, q database.Reader, p page) (_ []Batch, more bool, err error) {
 	text, args := p.clause("")
 	batches, err := selectBatches(ctx, q, text, args...)
 	return cut(p, batches, err)
 }
 
 // batchesOfFiles returns the batches of an account that read or write one of the files, the oldest first.
-func batchesOfFiles(ctx context.Context, q database.Querier, account string, files []string) ([]Batch, error) {
+func batchesOfFiles(ctx context.Context, q database.Reader, account string, files []string) ([]Batch, error) {
 	in, args := " IN "+tuples(1, len(files), ""), []any{}
 	for _, id := range files {
 		args = append(args, id)
@@ -274,18 +274,18 @@ func batchesOfFiles(ctx context.Context, q database.Querier, account string, fil
 const isUnfinished = `status IN ('validating', 'in_progress', 'finalizing', 'cancelling')`
 
 // unfinishedOf returns the batches of an account that have not ended.
-func unfinishedOf(ctx context.Context, q database.Querier, account string) ([]Batch, error) {
+func unfinishedOf(ctx context.Context, q database.Reader, account string) ([]Batch, error) {
 	return selectBatches(ctx, q, `WHERE account_id = $1 AND `+isUnfinished, account)
 }
 
-func countUnfinished(ctx context.Context, q database.Querier, account string) (n int, err error) {
+func countUnfinished(ctx context.Context, q database.Reader, account string) (n int, err error) {
 	err = q.QueryRowContext(ctx, `SELECT count(*) FROM batches WHERE account_id = $1 AND `+isUnfinished, account).Scan(&n)
 	return n, err
 }
 
 // unfinishedLines returns how many lines have no result, and when the oldest batch that has such lines was created; 0 if there
 // is none.
-func unfinishedLines(ctx context.Context, q database.Querier) (lines, oldest int64, err error) {
+func unfinishedLines(ctx context.Context, q database.Reader) (lines, oldest int64, err error) {
 	err = q.QueryRowContext(ctx, `SELECT CAST(coalesce(sum(total - completed - failed), 0) AS BIGINT),
 		coalesce(min(CASE WHEN total > completed + failed THEN created_at END), 0) FROM batches WHERE `+isUnfinished).Scan(&lines, &oldest)
 	return lines, oldest, err
@@ -293,7 +293,7 @@ func unfinishedLines(ctx context.Context, q database.Querier) (lines, oldest int
 
 // dueBatches returns batches with a status that are not parked: up to most of each account, those with the earliest deadlines
 // first. It skips the others of an account in the index.
-func dueBatches(ctx context.Context, q database.Querier, status Status, most int) (due []Batch, err error) {
+func dueBatches(ctx context.Context, q database.Reader, status Status, most int) (due []Batch, err error) {
 	page := 2 * most
 	last, n := "", 0 // the account of the last batch, and how many it has in due
 	for {
@@ -321,13 +321,13 @@ func dueBatches(ctx context.Context, q database.Querier, status Status, most int
 }
 
 // firstDueOfKeys returns the first batch in progress of each key of an account that is not parked.
-func firstDueOfKeys(ctx context.Context, q database.Querier, account string) ([]Batch, error) {
+func firstDueOfKeys(ctx context.Context, q database.Reader, account string) ([]Batch, error) {
 	return selectBatches(ctx, q, `WHERE seq IN (SELECT min(seq) FROM batches
 		WHERE status = 'in_progress' AND account_id = $1 AND `+isUnfinished+` AND parked_at = 0 GROUP BY key_id)`, account)
 }
 
 // cancelling returns which of some batches are to be cancelled.
-func cancelling(ctx context.Context, q database.Querier, seqs []int64) ([]int64, error) {
+func cancelling(ctx context.Context, q database.Reader, seqs []int64) ([]int64, error) {
 	if len(seqs) == 0 {
 		return nil, nil
 	}
@@ -347,7 +347,7 @@ const waitsForBackend = `waits_for IN ('model', 'capacity', 'window')`
 
 // firstParked returns the parked batch with the earliest deadline of the next key with one, in the order of accounts and keys,
 // behind a key. The error is sql.ErrNoRows if there is none.
-func firstParked(ctx context.Context, q database.Querier, account, key string) (Batch, error) {
+func firstParked(ctx context.Context, q database.Reader, account, key string) (Batch, error) {
 	b, err := selectBatch(ctx, q, `WHERE account_id = $1 AND key_id > $2 AND `+isParked+`
 		ORDER BY key_id, expires_at, seq LIMIT 1`, account, key)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -359,7 +359,7 @@ func firstParked(ctx context.Context, q database.Querier, account, key string) (
 
 // parkedOf returns parked batches of a key that may be due, those with the earliest deadlines first: none in progress if the key may
 // send no lines, and not those whose lines the same caps have refused.
-func parkedOf(ctx context.Context, q database.Querier, account, key string, st *proxy.Standing, now int64, limit int) ([]Batch, error) {
+func parkedOf(ctx context.Context, q database.Reader, account, key string, st *proxy.Standing, now int64, limit int) ([]Batch, error) {
 	return selectBatches(ctx, q, `WHERE account_id = $1 AND key_id = $2 AND `+isParked+`
 			AND ($3 OR status <> 'in_progress' OR expires_at <= $4
 				OR $5 AND (waits_for <> 'budget' OR resets_at <= $4 OR parked_caps <> $6))
@@ -368,7 +368,7 @@ func parkedOf(ctx context.Context, q database.Querier, account, key string, st *
 }
 
 // parkedForBackend reports whether an account has a parked batch that waits for a backend.
-func parkedForBackend(ctx context.Context, q database.Querier, account string) (found bool, err error) {
+func parkedForBackend(ctx context.Context, q database.Reader, account string) (found bool, err error) {
 	err = q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM batches WHERE account_id = $1 AND `+isParked+`
 		AND `+waitsForBackend+`)`, account).Scan(&found)
 	return found, err
@@ -420,7 +420,7 @@ func setErrors(ctx context.Context, tx database.Execer, seq int64, object string
 }
 
 // oldErrors returns batches whose errors have been kept since a time.
-func oldErrors(ctx context.Context, q database.Querier, failedBefore int64) ([]Batch, error) {
+func oldErrors(ctx context.Context, q database.Reader, failedBefore int64) ([]Batch, error) {
 	return selectBatches(ctx, q, `WHERE errors IS NOT NULL AND failed_at <= $1 LIMIT 100`, failedBefore)
 }
 
@@ -503,13 +503,13 @@ func scanLine(r database.Scanner) (l lineRef, err error) {
 }
 
 // nextLines returns the lines of a model behind a position, in order.
-func nextLines(ctx context.Context, q database.Querier, seq int64, model int, after int64, limit int) ([]lineRef, error) {
+func nextLines(ctx context.Context, q database.Reader, seq int64, model int, after int64, limit int) ([]lineRef, error) {
 	return database.List(ctx, q, scanLine, `SELECT model, position, "offset", length, attempts FROM batch_lines
 		WHERE batch = $1 AND model = $2 AND position > $3 ORDER BY position LIMIT $4`, seq, model, after, limit)
 }
 
 // restOfLines returns lines of any model.
-func restOfLines(ctx context.Context, q database.Querier, seq int64, limit int) ([]lineRef, error) {
+func restOfLines(ctx context.Context, q database.Reader, seq int64, limit int) ([]lineRef, error) {
 	return database.List(ctx, q, scanLine, `SELECT model, position, "offset", length, attempts FROM batch_lines WHERE batch = $1 LIMIT $2`, seq, limit)
 }
 
@@ -525,7 +525,7 @@ func setAttempts(ctx context.Context, tx database.Execer, seq int64, l lineRef) 
 }
 
 // recall returns what an earlier request has created, and from what. The error is sql.ErrNoRows if there was none.
-func recall(ctx context.Context, q database.Querier, o *origin, now int64) (id string, digest []byte, err error) {
+func recall(ctx context.Context, q database.Reader, o *origin, now int64) (id string, digest []byte, err error) {
 	err = q.QueryRowContext(ctx, `SELECT object_id, digest FROM idempotency WHERE key_id = $1 AND token = $2 AND expires_at > $3`,
 		o.key, o.token, now).Scan(&id, &digest)
 	return id, digest, err

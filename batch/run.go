@@ -70,7 +70,7 @@ var statuses = []Status{Finalizing, Cancelling, InProgress, Validating}
 
 // findWork returns the batches that are due: some of each account, those with the earliest deadlines first, and others whose
 // keys were revoked.
-func (s *Service) findWork(ctx context.Context, q database.Querier, share int) (*work, error) {
+func (s *Service) findWork(ctx context.Context, q database.Reader, share int) (*work, error) {
 	w := &work{share: share, active: map[string]int{}, crowded: map[string]bool{}, latest: map[string]int64{}}
 	for _, status := range statuses {
 		most := maxActiveOwned
@@ -107,7 +107,7 @@ func (s *Service) findWork(ctx context.Context, q database.Querier, share int) (
 }
 
 // addRevoked adds a batch of each key of an account that was revoked: they only have to end.
-func (s *Service) addRevoked(ctx context.Context, q database.Querier, w *work, account string) error {
+func (s *Service) addRevoked(ctx context.Context, q database.Reader, w *work, account string) error {
 	firsts, err := firstDueOfKeys(ctx, q, account)
 	for i := range firsts {
 		if b := firsts[i]; s.completer.Standing(b.Key).Revoked && !w.has(b.seq) {

@@ -22,13 +22,11 @@ func insertDetails(ctx context.Context, tx database.Execer, r *row) error {
 	const text = `
 		INSERT INTO request_details (request_id, boot_us, attempts) VALUES ($1, $2, $3)
 		ON CONFLICT (request_id) DO NOTHING`
-	_, err := tx.ExecContext(ctx, text, r.request.ID, r.outcome.Boot.Microseconds(), usage.EncodeDetails(r.outcome.Attempts, r.request.ChainID))
-	return err
+	return database.Exec(ctx, tx, text, r.request.ID, r.outcome.Boot.Microseconds(), usage.EncodeDetails(r.outcome.Attempts, r.request.ChainID))
 }
 
 // insertReceipt inserts the receipt of a request after its row, in the same transaction. Only a storage failure can fail it.
 func insertReceipt(ctx context.Context, tx database.Execer, r *row) error {
 	const text = `INSERT INTO pending_receipts (request_id, key_id, receipt) VALUES ($1, $2, $3)`
-	_, err := tx.ExecContext(ctx, text, r.request.ID, r.request.KeyID, r.outcome.Receipt)
-	return err
+	return database.Exec(ctx, tx, text, r.request.ID, r.request.KeyID, r.outcome.Receipt)
 }

@@ -77,6 +77,5 @@ func upsertLastUse(ctx context.Context, tx database.Tx, key string, at time.Time
 	const text = `
 		INSERT INTO key_uses (key_id, time) VALUES ($1, $2)
 		ON CONFLICT (key_id) DO UPDATE SET time = excluded.time`
-	_, err := tx.ExecContext(ctx, text, key, at.UnixMicro())
-	return err
+	return database.Exec(ctx, tx, text, key, at.UnixMicro())
 }

@@ -65,10 +65,9 @@ func updateEnded(ctx context.Context, tx database.Execer, r *row) error {
 			queue_us = $8, first_token_us = $9, total_us = $10
 		WHERE request_id = $1`
 	o := &r.outcome
-	_, err := tx.ExecContext(ctx, text,
+	return database.Exec(ctx, tx, text,
 		r.request.ID, o.Backend, int64(o.Status), o.Code, string(r.state), o.Prompt, o.Completion,
 		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds())
-	return err
 }
 
 // hasEnded reports whether the row of this request, and not of another one with the same id, is in requests.
@@ -101,8 +100,7 @@ func updateProgress(ctx context.Context, tx database.Execer, id string, p Progre
 // deleteInFlight deletes the row in flight of this request, and not of another one with the same id.
 func deleteInFlight(ctx context.Context, tx database.Execer, r *row) error {
 	const text = `DELETE FROM inflight WHERE request_id = $1 AND key_id = $2 AND time = $3`
-	_, err := tx.ExecContext(ctx, text, r.request.ID, r.request.KeyID, r.request.Time.UnixMicro())
-	return err
+	return database.Exec(ctx, tx, text, r.request.ID, r.request.KeyID, r.request.Time.UnixMicro())
 }
 
 // affected reports whether a statement has changed a row.

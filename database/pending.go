@@ -17,8 +17,7 @@ type Execer interface {
 // interrupt it, since the transaction may be shared.
 type Tx interface {
 	Execer
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	Reader
 }
 
 // Pending is a queued write and the future of its result. Either apply or statement is set.

@@ -24,27 +24,6 @@ const DefaultReportTimeout = 10 * time.Second
 // most one of them, so that no subject can take them all.
 const reportConns = 2
 
-// Reader runs the queries of a report.
-type Reader interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-// Each calls scan with each row that a statement returns.
-func Each(ctx context.Context, from Reader, scan func(*sql.Rows) error, text string, args ...any) (err error) {
-	rows, err := from.QueryContext(ctx, text, args...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
-}
-
 // Report runs read, for queries that may take long, in a transaction. It has connections that no other reads use, waits for
 // one of them up to the given duration, and is interrupted after Settings.ReportTimeout. read must wait for nothing but its
 // queries, such as a client that reads what they return.

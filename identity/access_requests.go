@@ -73,7 +73,7 @@ func (a *Accounts) RequestAccess(ctx context.Context, r AccessRequest) error {
 }
 
 // checkOpenRequests returns ErrTooManyFromNetwork or ErrTooManyAccessRequests if no more requests are accepted.
-func checkOpenRequests(ctx context.Context, q database.Querier, network string) error {
+func checkOpenRequests(ctx context.Context, q database.Reader, network string) error {
 	open, ofNetwork, err := countAccessRequests(ctx, q, network)
 	switch {
 	case err != nil:

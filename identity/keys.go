@@ -207,7 +207,7 @@ func (k *Keys) Find(ctx context.Context, ref string) (Key, error) {
 	return findKey(ctx, k.db.Read(), ref)
 }
 
-func findKey(ctx context.Context, q database.Querier, ref string) (Key, error) {
+func findKey(ctx context.Context, q database.Reader, ref string) (Key, error) {
 	if isWellFormed(ref) {
 		return selectKeyByHash(ctx, q, hashSecret(ref))
 	}

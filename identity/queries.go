@@ -40,7 +40,7 @@ func insertAccount(ctx context.Context, tx database.Tx, a Account) error {
 }
 
 // selectAccount returns ErrNoAccount if no account has the address.
-func selectAccount(ctx context.Context, q database.Querier, email string) (Account, error) {
+func selectAccount(ctx context.Context, q database.Reader, email string) (Account, error) {
 	const text = `SELECT` + accountColumns + ` FROM accounts a WHERE lower(a.email) = lower($1)`
 	a, err := scanAccount(q.QueryRowContext(ctx, text, email))
 	return orMissing(a, err, fmt.Errorf("%w: %s", ErrNoAccount, email))
@@ -58,7 +58,7 @@ func orMissing[T any](row T, err, missing error) (T, error) {
 	return row, nil
 }
 
-func selectAccounts(ctx context.Context, q database.Querier) ([]Account, error) {
+func selectAccounts(ctx context.Context, q database.Reader) ([]Account, error) {
 	const text = `SELECT` + accountColumns + ` FROM accounts a ORDER BY lower(a.email)`
 	return database.List(ctx, q, func(row database.Scanner) (Account, error) { return scanAccount(row) }, text)
 }
@@ -102,7 +102,7 @@ func insertAccessRequest(ctx context.Context, tx database.Tx, a Account, r Acces
 }
 
 // countAccessRequests returns the number of open requests, and that of the open requests from a network.
-func countAccessRequests(ctx context.Context, q database.Querier, network string) (all, ofNetwork int, err error) {
+func countAccessRequests(ctx context.Context, q database.Reader, network string) (all, ofNetwork int, err error) {
 	const text = `
 		SELECT count(*), count(CASE WHEN r.network = $1 THEN 1 END)
 		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id WHERE a.state = 'pending'`
@@ -110,7 +110,7 @@ func countAccessRequests(ctx context.Context, q database.Querier, network string
 	return all, ofNetwork, err
 }
 
-func selectAccessRequests(ctx context.Context, q database.Querier, limit int) ([]AccessRequest, error) {
+func selectAccessRequests(ctx context.Context, q database.Reader, limit int) ([]AccessRequest, error) {
 	const text = `
 		SELECT a.email, a.name, coalesce(r.purpose, ''), coalesce(r.network, ''), a.created_at
 		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id
@@ -174,13 +174,13 @@ func nullable(concurrency int) sql.NullInt64 {
 	return sql.NullInt64{Int64: int64(concurrency), Valid: concurrency > 0}
 }
 
-func selectKeys(ctx context.Context, q database.Querier) ([]Key, error) {
+func selectKeys(ctx context.Context, q database.Reader) ([]Key, error) {
 	const text = selectKey + ` ORDER BY lower(a.email), k.created_at, k.id`
 	return database.List(ctx, q, scanKey, text)
 }
 
 // selectKeysOf reads in the order of the index keys_listed.
-func selectKeysOf(ctx context.Context, q database.Querier, account string, skip, limit int) ([]Key, error) {
+func selectKeysOf(ctx context.Context, q database.Reader, account string, skip, limit int) ([]Key, error) {
 	if account == "" {
 		return database.List(ctx, q, scanKey, selectKey+` ORDER BY k.id LIMIT $1 OFFSET $2`, limit, skip)
 	}
@@ -190,14 +190,14 @@ func selectKeysOf(ctx context.Context, q database.Querier, account string, skip,
 }
 
 // selectUsableKeys reads by the index keys_live.
-func selectUsableKeys(ctx context.Context, q database.Querier, account string, limit int) ([]Key, error) {
+func selectUsableKeys(ctx context.Context, q database.Reader, account string, limit int) ([]Key, error) {
 	const text = selectKey + `
 		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.state = 'active' AND (k.expires_at IS NULL OR k.expires_at > $2) LIMIT $3`
 	return database.List(ctx, q, scanKey, text, account, now().UnixMicro(), limit)
 }
 
 // selectKeysAbove returns keys of an account that are not revoked and have a cap above the account's, the oldest 20.
-func selectKeysAbove(ctx context.Context, q database.Querier, a Account) ([]Key, error) {
+func selectKeysAbove(ctx context.Context, q database.Reader, a Account) ([]Key, error) {
 	const text = selectKey + `
 		WHERE k.account_id = $1 AND k.state <> 'revoked'
 		      AND (k.month_total > $2 OR k.day_total > $3 OR k.month_input > $4 OR k.month_output > $5)
@@ -207,7 +207,7 @@ func selectKeysAbove(ctx context.Context, q database.Querier, a Account) ([]Key,
 }
 
 // countKeys returns how many keys of each account are not revoked.
-func countKeys(ctx context.Context, q database.Querier) (map[string]int, error) {
+func countKeys(ctx context.Context, q database.Reader) (map[string]int, error) {
 	type count struct {
 		account string
 		n       int
@@ -222,12 +222,12 @@ func countKeys(ctx context.Context, q database.Querier) (map[string]int, error) 
 }
 
 // selectKeysByID returns the key with an id, or none.
-func selectKeysByID(ctx context.Context, q database.Querier, id string) ([]Key, error) {
+func selectKeysByID(ctx context.Context, q database.Reader, id string) ([]Key, error) {
 	return database.List(ctx, q, scanKey, selectKey+` WHERE k.id = $1`, id)
 }
 
 // countLiveKeys returns the number of keys of an account that are neither revoked nor expired, at most limit.
-func countLiveKeys(ctx context.Context, q database.Querier, account string, limit int) (n int, err error) {
+func countLiveKeys(ctx context.Context, q database.Reader, account string, limit int) (n int, err error) {
 	const text = `
 		SELECT count(*) FROM (
 			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND expires_at IS NULL
@@ -240,7 +240,7 @@ func countLiveKeys(ctx context.Context, q database.Querier, account string, limi
 
 // selectKeysByPrefix returns at most two keys with a secret, or a replaced one, whose prefix begins with ref. A ref no longer
 // than secretTag, with which all secrets begin, matches none.
-func selectKeysByPrefix(ctx context.Context, q database.Querier, ref string) ([]Key, error) {
+func selectKeysByPrefix(ctx context.Context, q database.Reader, ref string) ([]Key, error) {
 	begins := `substr(prefix, 1, length($1)) = $1`
 	switch {
 	case len(ref) <= len(secretTag):
@@ -255,7 +255,7 @@ func selectKeysByPrefix(ctx context.Context, q database.Querier, ref string) ([]
 }
 
 // selectKeyByHash returns ErrNoKey if no key has the secret or has had it.
-func selectKeyByHash(ctx context.Context, q database.Querier, secret secretHash) (Key, error) {
+func selectKeyByHash(ctx context.Context, q database.Reader, secret secretHash) (Key, error) {
 	const text = selectKey + `
 		WHERE k.secret_hash = $1 OR k.id IN (SELECT key_id FROM replaced_secrets WHERE secret_hash = $1)`
 	k, err := scanKey(q.QueryRowContext(ctx, text, secret[:]))
@@ -285,7 +285,7 @@ func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 
 // selectLatestChange returns the current revision, which triggers increment with every change to accounts and keys. Its tag is
 // empty if nothing has changed since the schema has tags.
-func selectLatestChange(ctx context.Context, q database.Querier) (c change, err error) {
+func selectLatestChange(ctx context.Context, q database.Reader) (c change, err error) {
 	const text = `SELECT r.revision, coalesce(c.tag, '') FROM keys_revision r LEFT JOIN key_changes c ON c.revision = r.revision`
 	if err := q.QueryRowContext(ctx, text).Scan(&c.revision, &c.tag); err != nil {
 		return c, fmt.Errorf("read the revision of keys: %w", err)
@@ -294,7 +294,7 @@ func selectLatestChange(ctx context.Context, q database.Querier) (c change, err 
 }
 
 // selectChanges returns the change of a revision, if the database still has it, and all later ones.
-func selectChanges(ctx context.Context, q database.Querier, since int64) ([]change, error) {
+func selectChanges(ctx context.Context, q database.Reader, since int64) ([]change, error) {
 	const text = `
 		SELECT revision, tag, coalesce(key_id, ''), coalesce(account_id, '') FROM key_changes
 		WHERE revision >= $1 ORDER BY revision`
@@ -308,7 +308,7 @@ func selectChanges(ctx context.Context, q database.Querier, since int64) ([]chan
 const maxIDs = 500
 
 // listByID is list for the rows in which a column has one of the ids; nil is all. The text ends where a WHERE can follow.
-func listByID[T any](ctx context.Context, q database.Querier, scan func(database.Scanner) (T, error), text, column string, ids map[string]bool) ([]T, error) {
+func listByID[T any](ctx context.Context, q database.Reader, scan func(database.Scanner) (T, error), text, column string, ids map[string]bool) ([]T, error) {
 	if ids == nil {
 		return database.List(ctx, q, scan, text)
 	}
@@ -328,7 +328,7 @@ func listByID[T any](ctx context.Context, q database.Querier, scan func(database
 }
 
 // selectSnapshotKeys returns an entry for the current secret of each key, without its account.
-func selectSnapshotKeys(ctx context.Context, q database.Querier, ids map[string]bool) ([]snapshotEntry, error) {
+func selectSnapshotKeys(ctx context.Context, q database.Reader, ids map[string]bool) ([]snapshotEntry, error) {
 	const text = `
 		SELECT secret_hash, state, id, prefix, name, account_id, coalesce(concurrency, 0), operator_concurrency IS NOT NULL,
 		       month_total, day_total, month_input, month_output, expires_at, coalesce(models, '')
@@ -356,7 +356,7 @@ func scanSecret(hash []byte, key string) (secretHash, error) {
 }
 
 // selectSnapshotAccounts returns accounts as the keys of the snapshot have them.
-func selectSnapshotAccounts(ctx context.Context, q database.Querier, ids map[string]bool) ([]snapshotAccount, error) {
+func selectSnapshotAccounts(ctx context.Context, q database.Reader, ids map[string]bool) ([]snapshotAccount, error) {
 	const text = `
 		SELECT (SELECT coalesce(max(k.concurrency), 0) FROM keys k
 		        WHERE k.account_id = a.id AND k.operator_concurrency IS NOT NULL AND k.state = 'active'),` + accountColumns + `
@@ -376,7 +376,7 @@ type replacedSecret struct {
 }
 
 // selectReplacedSecrets returns the replaced secrets of keys.
-func selectReplacedSecrets(ctx context.Context, q database.Querier, keys map[string]bool) (map[string][]replacedSecret, error) {
+func selectReplacedSecrets(ctx context.Context, q database.Reader, keys map[string]bool) (map[string][]replacedSecret, error) {
 	const text = `SELECT secret_hash, key_id, prefix, valid_until FROM replaced_secrets`
 	all, err := listByID(ctx, q, func(row database.Scanner) (r replacedSecret, err error) {
 		var hash []byte
@@ -407,7 +407,7 @@ func insertAuditEntry(ctx context.Context, tx database.Tx, action, subject, deta
 // likeEscaper escapes the wildcards of LIKE.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-func findAuditEntries(ctx context.Context, q database.Querier, f AuditFilter, after string, limit int) ([]AuditEntry, error) {
+func findAuditEntries(ctx context.Context, q database.Reader, f AuditFilter, after string, limit int) ([]AuditEntry, error) {
 	var (
 		conditions []string
 		args       []any
@@ -443,7 +443,7 @@ func findAuditEntries(ctx context.Context, q database.Querier, f AuditFilter, af
 	return database.List(ctx, q, scanAuditEntry, text+" ORDER BY time DESC, id DESC LIMIT $"+strconv.Itoa(len(args)), args...)
 }
 
-func selectAuditActions(ctx context.Context, q database.Querier) ([]string, error) {
+func selectAuditActions(ctx context.Context, q database.Reader) ([]string, error) {
 	scan := func(row database.Scanner) (action string, err error) { return action, row.Scan(&action) }
 	return database.List(ctx, q, scan, `SELECT DISTINCT action FROM audit ORDER BY action`)
 }

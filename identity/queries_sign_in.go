@@ -21,7 +21,7 @@ func upsertInvitation(ctx context.Context, tx database.Tx, account, token string
 }
 
 // selectInvitedAccount returns ErrNoInvitation if no valid invitation to an active account has the token.
-func selectInvitedAccount(ctx context.Context, q database.Querier, token string) (Account, error) {
+func selectInvitedAccount(ctx context.Context, q database.Reader, token string) (Account, error) {
 	const text = `SELECT` + accountColumns + `
 		FROM invitations i JOIN accounts a ON a.id = i.account_id
 		WHERE i.token_hash = $1 AND i.expires_at > $2 AND a.state = 'active'`
@@ -49,14 +49,14 @@ func upsertPasswordHash(
 }
 
 // selectGeneration returns the generation of an account's password, or 0 if it has none.
-func selectGeneration(ctx context.Context, q database.Querier, account string) (generation int64, err error) {
+func selectGeneration(ctx context.Context, q database.Reader, account string) (generation int64, err error) {
 	const text = `SELECT coalesce(max(generation), 0) FROM passwords WHERE account_id = $1`
 	err = q.QueryRowContext(ctx, text, account).Scan(&generation)
 	return generation, err
 }
 
 // selectLogin returns a login without a hash if no account has the address, or the account has no password.
-func selectLogin(ctx context.Context, q database.Querier, email string) (l login, err error) {
+func selectLogin(ctx context.Context, q database.Reader, email string) (l login, err error) {
 	const text = `SELECT coalesce(p.hash, ''), coalesce(p.generation, 0), ` + accountColumns + `
 		FROM accounts a LEFT JOIN passwords p ON p.account_id = a.id
 		WHERE lower(a.email) = lower($1)`
@@ -132,7 +132,7 @@ func deleteSignInsOf(ctx context.Context, tx database.Tx, account string) error 
 // Known browsers.
 
 // selectKnownBrowser reports whether the account with an address knows the browser with a token.
-func selectKnownBrowser(ctx context.Context, q database.Querier, email, token string) (known bool, err error) {
+func selectKnownBrowser(ctx context.Context, q database.Reader, email, token string) (known bool, err error) {
 	const text = `
 		SELECT EXISTS (
 			SELECT 1 FROM known_browsers b

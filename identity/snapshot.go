@@ -190,7 +190,7 @@ func follow(changes []change, last change) bool {
 }
 
 // apply reads again what has changed. The first of the changes is known.
-func (s *snapshot) apply(ctx context.Context, q database.Querier, changes []change) error {
+func (s *snapshot) apply(ctx context.Context, q database.Reader, changes []change) error {
 	keys, accounts := map[string]bool{}, map[string]bool{}
 	for _, c := range changes[1:] {
 		if c.key != "" {
@@ -212,7 +212,7 @@ func (s *snapshot) apply(ctx context.Context, q database.Querier, changes []chan
 }
 
 // load reads keys and accounts by their ids; nil is all. Those that are not found are removed.
-func (s *snapshot) load(ctx context.Context, q database.Querier, keys, accounts map[string]bool) error {
+func (s *snapshot) load(ctx context.Context, q database.Reader, keys, accounts map[string]bool) error {
 	read, err := selectSnapshotKeys(ctx, q, keys)
 	if err != nil {
 		return err

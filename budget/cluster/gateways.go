@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"basegate/database"
 )
 
 // GatewayState says whether a gateway takes part in the cluster.
@@ -34,26 +36,21 @@ type Gateway struct {
 const endedShown = 24 * time.Hour
 
 // Gateways returns the gateways of a database that are alive or silent, and those that have ended in the last day, by name.
-func Gateways(ctx context.Context, db *sql.DB) ([]Gateway, error) {
+func Gateways(ctx context.Context, db database.Reader) ([]Gateway, error) {
 	const text = `
 		WITH clock AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)
 		SELECT g.name, g.alive, g.epoch, g.version, g.beat_at, clock.now - g.beat_at,
 			(SELECT count(*) FROM inflight i WHERE i.gateway = g.id), (SELECT count(*) FROM waiter w WHERE w.gateway = g.id)
 		FROM gateway g, clock WHERE g.alive OR g.beat_at > clock.now - $1 ORDER BY g.name`
-	rows, err := db.QueryContext(ctx, text, endedShown.Microseconds())
-	if err != nil {
-		return nil, fmt.Errorf("list gateways: %w", err)
-	}
-	defer rows.Close()
 	all := []Gateway{}
-	for rows.Next() {
+	err := database.Each(ctx, db, func(r *sql.Rows) error {
 		var (
 			g         Gateway
 			current   bool
 			beat, lag int64
 		)
-		if err := rows.Scan(&g.Name, &current, &g.Epoch, &g.Version, &beat, &lag, &g.InFlight, &g.Waiting); err != nil {
-			return nil, fmt.Errorf("list gateways: %w", err)
+		if err := r.Scan(&g.Name, &current, &g.Epoch, &g.Version, &beat, &lag, &g.InFlight, &g.Waiting); err != nil {
+			return err
 		}
 		lag = max(lag, 0)
 		g.LastHeartbeat, g.HeartbeatLag = time.UnixMicro(beat).UTC(), float64(lag/1000)/1000
@@ -67,8 +64,9 @@ func Gateways(ctx context.Context, db *sql.DB) ([]Gateway, error) {
 		}
 		g.Alive = g.State == GatewayAlive
 		all = append(all, g)
-	}
-	if err := rows.Err(); err != nil {
+		return nil
+	}, text, endedShown.Microseconds())
+	if err != nil {
 		return nil, fmt.Errorf("list gateways: %w", err)
 	}
 	return all, nil

@@ -143,7 +143,6 @@ func (r *Retention) recordCutoff(ctx context.Context, table string, before time.
 		if missing {
 			return errNotSummedUp
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE usage_watermark SET kept_since = greatest(kept_since, $1)`, before.UnixMicro())
-		return err
+		return database.Exec(ctx, tx, `UPDATE usage_watermark SET kept_since = greatest(kept_since, $1)`, before.UnixMicro())
 	})
 }

@@ -61,7 +61,6 @@ func upsertPrompt(ctx context.Context, tx database.Tx, p *stored) error {
 			name = excluded.name, model = excluded.model, version = excluded.version, updated_at = excluded.updated_at,
 			object = excluded.object, document_bytes = excluded.document_bytes, bytes = excluded.bytes,
 			words = excluded.words, document = excluded.document`
-	_, err := tx.ExecContext(ctx, text, p.ID, p.Account, p.Name, p.Model, p.Version, p.Updated.UnixMicro(), p.object,
+	return database.Exec(ctx, tx, text, p.ID, p.Account, p.Name, p.Model, p.Version, p.Updated.UnixMicro(), p.object,
 		p.documentBytes, p.Bytes, p.words, p.document)
-	return err
 }

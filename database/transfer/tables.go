@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"basegate/database"
 )
 
 // table is copied to the one of the same name.
@@ -56,25 +58,23 @@ var requestsOf = fmt.Sprintf(`
 
 // tables lists the tables of the source that are copied, in an order that satisfies the foreign keys.
 func (c *copier) tables(ctx context.Context) (all []table, err error) {
-	rows, err := c.from.QueryContext(ctx, `SELECT s.name, c.name FROM sqlite_schema s JOIN pragma_table_info(s.name) c
-		WHERE s.type = 'table' ORDER BY s.name, c.cid`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = database.Each(ctx, c.from, func(r *sql.Rows) error {
 		var name, column string
-		if err := rows.Scan(&name, &column); err != nil {
-			return nil, err
+		if err := r.Scan(&name, &column); err != nil {
+			return err
 		}
 		if notCopied[name] != "" || notCopied[name+"."+column] != "" {
-			continue
+			return nil
 		}
 		if len(all) == 0 || all[len(all)-1].name != name {
 			all = append(all, table{name: name})
 		}
 		t := &all[len(all)-1]
 		t.columns = append(t.columns, column)
+		return nil
+	}, `SELECT s.name, c.name FROM sqlite_schema s JOIN pragma_table_info(s.name) c WHERE s.type = 'table' ORDER BY s.name, c.cid`)
+	if err != nil {
+		return nil, err
 	}
 	for i := range all {
 		t := &all[i]
@@ -89,7 +89,7 @@ func (c *copier) tables(ctx context.Context) (all []table, err error) {
 	slices.SortStableFunc(all, func(a, b table) int {
 		return -cmp.Compare(slices.Index(referenced, a.name), slices.Index(referenced, b.name))
 	})
-	return all, rows.Err()
+	return all, nil
 }
 
 // quoted lists columns: both engines have reserved words among their names.

@@ -10,6 +10,7 @@ package transfer
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -213,22 +214,15 @@ func (c *copier) claim(ctx context.Context, tables []table) error {
 
 // createPartitions creates the partitions of all months in which the source has requests.
 func (c *copier) createPartitions(ctx context.Context) error {
-	rows, err := c.from.QueryContext(ctx, `SELECT DISTINCT unixepoch(time / 1000000, 'unixepoch', 'start of month') * 1000000
-		FROM (SELECT time FROM requests UNION ALL SELECT time FROM inflight)`)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return database.Each(ctx, c.from, func(r *sql.Rows) error {
 		var month int64
-		if err := rows.Scan(&month); err != nil {
+		if err := r.Scan(&month); err != nil {
 			return err
 		}
-		if _, err := c.to.Exec(ctx, "SELECT ledger_partition_v1($1)", month); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+		_, err := c.to.Exec(ctx, "SELECT ledger_partition_v1($1)", month)
+		return err
+	}, `SELECT DISTINCT unixepoch(time / 1000000, 'unixepoch', 'start of month') * 1000000
+		FROM (SELECT time FROM requests UNION ALL SELECT time FROM inflight)`)
 }
 
 // finish computes what is not copied, and continues the numbers of rows.
