@@ -68,17 +68,6 @@ func TestChainIDIsRecorded(t *testing.T) {
 	}
 }
 
-func TestPlainRequestsHaveNoDetails(t *testing.T) {
-	db := openDatabase(t, newPath(t))
-	l := startLedger(t, db)
-	spend(t, l, "k", "a", 1, 1)
-	var n int
-	must(t, db.Read().QueryRow(`SELECT count(*) FROM request_details`).Scan(&n))
-	if n != 0 {
-		t.Errorf("a request that succeeded at once has %d rows of details", n)
-	}
-}
-
 func TestFewAttemptsAreStored(t *testing.T) {
 	many := make([]usage.Attempt, 100*usage.MaxAttempts)
 	if text := usage.EncodeDetails(many, ""); len(text) > 1500 {

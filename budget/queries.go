@@ -39,9 +39,10 @@ func moveEnded(ctx context.Context, tx database.Execer, r *row) error {
 const (
 	insertRequests = `
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
-			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, batch_id)`
-	requestParameters = `$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, nullif($19, '')`
-	requestColumns    = 19
+			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, boot_us, attempts, batch_id)`
+	requestParameters = `$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+		nullif($21, '')`
+	requestColumns = 21
 )
 
 // insertEndedRows does what insertEnded does, for several rows. If one of them has the id of a request in flight, none is
@@ -55,7 +56,8 @@ func (r *row) AppendValues(to []any) []any {
 	return append(slices.Grow(to, requestColumns),
 		q.ID, q.Time.UnixMicro(), q.KeyID, q.AccountID, q.Model, o.Backend, q.Endpoint, q.Workload, q.User, q.Stream,
 		int64(o.Status), o.Code, string(r.state), o.Prompt, o.Completion,
-		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds(), q.Batch)
+		o.Queue.Microseconds(), o.FirstToken.Microseconds(), o.Total.Microseconds(), o.Boot.Microseconds(),
+		usage.EncodeDetails(o.Attempts, q.ChainID), q.Batch)
 }
 
 // updateEnded changes the outcome of a row that an earlier attempt has inserted.
@@ -116,7 +118,7 @@ func affected(result sql.Result, err error) (bool, error) {
 func interruptInFlight(ctx context.Context, tx database.Tx) (rows int64, err error) {
 	const text = insertRequests + `
 		SELECT request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
-			0, '', 'interrupted', prompt_tokens, completion_tokens, 0, 0, 0, batch_id
+			0, '', 'interrupted', prompt_tokens, completion_tokens, 0, 0, 0, 0, '', batch_id
 		FROM inflight WHERE true ORDER BY time
 		ON CONFLICT (request_id) DO NOTHING`
 	result, err := tx.ExecContext(ctx, text)

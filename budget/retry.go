@@ -34,7 +34,7 @@ func (l *Ledger) writeSettlement(s *pendingSettlement, wait bool) {
 	switch {
 	case !wait:
 		s.write = l.db.SubmitStatement(insert)
-	case s.reservation.openWrite == nil && !s.row.hasDetails() && s.row.outcome.Receipt == nil: // its row is all that is written
+	case s.reservation.openWrite == nil && s.row.outcome.Receipt == nil: // its row is all that is written
 		s.write = l.db.EnqueueInsert(insertEndedRows, &s.row, insert)
 	default:
 		s.write = l.db.EnqueueStatement(insert)
@@ -53,10 +53,7 @@ func (s *pendingSettlement) insert(ctx context.Context, tx database.Execer) erro
 	default:
 		err = r.asDuplicate(insertEnded(ctx, tx, &s.row))
 	}
-	if err != nil {
-		return err
-	}
-	if err := insertDetails(ctx, tx, &s.row); err != nil || s.row.outcome.Receipt == nil {
+	if err != nil || s.row.outcome.Receipt == nil {
 		return err
 	}
 	return insertReceipt(ctx, tx, &s.row)
@@ -80,10 +77,7 @@ func (s *pendingSettlement) rewrite(ctx context.Context, tx database.Tx) error {
 	case written:
 		return usage.Correct(ctx, tx, s.row.request.ID, func() error { return updateEnded(ctx, tx, &s.row) })
 	}
-	if err := s.reservation.asDuplicate(insertEnded(ctx, tx, &s.row)); err != nil {
-		return err
-	}
-	return insertDetails(ctx, tx, &s.row)
+	return s.reservation.asDuplicate(insertEnded(ctx, tx, &s.row))
 }
 
 // enqueueRetry adds a settlement to the backlog, unless it is there or the backlog is full.

@@ -41,7 +41,7 @@ models: [{id: m, checkpoint: org/m, backends: [{url: "http://127.0.0.1:1"}]}]`, 
 			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
 			INSERT INTO requests SELECT i, printf('req_%06d', i), i * 1000000,
 				CASE WHEN i < 10 THEN 'key_ěšč_of_a_very_long_name' ELSE 'key' END, 'acc', 'm', 'gpu1', '/v1/completions',
-				'', '', 0, 200, '', 'settled', 2, 1, 0, 0, 1000, NULL FROM n`
+				'', '', 0, 200, '', 'settled', 2, 1, 0, 0, 1000, 0, '', NULL FROM n`
 		_, err := tx.ExecContext(t.Context(), text, requests)
 		return err
 	}))

@@ -18,7 +18,7 @@ type Attempt struct {
 // MaxAttempts limits the attempts that are recorded of a request.
 const MaxAttempts = 16
 
-// storedAttempt is the encoding of an Attempt in the table request_details.
+// storedAttempt is the encoding of an Attempt in the column attempts.
 type storedAttempt struct {
 	Backend string `json:"backend"`
 	Class   string `json:"class"`

@@ -37,9 +37,6 @@ type dialect struct {
 	list   string // aggregate of the integers that take the place of %s
 	values string // function for a table with the integers of the list u.counts in its column value
 
-	// boot and attempts are expressions for details of a row, which most do not have; see EncodeDetails.
-	boot, attempts string
-
 	// shared tells that several gateways change the rollups.
 	shared bool
 
@@ -65,9 +62,6 @@ var sqlite = &dialect{
 	join:   `group_concat(u.counts)`,
 	list:   `group_concat(%s)`,
 	values: `json_each('[' || u.counts || ']')`,
-
-	boot:     `coalesce((SELECT boot_us FROM request_details d WHERE d.request_id = requests.request_id), 0)`,
-	attempts: `coalesce((SELECT attempts FROM request_details d WHERE d.request_id = requests.request_id), '')`,
 }
 
 // rollupsLock is the advisory lock of the rollups: the pair of "base" and "roll" in ASCII.
@@ -93,9 +87,6 @@ var postgres = &dialect{
 	join:   `string_agg(u.counts, ',')`,
 	list:   `string_agg((%s)::text, ',')`,
 	values: `unnest(string_to_array(u.counts, ',')::bigint[]) AS value`,
-
-	boot:     `boot_us`,
-	attempts: `attempts`,
 
 	shared: true,
 	freeze: `SELECT pg_advisory_xact_lock_shared(` + rollupsLock + `)`,

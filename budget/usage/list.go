@@ -92,24 +92,16 @@ func (f Filter) endAt(c Cursor) Filter {
 // requestTable is a table with requests.
 type requestTable struct {
 	name    string
-	columns string // that list scans, but for details
+	columns string // that list scans
 	refused bool
 }
 
 var (
 	ledgerTable = requestTable{name: `requests`, columns: `request_id, time, key_id, account_id, model, backend, endpoint, workload,
-		user_tag, stream, status, code, queue_us, total_us, state, prompt_tokens, completion_tokens, first_token_us`}
+		user_tag, stream, status, code, queue_us, total_us, state, prompt_tokens, completion_tokens, first_token_us, boot_us, attempts`}
 	refusalsTable = requestTable{name: `refusals`, columns: `request_id, time, key_id, account_id, model, backend, endpoint, workload,
-		user_tag, stream, status, code, queue_us, total_us, 'refused', 0, 0, 0`, refused: true}
+		user_tag, stream, status, code, queue_us, total_us, 'refused', 0, 0, 0, boot_us, ''`, refused: true}
 )
-
-// details returns the expressions for what most requests do not have: the time of a boot and the attempts.
-func (t requestTable) details(d *dialect) string {
-	if t.refused {
-		return `boot_us, ''`
-	}
-	return d.boot + `, ` + d.attempts
-}
 
 // listing selects requests of a table from the newest.
 type listing struct {
@@ -131,7 +123,7 @@ type listed struct {
 func (l *listing) read(ctx context.Context, from source) (all []listed, err error) {
 	within := l.filter.endAt(l.after) // SQLite seeks by the bound of the time, not by the comparison of two columns
 	var s statement
-	s.add(`SELECT ` + l.table.columns + `, ` + l.table.details(from.dialect) + ` FROM ` + l.table.name + ` WHERE true`)
+	s.add(`SELECT ` + l.table.columns + ` FROM ` + l.table.name + ` WHERE true`)
 	s.addMark(from.dialect, l.at)
 	s.addRowFilter(&within)
 	if l.ending == Succeeded {

@@ -340,6 +340,8 @@ CREATE TABLE requests (
     queue_us          BIGINT NOT NULL,
     first_token_us    BIGINT NOT NULL,
     total_us          BIGINT NOT NULL,
+    boot_us           BIGINT NOT NULL DEFAULT 0,
+    attempts          TEXT NOT NULL DEFAULT '', -- JSON, in the encoding of package usage; empty if there is nothing to tell
     batch_id          TEXT
 );
 
@@ -347,13 +349,6 @@ CREATE UNIQUE INDEX requests_id ON requests (request_id);
 CREATE INDEX requests_time ON requests (time);
 CREATE INDEX requests_account ON requests (account_id, time);
 CREATE INDEX requests_failed ON requests (account_id, time) WHERE code <> '' OR state = 'interrupted';
-
--- What only few requests have: a wait for a boot, or attempts besides a single one that succeeded.
-CREATE TABLE request_details (
-    request_id TEXT PRIMARY KEY,
-    boot_us    BIGINT NOT NULL,
-    attempts   TEXT NOT NULL -- JSON, in the encoding of package usage; empty if there is nothing to tell
-) WITHOUT ROWID;
 
 -- When each key was last used, so that this is known without scanning the requests of earlier months.
 CREATE TABLE key_uses (

@@ -32,7 +32,6 @@ var notCopied = map[string]string{
 	"key_changes":       "see keys_revision",
 	"usage_watermark":   "see summedIn",
 	"model_orders":      "orders to the gateway that runs",
-	"request_details":   "the target has its columns in requests",
 	"objects.gateway":   "of a gateway that has ended",
 	"objects.epoch":     "see objects.gateway",
 	"inflight":          "copied as interrupted requests",
@@ -47,10 +46,9 @@ const summedIn = 3
 // interrupted requests of them.
 var requestsOf = fmt.Sprintf(`
 	SELECT request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream, status, code, state,
-		prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, coalesce(boot_us, 0) AS boot_us,
-		coalesce(attempts, '') AS attempts, batch_id,
+		prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, boot_us, attempts, batch_id,
 		CASE WHEN seq <= (SELECT seq FROM usage_watermark) THEN %d ELSE $1 END AS xid
-	FROM requests LEFT JOIN request_details USING (request_id)
+	FROM requests
 	UNION ALL
 	SELECT request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream, 0, '', 'interrupted',
 		prompt_tokens, completion_tokens, 0, 0, 0, 0, '', batch_id, $1
@@ -79,7 +77,7 @@ func (c *copier) tables(ctx context.Context) (all []table, err error) {
 	for i := range all {
 		t := &all[i]
 		if t.name == "requests" {
-			t.columns = append(t.columns, "boot_us", "attempts", "xid")
+			t.columns = append(t.columns, "xid")
 			t.from = "SELECT " + quoted(t.columns) + " FROM (" + requestsOf + ")"
 			continue
 		}

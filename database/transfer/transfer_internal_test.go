@@ -125,8 +125,8 @@ func (g *generator) value(c column, keys, n int) any {
 		return fmt.Sprintf("accounts_%05d", n%g.rows)
 	case c.name == "key_id" && c.table != "key_uses":
 		return fmt.Sprintf("keys_%05d", n%g.rows)
-	case c.name == "request_id" && (ofRequest || c.table == "request_details"):
-		return fmt.Sprintf("%s-%d", strings.Replace(c.table, "request_details", "requests", 1), n)
+	case c.name == "request_id" && ofRequest:
+		return fmt.Sprintf("%s-%d", c.table, n)
 	case c.name == "time" && ofRequest:
 		return g.latest.Add(-time.Duration(n) * 41 * time.Minute).UnixMicro()
 	case strings.HasSuffix(c.name, "concurrency"):
@@ -169,7 +169,7 @@ func fill(t *testing.T, path string, rows, requests int) {
 	tables := map[string][]column{}
 	var names []string
 	for _, c := range columnsOf(t, db) {
-		if notCopied[c.table] != "" && c.table != "inflight" && c.table != "request_details" {
+		if notCopied[c.table] != "" && c.table != "inflight" {
 			continue
 		}
 		if tables[c.table] == nil {
@@ -274,10 +274,6 @@ func TestEveryTableIsCopied(t *testing.T) {
 	queries["requests in the rollups"] = [2]string{
 		ended + `WHERE seq <= (SELECT seq FROM usage_watermark)`,
 		ended + `WHERE xid <= (SELECT seq::text::xid8 FROM usage_watermark)`,
-	}
-	queries["details of requests"] = [2]string{
-		`SELECT request_id, boot_us, attempts FROM request_details`,
-		`SELECT request_id, boot_us, attempts FROM requests WHERE boot_us > 0`,
 	}
 	queries["requests in flight"] = [2]string{
 		`SELECT request_id, time, prompt_tokens, completion_tokens FROM inflight`,
