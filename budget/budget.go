@@ -55,15 +55,11 @@ type Settings struct {
 	// Alarm is called when a cap is nearly used or used up, under the ledger's lock, so it must return at once and must
 	// not call the ledger. It may be nil.
 	Alarm func(Alarm)
-
-	// Backlog is how many settlements may be queued for retry while the database cannot be written; 0 means
-	// DefaultBacklog. Further settlements are charged in memory only; their rows stay in flight until the next Start
-	// marks them as interrupted.
-	Backlog int
 }
 
-// DefaultBacklog takes about 30 MB if it is full.
-const DefaultBacklog = 1 << 16
+// maxBacklog is how many settlements may be queued for retry while the database cannot be written; they take about 30 MB.
+// Further settlements are charged in memory only; their rows stay in flight until the next Start marks them as interrupted.
+const maxBacklog = 1 << 16
 
 // maintenanceInterval is the time between retries of failed writes, and checks for a new window.
 const maintenanceInterval = time.Second
@@ -76,6 +72,8 @@ type Ledger struct {
 	metrics  *Metrics
 	clock    func() time.Time
 	ctx      context.Context // Start's; of the statements of rows, which do not end with it
+
+	maxBacklog int
 
 	mu       sync.Mutex // guards the fields below and all owners and monthCounters; never held while waiting
 	keys     map[string]*owner
@@ -94,11 +92,9 @@ type Ledger struct {
 
 // New returns a Ledger. Before Start, Reserve returns ErrClosed.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
-	if s.Backlog == 0 {
-		s.Backlog = DefaultBacklog
-	}
 	l := &Ledger{
-		db: db, log: log, settings: s, clock: time.Now, closed: true, keys: map[string]*owner{}, accounts: map[string]*owner{},
+		db: db, log: log, settings: s, maxBacklog: maxBacklog, clock: time.Now, closed: true,
+		keys: map[string]*owner{}, accounts: map[string]*owner{},
 	}
 	l.metrics = NewMetrics(l.load)
 	return l

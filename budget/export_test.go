@@ -10,6 +10,9 @@ import (
 // SetClock sets the clock of a Ledger that has not started. Unlike the time of a synctest bubble, it may be set back.
 func (l *Ledger) SetClock(clock func() time.Time) { l.clock = clock }
 
+// LimitBacklog sets the size of the backlog of a Ledger that has not started.
+func (l *Ledger) LimitBacklog(n int) { l.maxBacklog = n }
+
 // Overdrawn returns the first cap of a payer that used and reserved tokens together exceed, or nil.
 func (l *Ledger) Overdrawn(p Payer) *Exceeded {
 	for _, c := range l.Balance(p).Caps() {

@@ -142,7 +142,8 @@ func newComparison(t *testing.T, seed uint64) *comparison {
 		rng: rand.New(rand.NewPCG(seed, 2)), now: parseTime(t, "2027-11-20T12:00:00Z"), results: map[string]int{},
 	}
 	c.earliest = c.now
-	c.ledger = budget.New(db, zap.NewNop(), budget.Settings{Backlog: 1})
+	c.ledger = budget.New(db, zap.NewNop(), budget.Settings{})
+	c.ledger.LimitBacklog(1)
 	c.clock.set(c.now)
 	c.ledger.SetClock(c.clock.now)
 	must(t, c.ledger.Start(t.Context()))
