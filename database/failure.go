@@ -27,12 +27,11 @@ var ErrCancelled = errors.New("the write was cancelled before it began")
 // commit itself; another attempt may succeed.
 var ErrUnavailable = errors.New("the database cannot be written")
 
-// Errors of Open about the version of the schema: it has migrations that this program does not know, it lacks some with
-// Settings.SchemaCurrent, or it is from before the first release.
+// Errors of Open about the version of the schema: it has migrations that this program does not know, or it lacks some with
+// Settings.SchemaCurrent.
 var (
-	ErrNewer      = postgres.ErrNewer
-	ErrOlder      = postgres.ErrOlder
-	ErrPreRelease = postgres.ErrPreRelease
+	ErrNewer = postgres.ErrNewer
+	ErrOlder = postgres.ErrOlder
 )
 
 // sqliteFailure returns the error of SQLite in err; its codes are 0 if there is none.

@@ -59,7 +59,7 @@ func migrate(ctx context.Context, writer *sql.DB, log *zap.Logger) error {
 }
 
 // Schema reads the version of a SQLite database's schema. The error is ErrNewer if it is newer than this program,
-// ErrPreRelease if a version before the first release has made it, and ErrUnknownContent if basegate has not.
+// and ErrUnknownContent if basegate has not made it.
 func (db *DB) Schema(ctx context.Context) (Schema, error) {
 	s, err := readSchema(ctx, db.Read())
 	if err == nil && s.Newer() {
@@ -70,16 +70,14 @@ func (db *DB) Schema(ctx context.Context) (Schema, error) {
 
 func readSchema(ctx context.Context, db *sql.DB) (s Schema, err error) {
 	s.Known = postgres.KnownVersion(migrations)
-	var tables, versions, preRelease int
-	const text = `SELECT count(*), count(*) FILTER (WHERE name = $1), count(*) FILTER (WHERE name = $2) FROM sqlite_schema WHERE type = 'table'`
-	if err := db.QueryRowContext(ctx, text, postgres.VersionTable, postgres.PreReleaseTable).Scan(&tables, &versions, &preRelease); err != nil {
+	var tables, versions int
+	const text = `SELECT count(*), count(*) FILTER (WHERE name = $1) FROM sqlite_schema WHERE type = 'table'`
+	if err := db.QueryRowContext(ctx, text, postgres.VersionTable).Scan(&tables, &versions); err != nil {
 		return s, fmt.Errorf("read schema: %w", damaged(err))
 	}
 	switch {
 	case tables == 0:
 		return s, nil
-	case preRelease > 0:
-		return s, ErrPreRelease
 	case versions == 0:
 		return s, ErrUnknownContent
 	}

@@ -2,7 +2,6 @@ package database_test
 
 import (
 	"bufio"
-	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
@@ -69,56 +68,6 @@ func TestChangelogNamesTheSchemaVersions(t *testing.T) {
 	notes := regexp.MustCompile(`(?s)## Unreleased\n.*?(\n## |$)`).FindString(string(text))
 	if !strings.Contains(notes, want) {
 		t.Errorf("the notes of the next version do not say: %s", want)
-	}
-}
-
-// The numbers of the migrations before the first release begin at 1 as well, so their schema must not be taken for one of
-// this program's.
-func TestDatabaseFromBeforeTheFirstReleaseIsRefused(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "base.db")
-	raw, err := sql.Open("sqlite3", "file:"+path)
-	must(t, err)
-	_, err = raw.Exec(`CREATE TABLE goose_db_version (id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL,
-			is_applied INTEGER NOT NULL, tstamp TIMESTAMP DEFAULT (datetime('now')));
-		INSERT INTO goose_db_version (version_id, is_applied) VALUES (0, 1), (1, 1);
-		CREATE TABLE accounts (id TEXT PRIMARY KEY)`)
-	must(t, err)
-	must(t, raw.Close())
-	before, err := os.ReadFile(path)
-	must(t, err)
-	dir := t.TempDir()
-	for what, use := range map[string]func(context.Context) error{
-		"open": func(ctx context.Context) error {
-			_, err := database.Open(ctx, database.Settings{Path: path}, zap.NewNop())
-			return err
-		},
-		"check": func(ctx context.Context) error {
-			db, err := database.Open(ctx, database.Settings{Path: path, ReadOnly: true}, zap.NewNop())
-			must(t, err)
-			defer db.Close()
-			_, err = db.Schema(ctx)
-			return err
-		},
-		"backup": func(ctx context.Context) error {
-			_, err := database.Backup(ctx, path, filepath.Join(dir, "copy.db"))
-			return err
-		},
-		"restore": func(ctx context.Context) error {
-			_, err := database.Restore(ctx, filepath.Join(dir, "restored.db"), path)
-			return err
-		},
-	} {
-		if err := use(t.Context()); !errors.Is(err, database.ErrPreRelease) || !strings.Contains(err.Error(), "start with a new database") {
-			t.Errorf("%s: got error %v, want ErrPreRelease with what to do", what, err)
-		}
-	}
-	db, err := sql.Open("sqlite3", "file:"+path)
-	must(t, err)
-	defer db.Close()
-	var tables int
-	must(t, db.QueryRow(`SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'`).Scan(&tables))
-	if after, err := os.ReadFile(path); err != nil || tables != 2 || len(after) != len(before) {
-		t.Errorf("the database has %d tables and %d bytes, want 2 and %d", tables, len(after), len(before))
 	}
 }
 

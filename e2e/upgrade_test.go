@@ -35,22 +35,6 @@ func TestEarlierVersionRefusesALaterDatabase(t *testing.T) {
 	}
 }
 
-// Versions before the first release have numbered their migrations from 1 too.
-func TestDatabaseFromBeforeTheFirstReleaseIsRefused(t *testing.T) {
-	mock := startMock(t, mockvllm.Options{})
-	env := newEnvironment(t, settings{}, mock.URL())
-	db := env.openLedger()
-	_, err := db.ExecContext(t.Context(), "ALTER TABLE schema_migrations RENAME TO goose_db_version")
-	must(t, err)
-	must(t, db.Close())
-	for _, command := range [][]string{{"serve"}, {"key", "list"}, {"check"}, {"backup", filepath.Join(t.TempDir(), "old.db")}} {
-		stdout, stderr, code := runCommand(t, append(command, "--config", env.config)...)
-		if code != 1 || !strings.Contains(stdout+stderr, "made by a version before 1.0.0") || !strings.Contains(stdout+stderr, "start with a new database") {
-			t.Errorf("%v: exit code %d, %s%s; want 1 and what to do", command, code, stdout, stderr)
-		}
-	}
-}
-
 // While a later release has migrated, gateways of this one serve, those that restart included. They refuse a schema that lacks
 // what they use.
 func TestGatewayServesOnASchemaThatALaterReleaseHasMigrated(t *testing.T) {

@@ -87,7 +87,7 @@ func (c *Checked) checkSchema(ctx context.Context, conn *pgx.Conn, files fs.FS, 
 	s, err := schemaOf(ctx, conn, files)
 	c.Current = err == nil && s.Check() == nil
 	switch {
-	case errors.Is(err, errForeignSchema) || errors.Is(err, ErrPreRelease):
+	case errors.Is(err, errForeignSchema):
 		c.add(true, "%v", err)
 	case err != nil:
 		return err

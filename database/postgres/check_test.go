@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -72,13 +71,6 @@ func TestCheckNamesWhatIsWrongWithTheSchema(t *testing.T) {
 	server.Exec(t, name, `UPDATE basegate.schema_compatibility SET oldest = 8999`)
 	wantFinding(t, check(t, server.URL(name), true), true, "use that version or a later one")
 	wantFinding(t, check(t, server.URL(name), false), true, "the schema has version 9000, which needs a program that knows version 8999")
-
-	_, preRelease := newDatabase(t)
-	server.Exec(t, preRelease, `CREATE SCHEMA basegate; CREATE TABLE basegate.goose_db_version (version_id bigint); CREATE TABLE basegate.accounts (n int)`)
-	wantFinding(t, check(t, server.URL(preRelease), true), true, "made by a version before 1.0.0, and cannot be migrated: start with a new database")
-	if _, err := open(t, postgres.Settings{URL: server.URL(preRelease)}).Migrate(t.Context()); !errors.Is(err, postgres.ErrPreRelease) {
-		t.Errorf("migrating a schema from before the first release: got %v, want ErrPreRelease", err)
-	}
 
 	_, foreign := newDatabase(t)
 	server.Exec(t, foreign, `CREATE SCHEMA basegate; CREATE TABLE basegate.accounts (n int)`)

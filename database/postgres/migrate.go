@@ -31,11 +31,10 @@ const (
 	migrationLockTries   = 20
 )
 
-// Both engines have these tables. Versions before the first release used goose's own name.
+// Of both engines.
 const (
-	VersionTable    = "schema_migrations" // of the migrations that the schema has
-	PreReleaseTable = goose.DefaultTablename
-	SelectVersion   = `SELECT coalesce(max(version_id), 0) FROM ` + VersionTable + ` WHERE is_applied`
+	VersionTable  = "schema_migrations" // of the migrations that the schema has
+	SelectVersion = `SELECT coalesce(max(version_id), 0) FROM ` + VersionTable + ` WHERE is_applied`
 )
 
 // Errors about the version of a schema.
@@ -43,8 +42,6 @@ var (
 	ErrNewer = errors.New("the database was made by a newer version of basegate; use that version or a later one")
 	ErrOlder = errors.New("the database has not been migrated to this version of basegate: " +
 		"run basegate database migrate with a role that owns the schema")
-	ErrPreRelease = errors.New("the database was made by a version before 1.0.0, and cannot be migrated: start with a new database; " +
-		"the version that has made it still reads and exports what the old one holds")
 )
 
 // Schema is the version of a database's schema, and says which programs may work on it.
@@ -102,14 +99,12 @@ func (db *DB) readSchema(ctx context.Context, files fs.FS) (s Schema, err error)
 // schemaOf is readSchema on a connection. It returns errForeignSchema if the schema has tables that no migration has made.
 func schemaOf(ctx context.Context, conn *pgx.Conn, files fs.FS) (s Schema, err error) {
 	s.Known = KnownVersion(files)
-	var tables, versions, preRelease int
-	const text = `SELECT count(*), count(*) FILTER (WHERE relname = $2), count(*) FILTER (WHERE relname = $3) FROM pg_class
+	var tables, versions int
+	const text = `SELECT count(*), count(*) FILTER (WHERE relname = $2) FROM pg_class
 		WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p')`
-	err = conn.QueryRow(ctx, text, schema, VersionTable, PreReleaseTable).Scan(&tables, &versions, &preRelease)
+	err = conn.QueryRow(ctx, text, schema, VersionTable).Scan(&tables, &versions)
 	switch {
 	case err != nil || tables == 0:
-	case preRelease > 0:
-		return s, ErrPreRelease
 	case versions == 0:
 		return s, errForeignSchema
 	default:
