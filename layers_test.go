@@ -23,8 +23,8 @@ const module = "basegate"
 var floors = [][]string{
 	{"errors", "gateway/config", "docs", "budget/quota", "database", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "proxy/stream", "budget/usage", "budget/refusals", "gateway/mail", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
-	{"identity", "console/prompts", "budget", "fleet", "budget/receipt", "internal/databasetest"},
-	{"budget/usage/report", "budget/cluster", "database/consistency"},
+	{"identity", "console/prompts", "budget", "fleet", "internal/databasetest"},
+	{"budget/usage/report", "budget/cluster", "budget/receipt", "database/consistency"},
 	{"proxy"},
 	{"batch", "console/history", "proxy/dialect/eternalai", "proxy/dialect/lamini"},
 	{"console"},

@@ -6,8 +6,10 @@ import (
 	"basegate/database"
 )
 
-// insertReceipt inserts the receipt of a request after its row, in the same transaction. Only a storage failure can fail it.
-func insertReceipt(ctx context.Context, tx database.Execer, r *row) error {
-	const text = `INSERT INTO pending_receipts (request_id, key_id, receipt) VALUES ($1, $2, $3)`
-	return database.Exec(ctx, tx, text, r.request.ID, r.request.KeyID, r.outcome.Receipt)
+// InsertReceipt inserts the entry of an Outcome's Receipt into the receipt log, once: a settlement is sent again after a failover.
+// Only a storage failure can fail it.
+func InsertReceipt(ctx context.Context, tx database.Execer, key string, receipt []byte) error {
+	const text = `
+		INSERT INTO receipts (leaf_hash, nonce, entry, key_id) VALUES ($1, $2, $3, $4) ON CONFLICT (leaf_hash) DO NOTHING`
+	return database.Exec(ctx, tx, text, receipt[:32], receipt[32:64], receipt[64:], key)
 }

@@ -52,8 +52,8 @@ type Outcome struct {
 	Boot     time.Duration   // waiting for the model's boot
 	Attempts []usage.Attempt // if there was more than one, or one that failed; must not be changed afterwards
 
-	// Receipt is inserted into the table pending_receipts in the transaction of the settlement; nil: none. It is not inserted
-	// again if the settlement has to be retried.
+	// Receipt is an entry of the receipt log, which is inserted in the transaction of the settlement: its leaf hash and nonce, of
+	// 32 bytes each, and its text; nil: none. It is not inserted again if the settlement has to be retried.
 	Receipt []byte
 
 	// Queued, if not nil, is called by Settle when the write is queued and before it is waited for. With several gateways, it is not.

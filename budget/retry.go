@@ -56,7 +56,7 @@ func (s *pendingSettlement) insert(ctx context.Context, tx database.Execer) erro
 	if err != nil || s.row.outcome.Receipt == nil {
 		return err
 	}
-	return insertReceipt(ctx, tx, &s.row)
+	return InsertReceipt(ctx, tx, s.row.request.KeyID, s.row.outcome.Receipt)
 }
 
 // rewrite writes the settlement after an attempt that has failed, but may have reached the disk.

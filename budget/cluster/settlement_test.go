@@ -1,7 +1,9 @@
 package cluster_test
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -134,6 +136,7 @@ func TestChainIDAndReceiptAreRecordedWithTheSettlement(t *testing.T) {
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway"})
 	setOwners(t, l, 0, quota.Caps{})
+	leaf, nonce := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
 	for _, interrupt := range []bool{false, true} {
 		q := newRequest()
 		q.ChainID = "8453"
@@ -143,7 +146,7 @@ func TestChainIDAndReceiptAreRecordedWithTheSettlement(t *testing.T) {
 			gateway, epoch := l.Identity()
 			db.exec(t, `SELECT ledger_leave_v1($1, $2)`, gateway, epoch)
 		} else {
-			must(t, r.Settle(t.Context(), budget.Outcome{Receipt: []byte{0, 1, 255}}))
+			must(t, r.Settle(t.Context(), budget.Outcome{Receipt: slices.Concat(leaf, nonce, []byte{0, 1, 255})}))
 		}
 		var attempts string
 		db.query(t, `SELECT attempts FROM requests WHERE request_id = $1`, []any{q.ID}, &attempts)
@@ -151,11 +154,11 @@ func TestChainIDAndReceiptAreRecordedWithTheSettlement(t *testing.T) {
 			t.Errorf("interrupted %v: got %s, want %s", interrupt, attempts, want)
 		}
 	}
-	var receipt []byte
+	var gotLeaf, gotNonce, entry []byte
 	var key string
-	db.query(t, `SELECT receipt, key_id FROM pending_receipts`, nil, &receipt, &key)
-	if string(receipt) != "\x00\x01\xff" || key != "key" {
-		t.Errorf("got the receipt %x of %s", receipt, key)
+	db.query(t, `SELECT leaf_hash, nonce, entry, key_id FROM receipts WHERE seq IS NULL`, nil, &gotLeaf, &gotNonce, &entry, &key)
+	if !bytes.Equal(gotLeaf, leaf) || !bytes.Equal(gotNonce, nonce) || string(entry) != "\x00\x01\xff" || key != "key" {
+		t.Errorf("got the receipt %x %x %x of %s", gotLeaf, gotNonce, entry, key)
 	}
 }
 

@@ -73,7 +73,7 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 		}
 	}
 	c = Checked{VerifierKey: stored.vkey, Size: head.Size}
-	if err := db.Read().QueryRowContext(ctx, `SELECT count(*) FROM pending_receipts`).Scan(&c.Waiting); err != nil {
+	if err := db.Read().QueryRowContext(ctx, `SELECT count(*) FROM receipts WHERE seq IS NULL`).Scan(&c.Waiting); err != nil {
 		return c, fmt.Errorf("count pending entries: %w", err)
 	}
 	return c, nil

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"basegate/budget"
 	"basegate/database"
 	"basegate/proxy/stream"
 )
@@ -99,15 +100,12 @@ func (b *Builder) Seal(r Record, key string, input []byte) (*Entry, error) {
 	return &Entry{builder: b, key: key, leaf: Hash(tlog.RecordHash(text)), record: r, text: text, after: b.log.Size()}, nil
 }
 
-// Pending returns the entry in the form in which a settlement inserts it into the table pending_receipts: leaf hash, nonce and
-// canonical form.
+// Pending returns the entry in the form in which a settlement inserts it, see budget.Outcome.
 func (e *Entry) Pending() []byte { return slices.Concat(e.leaf[:], e.builder.nonce[:], e.text) }
 
 // Write inserts the pending entry in a transaction of its own and confirms it: the answer is one without a settlement.
 func (e *Entry) Write(ctx context.Context) error {
-	err := e.builder.log.db.WriteGrouped(ctx, func(tx database.Tx) error {
-		return insertPending(ctx, tx, e.record.RequestID, e.key, e.Pending())
-	})
+	err := e.builder.log.db.WriteGrouped(ctx, func(tx database.Tx) error { return budget.InsertReceipt(ctx, tx, e.key, e.Pending()) })
 	if err != nil {
 		return fmt.Errorf("write the receipt: %w", err)
 	}

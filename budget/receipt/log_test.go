@@ -167,7 +167,7 @@ func TestEntriesCannotBeChangedOrDeleted(t *testing.T) {
 	f := newFixture(t)
 	f.start()
 	f.add(1)
-	for _, statement := range []string{"DELETE FROM receipts", "UPDATE receipts SET entry = ''"} {
+	for _, statement := range []string{"DELETE FROM receipts", "UPDATE receipts SET entry = ''", "UPDATE receipts SET seq = 2"} {
 		if err := f.tryExec(statement); err == nil || !strings.Contains(err.Error(), "append-only") {
 			t.Errorf("%s: %v", statement, err)
 		}

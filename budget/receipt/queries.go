@@ -12,66 +12,33 @@ import (
 	"basegate/database"
 )
 
-// insertPending inserts what Entry.Pending returns, as a settlement does.
-func insertPending(ctx context.Context, tx database.Execer, request, key string, pending []byte) error {
-	const text = `INSERT INTO pending_receipts (request_id, key_id, receipt) VALUES ($1, $2, $3)`
-	_, err := tx.ExecContext(ctx, text, request, key, pending)
-	return err
-}
-
-// errRepeated is returned by numberPending for an entry that is pending twice, or is in the log already: a settlement is sent again
-// after a failover.
-var errRepeated = errors.New("an entry is pending twice")
-
-// numberPending moves pending entries, at most roundLimit of them, to the end of a log with a size, and returns their leaf hashes.
-//
-// On PostgreSQL settlements are committed between the two statements, so an entry is deleted for being in the log alone.
+// numberPending appends entries without a place, at most roundLimit of them, to a log with a size, and returns their leaf hashes.
 func numberPending(ctx context.Context, tx database.Tx, size int64) (leaves []tlog.Hash, err error) {
-	const number = `
-		INSERT INTO receipts (seq, leaf_hash, entry, nonce, key_id)
-		SELECT $1 + n, substr(receipt, 1, 32), substr(receipt, 65), substr(receipt, 33, 32), key_id
+	const text = `
+		UPDATE receipts SET seq = $1 + n
 		FROM (
-			SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM (SELECT seq FROM pending_receipts ORDER BY seq LIMIT $2) AS oldest
-		) AS numbered JOIN pending_receipts USING (seq) WHERE true ON CONFLICT (leaf_hash) DO NOTHING RETURNING seq, leaf_hash`
-	const remove = `
-		DELETE FROM pending_receipts WHERE seq IN (SELECT seq FROM pending_receipts ORDER BY seq LIMIT $1)
-			AND EXISTS (SELECT 1 FROM receipts WHERE leaf_hash = substr(receipt, 1, 32))`
-	numbered := map[int64]tlog.Hash{} // RETURNING has no order
-	err = database.Each(ctx, tx, func(rows *sql.Rows) error {
+			SELECT id, row_number() OVER (ORDER BY id) AS n
+			FROM (SELECT id FROM receipts WHERE seq IS NULL ORDER BY id LIMIT $2) AS oldest
+		) AS numbered
+		WHERE receipts.id = numbered.id RETURNING seq, leaf_hash`
+	err = database.Each(ctx, tx, func(rows *sql.Rows) error { // in no order
 		var seq int64
 		var leaf sql.RawBytes
 		if err := rows.Scan(&seq, &leaf); err != nil {
 			return err
 		}
-		numbered[seq] = tlog.Hash(leaf)
-		return nil
-	}, number, size, roundLimit)
-	if err != nil {
-		return nil, err
-	}
-	for range numbered {
-		leaf, found := numbered[size+int64(len(leaves))+1]
-		if !found {
-			return nil, errRepeated
+		if n := int(seq - size); n > len(leaves) {
+			leaves = append(leaves, make([]tlog.Hash, n-len(leaves))...)
 		}
-		leaves = append(leaves, leaf)
-	}
-	_, err = tx.ExecContext(ctx, remove, roundLimit)
+		leaves[seq-size-1] = tlog.Hash(leaf)
+		return nil
+	}, text, size, roundLimit)
 	return leaves, err
 }
 
-// removeRepeated deletes pending entries that are in the log already, or that are pending twice.
-func removeRepeated(ctx context.Context, tx database.Execer) error {
-	const text = `
-		DELETE FROM pending_receipts WHERE seq NOT IN (SELECT min(seq) FROM pending_receipts GROUP BY receipt)
-			OR EXISTS (SELECT 1 FROM receipts WHERE leaf_hash = substr(receipt, 1, 32))`
-	_, err := tx.ExecContext(ctx, text)
-	return err
-}
-
-// storedEntry is a row of the table receipts, or of pending_receipts.
+// storedEntry is a row of the table receipts.
 type storedEntry struct {
-	seq   int64 // its place in the log, from 1; 0 if it is pending
+	seq   int64 // its place in the log, from 1; 0 if it has none yet
 	entry []byte
 	nonce Hash
 	key   string
@@ -79,11 +46,7 @@ type storedEntry struct {
 
 // findEntry returns the entry with a leaf hash. The error is sql.ErrNoRows if there is none.
 func findEntry(ctx context.Context, from database.Reader, leaf Hash) (e storedEntry, err error) {
-	const text = `
-		SELECT seq, entry, nonce, key_id FROM receipts WHERE leaf_hash = $1
-		UNION ALL
-		SELECT 0, substr(receipt, 65), substr(receipt, 33, 32), key_id FROM pending_receipts WHERE substr(receipt, 1, 32) = $1
-		ORDER BY seq DESC LIMIT 1`
+	const text = `SELECT coalesce(seq, 0), entry, nonce, key_id FROM receipts WHERE leaf_hash = $1`
 	var nonce []byte
 	if err := from.QueryRowContext(ctx, text, leaf[:]).Scan(&e.seq, &e.entry, &nonce, &e.key); err != nil {
 		return e, fmt.Errorf("read entry: %w", err)
@@ -177,7 +140,7 @@ type state struct {
 // loadState reads the state of the log. The error is ErrNoLog before its first start.
 func loadState(ctx context.Context, from database.Reader) (s state, err error) {
 	const text = `
-		SELECT verifier_key, size, checkpoint, EXISTS (SELECT 1 FROM pending_receipts) FROM receipt_log WHERE "only" = 1`
+		SELECT verifier_key, size, checkpoint, EXISTS (SELECT 1 FROM receipts WHERE seq IS NULL) FROM receipt_log WHERE "only" = 1`
 	err = from.QueryRowContext(ctx, text).Scan(&s.vkey, &s.size, &s.checkpoint, &s.pending)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -196,9 +159,9 @@ func saveState(ctx context.Context, tx database.Execer, vkey string, head *signe
 	return err
 }
 
-// countEntries returns the number of the rows, and the place of the last one.
+// countEntries returns how many entries have a place, and the last place.
 func countEntries(ctx context.Context, from database.Reader) (rows, last int64, err error) {
-	const text = `SELECT count(*), coalesce(max(seq), 0) FROM receipts`
+	const text = `SELECT count(seq), coalesce(max(seq), 0) FROM receipts`
 	if err := from.QueryRowContext(ctx, text).Scan(&rows, &last); err != nil {
 		return 0, 0, fmt.Errorf("count entries: %w", err)
 	}

@@ -2,7 +2,6 @@ package receipt
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 	"basegate/internal/wait"
 )
 
-// A settlement, or Entry.Write, inserts a pending entry. The sequencer numbers pending entries, adds them to the tree and signs
+// A settlement, or Entry.Write, inserts an entry without a place. The sequencer numbers these, adds them to the tree and signs
 // its head, all in one transaction: whatever becomes of a gateway, the rows, the tiles and the tree head fit together. The
 // gateways of one PostgreSQL database all do so, in turns, since package database serializes their writes.
 
@@ -100,11 +99,7 @@ func (l *Log) poll(ctx context.Context, woken bool) error {
 	}
 	for more := true; more; {
 		var err error
-		if more, err = l.addRound(ctx); errors.Is(err, errRepeated) {
-			more = true
-			err = l.db.WriteGrouped(ctx, func(tx database.Tx) error { return removeRepeated(ctx, tx) })
-		}
-		if err != nil {
+		if more, err = l.addRound(ctx); err != nil {
 			return fmt.Errorf("add pending entries: %w", err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/budget"
 	"basegate/budget/receipt"
 	"basegate/database"
 	"basegate/internal/postgrestest"
@@ -62,8 +63,7 @@ func (c *cluster) tryGateway(key string) (*fixture, error) {
 
 // insertPending inserts the entry as a settlement does.
 func insertPending(ctx context.Context, tx database.Execer, entry *receipt.Entry) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO pending_receipts (request_id, key_id, receipt) VALUES ('req_1', 'key_1', $1)", entry.Pending())
-	return err
+	return budget.InsertReceipt(ctx, tx, "key_1", entry.Pending())
 }
 
 // onEachEngine returns a log on SQLite and one on PostgreSQL, which are open.
@@ -234,7 +234,9 @@ func TestGatewayStopsAtALogThatWasSetBack(t *testing.T) {
 func TestSharedEntriesCannotBeChanged(t *testing.T) {
 	c := newCluster(t)
 	a := c.gateway()
-	for _, statement := range []string{"DELETE FROM receipts", "UPDATE receipts SET entry = ''", "TRUNCATE receipts"} {
+	a.run()
+	a.proven(a.sealPlain())
+	for _, statement := range []string{"DELETE FROM receipts", "UPDATE receipts SET entry = ''", "UPDATE receipts SET seq = 2", "TRUNCATE receipts"} {
 		if err := a.tryExec(statement); err == nil || !strings.Contains(err.Error(), "append-only") {
 			t.Errorf("%s: %v", statement, err)
 		}

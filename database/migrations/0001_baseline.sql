@@ -489,27 +489,24 @@ CREATE TABLE usage_tag_months (
 
 -- ===== The receipt log: package receipt =====
 
--- Receipts whose requests have been settled, until the receipt log has numbered them.
-CREATE TABLE pending_receipts (
-    seq        INTEGER PRIMARY KEY,
-    request_id TEXT NOT NULL,
-    key_id     TEXT NOT NULL,
-    receipt    BLOB NOT NULL -- leaf hash and nonce, of 32 bytes each, and the entry
-);
-
--- The entries of the log, numbered from 1 and without gaps. Rows are never changed or deleted: pruning the ledger leaves them.
+-- The entries of the log. Rows are never changed, but for their number, or deleted: pruning the ledger leaves them.
 CREATE TABLE receipts (
-    seq       INTEGER PRIMARY KEY,
+    id        INTEGER PRIMARY KEY, -- in the order of the settlements
+    seq       INTEGER,       -- the place in the log, from 1 and without gaps; NULL: it has none yet
     leaf_hash BLOB NOT NULL, -- SHA-256 of a zero byte and the entry (RFC 6962)
     entry     BLOB NOT NULL, -- canonical JSON, without texts
     nonce     BLOB NOT NULL, -- salt of the CIDs of the entry
     key_id    TEXT NOT NULL  -- that may read entry and nonce
 );
 
+CREATE UNIQUE INDEX receipts_seq ON receipts (seq);
 CREATE UNIQUE INDEX receipts_leaf_hash ON receipts (leaf_hash);
 
 -- +goose StatementBegin
-CREATE TRIGGER receipts_updated BEFORE UPDATE ON receipts BEGIN
+CREATE TRIGGER receipts_updated BEFORE UPDATE OF id, leaf_hash, entry, nonce, key_id ON receipts BEGIN
+    SELECT RAISE(ABORT, 'the receipt log is append-only');
+END;
+CREATE TRIGGER receipts_numbered BEFORE UPDATE OF seq ON receipts WHEN OLD.seq IS NOT NULL BEGIN
     SELECT RAISE(ABORT, 'the receipt log is append-only');
 END;
 CREATE TRIGGER receipts_deleted BEFORE DELETE ON receipts BEGIN
@@ -525,7 +522,7 @@ CREATE TABLE receipt_tiles (
     PRIMARY KEY (level, number)
 );
 
--- The log's latest signed tree head, which covers the rows of receipts up to size.
+-- The log's latest signed tree head, which covers the rows of receipts that have a number.
 CREATE TABLE receipt_log (
     only         BIGINT PRIMARY KEY CHECK (only = 1),
     verifier_key TEXT NOT NULL,
