@@ -13,26 +13,26 @@ import (
 )
 
 // numberPending appends entries without a place, at most roundLimit of them, to a log with a size, and returns their leaf hashes.
+// One statement numbers all those whose ids have no gaps; only PostgreSQL leaves some.
 func numberPending(ctx context.Context, tx database.Tx, size int64) (leaves []tlog.Hash, err error) {
-	const text = `
-		UPDATE receipts SET seq = $1 + n
-		FROM (
-			SELECT id, row_number() OVER (ORDER BY id) AS n
-			FROM (SELECT id FROM receipts WHERE seq IS NULL ORDER BY id LIMIT $2) AS oldest
-		) AS numbered
-		WHERE receipts.id = numbered.id RETURNING seq, leaf_hash`
-	err = database.Each(ctx, tx, func(rows *sql.Rows) error { // in no order
-		var seq int64
+	const pending = `SELECT id, leaf_hash FROM receipts WHERE seq IS NULL ORDER BY id LIMIT $1`
+	const number = `UPDATE receipts SET seq = id + $1 WHERE id BETWEEN $2 AND $3`
+	var ids []int64
+	err = database.Each(ctx, tx, func(rows *sql.Rows) error {
+		var id int64
 		var leaf sql.RawBytes
-		if err := rows.Scan(&seq, &leaf); err != nil {
+		if err := rows.Scan(&id, &leaf); err != nil {
 			return err
 		}
-		if n := int(seq - size); n > len(leaves) {
-			leaves = append(leaves, make([]tlog.Hash, n-len(leaves))...)
-		}
-		leaves[seq-size-1] = tlog.Hash(leaf)
+		ids, leaves = append(ids, id), append(leaves, tlog.Hash(leaf))
 		return nil
-	}, text, size, roundLimit)
+	}, pending, roundLimit)
+	for from, to := 0, 0; err == nil && from < len(ids); from = to {
+		for to = from + 1; to < len(ids) && ids[to] == ids[to-1]+1; {
+			to++
+		}
+		err = database.Exec(ctx, tx, number, size+int64(from)+1-ids[from], ids[from], ids[to-1])
+	}
 	return leaves, err
 }
 
