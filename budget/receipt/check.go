@@ -41,36 +41,9 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 	if err != nil {
 		return c, err
 	}
-	verifier, err := parseKey(stored.vkey)
+	head, err := verifyStored(ctx, db, s, stored.vkey, entries)
 	if err != nil {
 		return c, err
-	}
-	given, err := givenHeads(s, verifier)
-	if err == nil {
-		stored, err = loadState(ctx, db.Read()) // which extends what was given out meanwhile
-	}
-	if err != nil {
-		return c, err
-	}
-	head, err := openCheckpoint(stored.checkpoint, verifier)
-	if err != nil {
-		return c, fmt.Errorf("the database's own tree head: check tree head: %w", err)
-	}
-	rows, last, err := countEntries(ctx, db.Read())
-	switch {
-	case err != nil:
-		return c, err
-	case rows != last || rows < head.Size || head.Size != stored.size:
-		return c, &CutError{Have: min(rows, last), Size: max(stored.size, head.Size), Source: "the database's own tree head"}
-	}
-	t, err := checkTree(ctx, db, &head, entries)
-	if err != nil {
-		return c, err
-	}
-	for i := range given {
-		if err := t.extends(&given[i].TreeHead, given[i].path); err != nil {
-			return c, err
-		}
 	}
 	c = Checked{VerifierKey: stored.vkey, Size: head.Size}
 	if err := db.Read().QueryRowContext(ctx, `SELECT count(*) FROM receipts WHERE seq IS NULL`).Scan(&c.Waiting); err != nil {
@@ -79,14 +52,53 @@ func Check(ctx context.Context, s Settings, db *database.DB, entries bool) (c Ch
 	return c, nil
 }
 
-// checkTree returns the tree of a head, whose root it checks.
-func checkTree(ctx context.Context, db *database.DB, head *TreeHead, entries bool) (*tree, error) {
-	size := head.Size
-	if entries {
-		size = 0
+// verifyStored returns the tree head of the log in the database after the checks of Check.
+func verifyStored(ctx context.Context, db *database.DB, s Settings, vkey string, entries bool) (*signedHead, error) {
+	verifier, err := parseKey(vkey)
+	if err != nil {
+		return nil, err
 	}
+	given, err := givenHeads(s, verifier) // before the log, which must extend them
+	if err != nil {
+		return nil, err
+	}
+	stored, err := loadState(ctx, db.Read())
+	if err != nil {
+		return nil, err
+	}
+	rows, last, covered, err := countEntries(ctx, db.Read()) // a gateway may have added some meanwhile
+	switch {
+	case err != nil:
+		return nil, err
+	case stored.vkey != vkey:
+		return nil, errOtherKey
+	case rows != last || last < stored.size:
+		return nil, &CutError{Have: min(rows, last), Size: stored.size, Source: "the database's own tree head"}
+	case last != covered:
+		return nil, errUncovered
+	}
+	head, err := openHead(stored, verifier)
+	if err != nil {
+		return nil, err
+	}
+	if head.tree, err = verifyTree(ctx, db, &head.TreeHead, entries); err != nil {
+		return nil, err
+	}
+	for i := range given {
+		if err := head.tree.extends(&given[i].TreeHead, given[i].path); err != nil {
+			return nil, err
+		}
+	}
+	return head, nil
+}
+
+// verifyTree returns the tree of a head, whose root it checks.
+func verifyTree(ctx context.Context, db *database.DB, head *TreeHead, entries bool) (*tree, error) {
 	load := tilesOf(ctx, db.Read())
-	t, err := newTree(size, load)
+	if !entries {
+		return loadTree(head, load)
+	}
+	t, err := newTree(0, load)
 	if err == nil {
 		err = t.appendUpTo(ctx, db.Read(), head.Size, func(id tlog.Tile, computed []byte) error {
 			stored, err := load(id)
@@ -96,17 +108,10 @@ func checkTree(ctx context.Context, db *database.DB, head *TreeHead, entries boo
 			return err
 		})
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = t.hasRoot(head, errOtherRoot)
 	}
-	root, err := t.root(head.Size)
-	if err != nil {
-		return nil, err
-	}
-	if root != head.Root {
-		return nil, errOtherRoot
-	}
-	return t, nil
+	return t, err
 }
 
 var (
@@ -229,7 +234,7 @@ func (r *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 // stay valid, but nothing extends them. It returns the new verifier key, and the suffix of the old files. The caller must
 // hold the lock of the database.
 func NewLog(ctx context.Context, s Settings, db *database.DB, now time.Time) (vkey, suffix string, err error) {
-	rows, last, err := countEntries(ctx, db.Read())
+	rows, last, _, err := countEntries(ctx, db.Read())
 	switch {
 	case err != nil:
 		return "", "", err

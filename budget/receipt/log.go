@@ -94,10 +94,11 @@ func Open(ctx context.Context, s Settings, db *database.DB, log *zap.Logger) (*L
 			return nil, fmt.Errorf("make folder of the receipt log: %w", err)
 		}
 	}
-	if err := l.resume(ctx); err != nil {
+	head, err := verifyStored(ctx, db, s, l.key.vkey, false)
+	if err != nil {
 		return nil, err
 	}
-	return l, nil
+	return l, l.install(ctx, head)
 }
 
 // checkDurability returns an error if PostgreSQL may lose what it has committed. After a failover to a standby that lacked
@@ -158,7 +159,7 @@ func begin(ctx context.Context, db *database.DB, key *signingKey, anew bool) err
 		if _, err := tx.ExecContext(ctx, `DELETE FROM receipt_tiles`); err != nil {
 			return err
 		}
-		_, last, err := countEntries(ctx, tx)
+		_, last, _, err := countEntries(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -177,39 +178,13 @@ func begin(ctx context.Context, db *database.DB, key *signingKey, anew bool) err
 	return nil
 }
 
-// resume checks the log and publishes its tree head.
-func (l *Log) resume(ctx context.Context) error {
-	given, err := givenHeads(l.settings, l.key.verifier) // before the log, which must extend them
-	if err != nil {
-		return err
-	}
-	s, err := loadState(ctx, l.db.Read())
-	if err != nil {
-		return err
-	}
-	rows, last, err := countEntries(ctx, l.db.Read())
-	switch {
-	case err != nil:
-		return err
-	case rows != last || last < s.size: // another gateway may have added some meanwhile
-		return &CutError{Have: min(rows, last), Size: s.size, Source: "the database's own tree head"}
-	}
-	head, err := l.loadHead(s, l.load)
-	if err != nil {
-		return err
-	}
-	for i := range given {
-		if err := head.tree.extends(&given[i].TreeHead, given[i].path); err != nil {
-			return err
-		}
-	}
-	return l.install(ctx, head)
-}
-
 var errOtherKey = errors.New("another gateway has begun a receipt log with another signing key: copy its file of receipts.key to this one, and start again")
 
 var errDamaged = errors.New("the receipt log in the database is damaged: its hash tiles do not have the root of its tree head; " +
 	"basegate receipt log check says more")
+
+var errUncovered = errors.New("the receipt log in the database is damaged: it has entries behind its latest tree head, which no gateway leaves there; " +
+	"begin a new log with basegate receipt log new")
 
 // CutError is returned for a log that has fewer entries than a tree head that was given out.
 type CutError struct {

@@ -113,6 +113,9 @@ func TestStartRefusesALogThatDoesNotExtendItsTreeHeads(t *testing.T) {
 		{"the whole log was removed", func(f *fixture) {
 			f.exec(unprotected, "DELETE FROM receipts", "DELETE FROM receipt_tiles", "DELETE FROM receipt_log")
 		}, cut},
+		{"an entry was added", func(f *fixture) {
+			f.exec("INSERT INTO receipts (seq, leaf_hash, entry, nonce, key_id) VALUES (6, zeroblob(32), '', '', '')")
+		}, says("behind its latest tree head")},
 		{"a hash tile was changed", func(f *fixture) {
 			f.fillTile()
 			f.exec("UPDATE receipt_tiles SET hashes = zeroblob(length(hashes))")

@@ -159,11 +159,11 @@ func saveState(ctx context.Context, tx database.Execer, vkey string, head *signe
 	return err
 }
 
-// countEntries returns how many entries have a place, and the last place.
-func countEntries(ctx context.Context, from database.Reader) (rows, last int64, err error) {
-	const text = `SELECT count(seq), coalesce(max(seq), 0) FROM receipts`
-	if err := from.QueryRowContext(ctx, text).Scan(&rows, &last); err != nil {
-		return 0, 0, fmt.Errorf("count entries: %w", err)
+// countEntries returns how many entries have a place, the last place, and how many entries the tree head of the moment covers.
+func countEntries(ctx context.Context, from database.Reader) (rows, last, covered int64, err error) {
+	const text = `SELECT count(seq), coalesce(max(seq), 0), coalesce((SELECT size FROM receipt_log), 0) FROM receipts`
+	if err := from.QueryRowContext(ctx, text).Scan(&rows, &last, &covered); err != nil {
+		return 0, 0, 0, fmt.Errorf("count entries: %w", err)
 	}
-	return rows, last, nil
+	return rows, last, covered, nil
 }

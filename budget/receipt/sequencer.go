@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"basegate/database"
@@ -106,33 +107,44 @@ func (l *Log) poll(ctx context.Context, woken bool) error {
 	return nil
 }
 
-// loadHead loads the tree of a state and checks that it has the root of its head and extends the published one.
+// loadHead returns the tree head of a state, and checks that it extends the published one.
 func (l *Log) loadHead(s state, load tileLoader) (*signedHead, error) {
 	before := l.published.Load()
-	if before != nil && before.checkpoint == s.checkpoint {
+	switch {
+	case before.checkpoint == s.checkpoint:
 		return before, nil
-	}
-	if s.vkey != l.key.vkey {
+	case s.vkey != l.key.vkey:
 		return nil, errOtherKey
 	}
-	head, err := openCheckpoint(s.checkpoint, l.key.verifier)
-	if err != nil {
-		return nil, fmt.Errorf("the receipt log in the database is damaged: check tree head: %w", err)
-	}
-	t, err := newTree(s.size, load)
+	head, err := openHead(s, l.key.verifier)
 	if err != nil {
 		return nil, err
 	}
-	root, err := t.root(s.size)
+	if head.tree, err = loadTree(&head.TreeHead, load); err != nil {
+		return nil, err
+	}
+	return head, head.tree.extends(&before.TreeHead, "the one that this gateway has published")
+}
+
+// openHead returns the tree head of a state without its tree.
+func openHead(s state, verifier note.Verifier) (*signedHead, error) {
+	head, err := openCheckpoint(s.checkpoint, verifier)
 	switch {
 	case err != nil:
-		return nil, err
-	case root != head.Root || head.Size != s.size:
+		return nil, fmt.Errorf("the receipt log in the database is damaged: check tree head: %w", err)
+	case head.Size != s.size:
 		return nil, errDamaged
-	case before != nil:
-		err = t.extends(&before.TreeHead, "the one that this gateway has published")
 	}
-	return &signedHead{head, s.checkpoint, t}, err
+	return &signedHead{TreeHead: head, checkpoint: s.checkpoint}, nil
+}
+
+// loadTree returns the tree of a head from its tiles, whose root it checks.
+func loadTree(head *TreeHead, load tileLoader) (*tree, error) {
+	t, err := newTree(head.Size, load)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.hasRoot(head, errDamaged)
 }
 
 // addRound adds pending entries, at most roundLimit of them, and reports whether there may be more.

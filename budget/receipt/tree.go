@@ -163,6 +163,15 @@ func (t *tree) tile(level int, number int64) (tile, error) {
 // root returns the root hash of the first size entries.
 func (t *tree) root(size int64) (tlog.Hash, error) { return tlog.TreeHash(size, t) }
 
+// hasRoot checks that the tree has the root of its head, and else returns an error for that.
+func (t *tree) hasRoot(head *TreeHead, otherwise error) error {
+	root, err := t.root(t.size)
+	if err == nil && root != head.Root {
+		err = otherwise
+	}
+	return err
+}
+
 // extends checks that the tree begins with the tree of a head.
 func (t *tree) extends(head *TreeHead, source string) error {
 	if head.Size > t.size {
