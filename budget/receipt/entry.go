@@ -83,8 +83,7 @@ type Entry struct {
 	key     string
 	leaf    Hash
 	record  Record
-	text    []byte // the canonical form of record
-	after   int64  // the size of a tree without the entry
+	after   int64 // the size of a tree without the entry
 }
 
 // Seal makes the entry of the answer. The caller gives what it knows of the record; Seal adds the rest: version, time and
@@ -93,15 +92,15 @@ func (b *Builder) Seal(r Record, key string, input []byte) (*Entry, error) {
 	r.Version, r.Time = recordVersion, time.Now().UTC().Format(time.RFC3339Nano)
 	r.KeyHash = hashOfKeyID(key)
 	r.InputCID, r.OutputCID = cidOf(b.nonce, input), formatCID(b.hash.Sum(nil))
-	text, err := r.encode()
-	if err != nil {
+	var err error
+	if r.text, err = r.encode(); err != nil {
 		return nil, err
 	}
-	return &Entry{builder: b, key: key, leaf: Hash(tlog.RecordHash(text)), record: r, text: text, after: b.log.Size()}, nil
+	return &Entry{builder: b, key: key, leaf: Hash(tlog.RecordHash(r.text)), record: r, after: b.log.Size()}, nil
 }
 
 // Pending returns the entry in the form in which a settlement inserts it, see budget.Outcome.
-func (e *Entry) Pending() []byte { return slices.Concat(e.leaf[:], e.builder.nonce[:], e.text) }
+func (e *Entry) Pending() []byte { return slices.Concat(e.leaf[:], e.builder.nonce[:], e.record.text) }
 
 // Write inserts the pending entry in a transaction of its own and confirms it: the answer is one without a settlement.
 func (e *Entry) Write(ctx context.Context) error {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -41,6 +42,8 @@ type Record struct {
 	OutputCID     string            `json:"output_cid"`
 	Usage         Usage             `json:"usage"`
 	FinishReasons []string          `json:"finish_reasons"` // of each choice; none of the tokenizer
+
+	text []byte // the canonical form, once Builder.Seal has encoded it
 }
 
 // Usage is what the request was charged, in tokens. The tokenizer is free.
@@ -52,6 +55,15 @@ type Usage struct {
 
 // hashOfKeyID returns how an entry names a key.
 func hashOfKeyID(id string) Hash { return sha256.Sum256([]byte(id)) }
+
+// MarshalJSONTo implements json.MarshalerTo, so that a Receipt does not encode its entry again.
+func (r *Record) MarshalJSONTo(to *jsontext.Encoder) error {
+	if r.text != nil {
+		return to.WriteValue(r.text)
+	}
+	type plain Record
+	return json.MarshalEncode(to, (*plain)(r))
+}
 
 // encode returns the canonical form. The names of parameters are ASCII, which json.Deterministic sorts by their bytes.
 func (r *Record) encode() ([]byte, error) {
