@@ -27,11 +27,13 @@ func numberPending(ctx context.Context, tx database.Tx, size int64) (leaves []tl
 		ids, leaves = append(ids, id), append(leaves, tlog.Hash(leaf))
 		return nil
 	}, pending, roundLimit)
-	for from, to := 0, 0; err == nil && from < len(ids); from = to {
-		for to = from + 1; to < len(ids) && ids[to] == ids[to-1]+1; {
+	for from := 0; err == nil && from < len(ids); {
+		to := from + 1
+		for to < len(ids) && ids[to] == ids[to-1]+1 {
 			to++
 		}
 		err = database.Exec(ctx, tx, number, size+int64(from)+1-ids[from], ids[from], ids[to-1])
+		from = to
 	}
 	return leaves, err
 }
