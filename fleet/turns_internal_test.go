@@ -93,11 +93,13 @@ func acquireFor(tb testing.TB, m *Model, account string) *Lease {
 
 // fill leases the model's only backend for more attempts of an account than its engine runs, and waits until the limit is that
 // of a full engine of 16.
-func fill(t *testing.T, m *Model, account string) (leases []*Lease) {
+func fill(t *testing.T, m *Model, e *engine, account string) (leases []*Lease) {
 	t.Helper()
+	e.silent.Store(true) // or the limit might come before all have their leases
 	for range 32 {
 		leases = append(leases, acquireFor(t, m, account))
 	}
+	e.silent.Store(false)
 	awaitLimit(t, m.backends[0], 16+minQueued)
 	return leases
 }
@@ -143,9 +145,10 @@ func releaseAll(leases []*Lease) {
 
 // What one account sends to a full backend delays others by a turn, and not until all of it has ended.
 func TestAccountsTakeTurnsAtAFullBackend(t *testing.T) {
-	m := serveEngines(t, newEngine(t, 16))
+	e := newEngine(t, 16)
+	m := serveEngines(t, e)
 	b := m.backends[0]
-	leases := fill(t, m, "a")
+	leases := fill(t, m, e, "a")
 	if _, err := m.Acquire(nil, Caller{Account: "b"}, Prefix{}); !errors.Is(err, ErrFull) {
 		t.Fatalf("Acquire at a full backend: %v, want ErrFull", err)
 	}
@@ -171,9 +174,10 @@ func TestAccountsTakeTurnsAtAFullBackend(t *testing.T) {
 }
 
 func TestARequestThatIsGivenUpLosesItsTurn(t *testing.T) {
-	m := serveEngines(t, newEngine(t, 16))
+	e := newEngine(t, 16)
+	m := serveEngines(t, e)
 	b := m.backends[0]
-	leases := fill(t, m, "a")
+	leases := fill(t, m, e, "a")
 	gone := errors.New("the client has gone")
 	ctx, leave := context.WithCancelCause(t.Context())
 	leaves := hold(ctx, t, m, b, "a", "b")
@@ -217,7 +221,7 @@ func TestHeldRequestsGoOnWithoutAReading(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, 16)
 			m := serveEngines(t, e)
-			leases := fill(t, m, "a")
+			leases := fill(t, m, e, "a")
 			defer releaseAll(leases)
 			outcomes := hold(t.Context(), t, m, m.backends[0], "a", "b")
 			c.change(e, m.backends[0])
@@ -267,7 +271,8 @@ func TestTheLimitFollowsWhatTheEngineReports(t *testing.T) {
 
 // Live requests are not held back because of batch lines, and no line begins while live ones are held back.
 func TestLinesComeAfterHeldRequests(t *testing.T) {
-	m := serveEngines(t, newEngine(t, 16))
+	e := newEngine(t, 16)
+	m := serveEngines(t, e)
 	b := m.backends[0]
 	var places []*Place
 	for range 20 {
@@ -290,7 +295,7 @@ func TestLinesComeAfterHeldRequests(t *testing.T) {
 	for _, p := range places {
 		p.Release()
 	}
-	leases := fill(t, m, "a")
+	leases := fill(t, m, e, "a")
 	outcomes := hold(t.Context(), t, m, b, "a")
 	b.queued.Store(0)
 	if _, err := m.AcquirePlace(Caller{}, 20); !errors.Is(err, ErrNoPlace) {
