@@ -21,7 +21,7 @@ func (l *Ledger) TryReserve(ctx context.Context, p Payer, r Request, d Demand, r
 // disk with the charge or not at all. Until Commit or Abandon, the tokens stay reserved. The caller must call Write, in a
 // transaction, and then Commit, or else Abandon.
 type Settlement interface {
-	// Write inserts the request's row and its details. It may be called again if the transaction has failed, even if it is
+	// Write inserts the request's row. It may be called again if the transaction has failed, even if it is
 	// not known whether it reached the disk. The error is ErrDuplicate if another request has the same id, and
 	// ErrNotReserved if another gateway has ended the reservation.
 	Write(ctx context.Context, tx database.Tx) error

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"basegate/database"
-	"basegate/gateway/config"
 	"basegate/identity"
 )
 
@@ -29,10 +28,14 @@ func newKeyCreate() *cobra.Command {
 	var flags keyFlags
 	cmd := newCommand("create --account EMAIL --name NAME", "Create a key and print its secret, which is not shown again", "",
 		func(cmd *cobra.Command, _ []string) error {
-			return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
-				if err := flags.resolve(cfg); err != nil {
-					return err
-				}
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			if err := flags.resolve(cfg); err != nil {
+				return err
+			}
+			return useDatabase(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error {
 				store := storeOf(db)
 				store.Keys.Reload(identity.Settings{KeysPerAccount: cfg.Limits.KeysPerAccount})
 				created, secret, err := store.Keys.Create(ctx, flags.newKey(cfg, email))

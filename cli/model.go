@@ -100,16 +100,18 @@ var errNotManaged = errors.New("no backend of this model has a launch or sleep s
 // withManagedModel opens the database for one operation on a model that the gateway can start and stop. It passes on the
 // short id of the model, which may be given by an alias.
 func withManagedModel(cmd *cobra.Command, id string, operation func(ctx context.Context, db *database.DB, model string) error) error {
-	return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
-		m, err := findModel(cfg, id)
-		if err != nil {
-			return err
-		}
-		if !m.Managed() {
-			return fmt.Errorf("%s: %w", m.ID, errNotManaged)
-		}
-		return operation(ctx, db, m.ID)
-	})
+	cfg, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	m, err := findModel(cfg, id)
+	if err != nil {
+		return err
+	}
+	if !m.Managed() {
+		return fmt.Errorf("%s: %w", m.ID, errNotManaged)
+	}
+	return useDatabase(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error { return operation(ctx, db, m.ID) })
 }
 
 // findModel returns the model with an id or alias. The error lists the ids.

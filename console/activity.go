@@ -17,6 +17,9 @@ import (
 // sparkDays is the number of days of a sparkline; the last one is today.
 const sparkDays = 30
 
+// sparkWait is how long a sparkline, which a dashboard reads every few seconds, waits for other reports.
+const sparkWait = 100 * time.Millisecond
+
 // sparkline draws the tokens of the last days as one path with a bar for each day, in a drawing of 10*sparkDays by 100.
 type sparkline struct {
 	Path  string // empty if there was no usage
@@ -72,7 +75,8 @@ func (c *Console) sparklines(ctx context.Context, account string, keys []identit
 		return sparks, nil
 	}
 	first := c.clock().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-sparkDays)
-	past, err := c.Usage.Groups(ctx, usage.Filter{Reader: account, Account: account, Since: first}, usage.Over(usage.ByDay, usage.ByKey))
+	filter := usage.Filter{Reader: account, Wait: sparkWait, Account: account, Since: first}
+	past, err := c.Usage.Groups(ctx, filter, usage.Over(usage.ByDay, usage.ByKey))
 	if err != nil {
 		return nil, unlessBusy(err)
 	}

@@ -153,7 +153,7 @@ func TestUsersCannotReadOrChangeOtherAccounts(t *testing.T) {
 				continue
 			}
 			path = fillParameters(path, ":key", k.ID, ":account", ada.ID, ":action", "revoke", ":model", "llama-8b", ":id", saved)
-			path += "?account=" + ada.ID + "&key=" + k.ID + "&by=request&month=" + time.Now().UTC().Format("2006-01")
+			path += "?account=" + ada.ID + "&key=" + k.ID + "&by=key&what=requests"
 			var got response
 			switch {
 			case method == http.MethodGet:

@@ -158,8 +158,10 @@ func (c *Console) warnings(ctx context.Context, a identity.Account, page dashboa
 		warnings = append(warnings, budgetWarning("Account", e))
 	}
 	for _, k := range page.Keys {
-		key := budget.Payer{Key: k.ID, KeyCaps: k.Caps}
-		if e := c.Ledger.Recent(ctx, key).Exhausted(); e != nil && k.State == identity.KeyActive {
+		if k.State != identity.KeyActive || !k.Caps.Any() {
+			continue
+		}
+		if e := c.Ledger.Recent(ctx, budget.Payer{Key: k.ID, KeyCaps: k.Caps}).Exhausted(); e != nil {
 			warnings = append(warnings, budgetWarning("Key "+k.Name, e))
 		}
 	}

@@ -128,7 +128,7 @@ func TestModelIsWarmedOnRequest(t *testing.T) {
 	s.account("root@example.org", true)
 	s.account("ada@example.org", false)
 	b := s.signIn("ada@example.org")
-	wantStatus(t, "a model that the gateway cannot start", b.post("/models/llama-8b/warm"), http.StatusBadGateway)
+	wantStatus(t, "a model that the gateway cannot start", b.post("/models/llama-8b/warm"), http.StatusConflict)
 
 	s.manage("cold")
 	has(t, b.get("/dashboard").body, `action="/models/cold/warm"`)

@@ -57,6 +57,9 @@ func (c *Console) warmModel(r *request) error {
 		if public, ok := errors.AsType[*apierr.Error](m.APIError(err)); ok {
 			return newProblem(public.Code.Status(), "The model cannot be started", public.Message)
 		}
+		if errors.Is(err, fleet.ErrNotManaged) {
+			return newProblem(http.StatusConflict, "The model cannot be started", "No backend of "+m.ID()+" is one that the gateway can start.")
+		}
 		// Users may not see the launch command, which the error may name.
 		c.Log.Warn("warm model", zap.String("model", m.ID()), zap.Error(err))
 		return newProblem(http.StatusBadGateway, "The model cannot be started",

@@ -32,7 +32,7 @@ type usagePage struct {
 	RefusedTotal      int64
 	PreviousDays      string
 	HasLatency        bool
-	Forecast          string // of the current month's tokens; empty for other selections
+	Forecasts         []string // of the current month's tokens; none for other selections
 }
 
 // preset is a link to a common range.
@@ -132,27 +132,39 @@ func (c *Console) usage(r *request) error {
 		return err
 	}
 	if now := c.clock(); s.From.Equal(monthOf(now)) && s.To.Equal(now.UTC().Truncate(24*time.Hour)) && s.Key == "" && s.Model == "" {
-		page.Forecast = forecast(page.Total.Total(), s.caps.MonthTotal, now)
+		page.Forecasts = forecasts(&page.Total, &s.caps, now)
 	}
 	return c.render(r, "usage", "Usage", &page)
 }
 
+// forecasts returns the forecast of all tokens, and those of prompts and completions if they have a budget.
+func forecasts(t *share, caps *quota.Caps, now time.Time) []string {
+	all := []string{forecast(t.Total(), caps.MonthTotal, "", now)}
+	if caps.MonthInput.Bounded() {
+		all = append(all, forecast(t.PromptTokens, caps.MonthInput, "Prompts: ", now))
+	}
+	if caps.MonthOutput.Bounded() {
+		all = append(all, forecast(t.CompletionTokens, caps.MonthOutput, "Completions: ", now))
+	}
+	return slices.DeleteFunc(all, func(text string) bool { return text == "" })
+}
+
 // forecast says how the month will end if usage continues at its average rate so far, and when it will reach the cap. It
 // is empty on the first day of a month, and if nothing was used.
-func forecast(used int64, limit quota.Cap, now time.Time) string {
+func forecast(used int64, limit quota.Cap, of string, now time.Time) string {
 	begin := monthOf(now)
 	elapsed, whole := now.Sub(begin), begin.AddDate(0, 1, 0).Sub(begin)
 	if elapsed < 24*time.Hour || used == 0 {
 		return ""
 	}
 	atEnd := int64(float64(used) * whole.Seconds() / elapsed.Seconds())
-	text := fmt.Sprintf("At this rate, about %s by the end of the month", formatShort(atEnd))
+	text := of + fmt.Sprintf("At this rate, about %s by the end of the month", formatShort(atEnd))
 	tokens, bounded := limit.Tokens()
 	switch {
 	case !bounded:
 		return text + "."
 	case used >= tokens:
-		return "Budget used up."
+		return of + "Budget used up."
 	case atEnd > tokens:
 		at := begin.Add(time.Duration(float64(elapsed) * float64(tokens) / float64(used)))
 		return fmt.Sprintf("%s: the budget will be used up around %s.", text, at.Format("2 Jan"))
@@ -304,8 +316,10 @@ func (c *Console) exportUsage(r *request) error {
 		by, columns = usage.ByRequest, report.RequestColumns
 	case "intervals":
 		by, columns = s.over(), report.GroupColumns(s.Interval, s.charted(), false)
-	default:
+	case "", "groups":
 		filter.Latency = s.latency()
+	default:
+		return errNotFound
 	}
 	const day = "20060102"
 	name := fmt.Sprintf("basegate-usage-%s-%s-by-%s.%s", s.From.Format(day), s.To.Format(day), by, format)

@@ -150,7 +150,7 @@ func TestForecastExtrapolatesTheMonth(t *testing.T) {
 		{11, 1_000_000, quota.Limit(2_000_000), "At this rate, about 3M by the end of the month: the budget will be used up around 21 Nov."},
 		{11, 1_000_000, quota.Limit(1_000_000), "Budget used up."},
 	} {
-		if got := console.Forecast(c.used, c.limit, time.Date(2026, 11, c.day, 0, 0, 0, 0, time.UTC)); got != c.want {
+		if got := console.Forecast(c.used, c.limit, "", time.Date(2026, 11, c.day, 0, 0, 0, 0, time.UTC)); got != c.want {
 			t.Errorf("%+v: got %q", c, got)
 		}
 	}
@@ -158,11 +158,14 @@ func TestForecastExtrapolatesTheMonth(t *testing.T) {
 
 func TestForecastOfTheCurrentMonthIsShown(t *testing.T) {
 	s, _ := newSiteWithUsage(t)
-	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(a *identity.Account) { a.Caps.MonthTotal = quota.Limit(1000) })
+	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(a *identity.Account) {
+		a.Caps.MonthTotal, a.Caps.MonthOutput = quota.Limit(1000), quota.Limit(1)
+	})
 	must(t, err)
 	now := time.Now().UTC()
 	month := now.Format("2006-01") + "-01"
 	b := s.signIn("ada@example.org")
-	has(t, b.get("/usage?from="+month).body, console.Forecast(1541, quota.Limit(1000), now))
+	has(t, b.get("/usage?from="+month).body, console.Forecast(1541, quota.Limit(1000), "", now),
+		console.Forecast(1541, quota.Limit(1), "Completions: ", now))
 	lacks(t, b.get("/usage?model=llama-8b&from="+month).body, "Budget used up.")
 }

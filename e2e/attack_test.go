@@ -141,7 +141,7 @@ func attacks(bodies map[string]string) map[string]func(ctx context.Context, u *h
 	toGreedy := func(name string) string { return strings.Replace(bodies[name], `"model":"m"`, `"model":"g"`, 1) }
 	return map[string]func(ctx context.Context, u *hostileUser){
 		"downloads that are not read": func(_ context.Context, u *hostileUser) {
-			u.repeat(8, heavyPause, func() { u.unread("/usage/requests.csv") })
+			u.repeat(8, heavyPause, func() { u.unread("/usage/export?what=requests") })
 		},
 		"pages of usage": func(ctx context.Context, u *hostileUser) {
 			u.repeat(60, heavyPause/2, func() { u.page(ctx, http.MethodGet, "/usage", "", "") })

@@ -162,9 +162,14 @@ func (g *generator) json(schema gjson.Result, depth int) error {
 		return errors.New("it does not end")
 	}
 	for _, union := range []string{"anyOf", "oneOf", "allOf"} {
-		if option := first(schema.Get(union)); option.Exists() {
-			return g.json(option, depth+1)
+		options := schema.Get(union).Array()
+		if len(options) == 0 {
+			continue
 		}
+		if depth > maxOptionalDepth && union != "allOf" { // null often comes last
+			return g.json(options[len(options)-1], depth+1)
+		}
+		return g.json(options[0], depth+1)
 	}
 	kind, value, ref := first(schema.Get("type")).Str, schema.Get("const"), schema.Get("$ref")
 	if !value.Exists() {

@@ -85,7 +85,7 @@ func TestFieldsOfVLLMAreValidatedInItsWords(t *testing.T) {
 
 // person is a schema with most of what the generator knows.
 const person = `{"type":"object","$defs":{"pet":{"type":"object","properties":{"name":{"type":"string","minLength":9,"maxLength":12},
-	"pets":{"type":"array","items":{"$ref":"#/$defs/pet"}}},"required":["name","pets"]}},
+	"pets":{"type":"array","items":{"$ref":"#/$defs/pet"}},"next":{"anyOf":[{"$ref":"#/$defs/pet"},{"type":"null"}]}},"required":["name","pets","next"]}},
 	"properties":{"name":{"type":"string","pattern":"^[A-Z][a-z]{2,5}$"},"age":{"type":"integer","minimum":30,"maximum":31},
 	"grade":{"enum":["a","b"]},"height":{"type":"number","minimum":1.5},"tags":{"type":"array","minItems":2,"maxItems":2,"items":{"const":"x"}},
 	"pet":{"anyOf":[{"$ref":"#/$defs/pet"},{"type":"null"}]},"ok":{"allOf":[{"type":"boolean"}]}},
@@ -95,6 +95,7 @@ func isPerson(text string) bool {
 	type pet struct {
 		Name string
 		Pets []json.RawMessage
+		Next json.RawMessage
 	}
 	var p struct {
 		Name, Grade string

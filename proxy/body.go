@@ -207,7 +207,7 @@ func (b *buffer) release() {
 }
 
 // Buffers for bodies are pooled by size classes: that of initialBuffer, and four for each doubling up to maxTrustedLength.
-// Smaller ones are cheap to allocate, and larger ones are rare.
+// Smaller ones are cheap to allocate, and larger ones are rare. A class is 4 times the shift of its size, and the quarters.
 const (
 	firstClass = 51 // of initialBuffer
 	lastClass  = 75 // of maxTrustedLength

@@ -237,7 +237,7 @@ func (s *Server) estimatesChat(x *exchange, body []byte) bool {
 
 // checkBudget refuses a request of a key or an account with an exhausted cap, before it waits in the queue.
 func (s *Server) checkBudget(x *exchange) error {
-	e := s.deps.Ledger.Balance(x.caller.payer).Exhausted()
+	e := s.exhausted(x.caller.payer)
 	switch {
 	case e == nil:
 		return nil

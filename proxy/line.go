@@ -248,7 +248,7 @@ func (s *Server) Standing(key string) Standing {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%v %v", payer.KeyCaps, payer.AccountCaps)
 	standing := Standing{Caps: int64(h.Sum64())}
-	if e := s.deps.Ledger.Balance(payer).Exhausted(); e != nil {
+	if e := s.exhausted(payer); e != nil {
 		standing.Reason, standing.ResetsAt = WaitsForBudget, e.ResetsAt
 	}
 	return standing

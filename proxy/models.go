@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
-	"github.com/labstack/echo/v4"
 
 	apierr "basegate/errors"
 	"basegate/fleet"
@@ -66,9 +65,6 @@ func (s *Server) listModels(x *exchange) error {
 }
 
 func (s *Server) showModel(x *exchange) error {
-	if x.r.URL.EscapedPath() == "/v1/models/" {
-		return echo.ErrNotFound
-	}
 	if err := s.authenticate(x); err != nil {
 		return err
 	}

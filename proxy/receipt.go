@@ -19,9 +19,9 @@ import (
 // receiptState is the receipt of a request that asked for one.
 type receiptState struct {
 	builder *receipt.Builder
-	entry   *receipt.Entry // nil before the answer is whole
-	embed   bool           // onchain_data is the last member of a plain answer, or the last event of a stream
-	reasons []string       // finish reasons of a plain answer
+	entry   *receipt.Entry // nil before the response is whole
+	embed   bool           // onchain_data is the last member of a plain response, or the last event of a stream
+	reasons []string       // finish reasons of a plain response
 	first   []byte         // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
 }
 
@@ -54,7 +54,7 @@ func (x *exchange) alwaysHasReceipt() bool {
 	return x.caller.dialect != nil && x.caller.dialect.Receipt
 }
 
-// sealPlain makes the entry of a plain answer, which is the pieces, if a receipt was asked for.
+// sealPlain makes the entry of a plain response, which is the pieces, if a receipt was asked for.
 func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
 	if x.receipt == nil {
 		return nil
@@ -72,7 +72,7 @@ func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
 	return x.seal(p.usage, reasons)
 }
 
-// seal makes the entry of a generated answer that is whole.
+// seal makes the entry of a generated response that is whole.
 func (x *exchange) seal(usage stream.Usage, reasons []string) error {
 	kind := receipt.Completion
 	if x.isChat() {
@@ -86,7 +86,7 @@ func (x *exchange) seal(usage stream.Usage, reasons []string) error {
 	return x.sealRecord(r)
 }
 
-// receiptRecord returns what the gateway knows of any answer of a backend.
+// receiptRecord returns what the gateway knows of any response of a backend.
 func (x *exchange) receiptRecord(kind string) receipt.Record {
 	parameters, also := x.request.Parameters()
 	b := x.attempts.backend
@@ -104,17 +104,17 @@ func (x *exchange) sealRecord(r receipt.Record) (err error) {
 	return nil
 }
 
-// receiptTimeout limits how long an answer that costs nothing waits for its entry. Nothing is lost if the client asks
+// receiptTimeout limits how long a response that costs nothing waits for its entry. Nothing is lost if the client asks
 // again.
 const receiptTimeout = 10 * time.Second
 
-// writeReceipt writes the entry of an answer that costs nothing, if a receipt was asked for, and waits until it is on
+// writeReceipt writes the entry of a response that costs nothing, if a receipt was asked for, and waits until it is on
 // disk. If the client leaves while the entry is queued, it is not written.
-func (x *exchange) writeReceipt(kind string, answer []byte) error {
+func (x *exchange) writeReceipt(kind string, body []byte) error {
 	if x.receipt == nil {
 		return nil
 	}
-	x.receipt.builder.Write(answer)
+	x.receipt.builder.Write(body)
 	if err := x.sealRecord(x.receiptRecord(kind)); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (x *exchange) setReceiptHeader() {
 	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.entry.LeafHash().String())
 }
 
-// withReceipt adds the receipt to a plain answer: the header, and onchain_data if it is to be in the body.
+// withReceipt adds the receipt to a plain response: the header, and onchain_data if it is to be in the body.
 func (x *exchange) withReceipt(pieces [][]byte) ([][]byte, error) {
 	if x.receipt == nil {
 		return pieces, nil
@@ -170,7 +170,7 @@ func appendMember(pieces [][]byte, member []byte) [][]byte {
 	return append(out, pieces[last][:end], []byte(","), member, pieces[last][end:])
 }
 
-// addEvents adds events that the client receives to the answer of the receipt.
+// addEvents adds events that the client receives to the response of the receipt.
 func (t *receiptState) addEvents(events []byte) {
 	t.builder.WriteEvents(events)
 	if t.first != nil || !t.embed {

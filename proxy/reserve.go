@@ -130,6 +130,14 @@ func (s *Server) showCap(x *exchange, e *budget.Exceeded) {
 	}
 }
 
+// tightestTotal returns the total cap with the fewest tokens left, by the caps currently configured, and false if none is set.
+func (s *Server) tightestTotal(p budget.Payer) (c budget.Exceeded, ok bool) {
+	if p = s.currentPayer(p); !p.HasCaps() {
+		return budget.Exceeded{}, false
+	}
+	return s.deps.Ledger.Balance(p).TightestTotal()
+}
+
 // currentPayer returns a payer with the caps currently configured. It is zero if the payer had none, or the key may not be used.
 func (s *Server) currentPayer(p budget.Payer) budget.Payer {
 	if !p.HasCaps() {
@@ -140,6 +148,14 @@ func (s *Server) currentPayer(p budget.Payer) budget.Payer {
 		return budget.Payer{}
 	}
 	return Payer(&i)
+}
+
+// exhausted returns the cap of which all tokens are used, or nil. A payer without caps costs no look at the ledger.
+func (s *Server) exhausted(p budget.Payer) *budget.Exceeded {
+	if !p.HasCaps() {
+		return nil
+	}
+	return s.deps.Ledger.Balance(p).Exhausted()
 }
 
 // reserveErr converts an error of the ledger to the API error for the client.

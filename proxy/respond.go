@@ -155,7 +155,7 @@ func (s *Server) setHeaders(x *exchange, code apierr.Code) {
 // setBudgetHeaders reports the remaining tokens of the tightest total cap, and whether max_tokens was lowered.
 func (s *Server) setBudgetHeaders(x *exchange) {
 	h := x.w.Header()
-	if c, ok := s.deps.Ledger.Balance(s.currentPayer(x.caller.payer)).TightestTotal(); ok {
+	if c, ok := s.tightestTotal(x.caller.payer); ok {
 		h.Set("X-Ratelimit-Limit-Tokens", strconv.FormatInt(c.Limit, 10))
 		h.Set("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(c.Remaining(), 10))
 		h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(c.ResetsAt).Round(time.Second), time.Second).String())

@@ -45,7 +45,7 @@ var freeTextRate = ratelimit.Settings{Interval: time.Minute / freeText, Burst: f
 // AllowFreeText refuses text for the tokenizer if a budget of the payer is used up, and freeText of the last minute too. The
 // error is one of the API.
 func (s *Server) AllowFreeText(p budget.Payer, bytes int64) error {
-	exceeded := s.deps.Ledger.Balance(p).Exhausted()
+	exceeded := s.exhausted(p)
 	if exceeded == nil || bytes <= 0 {
 		return nil
 	}

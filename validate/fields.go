@@ -47,7 +47,7 @@ type Reader func(*parser, *field) error
 // fields are the contract's field tables: they define what each field accepts.
 var fields []field
 
-// define adds a field to the tables.
+// define adds a field to the tables. The order of the ids, which is that in which Go initializes variables, means nothing.
 func define(in scope, name, expected string, read Reader) fieldID {
 	fields = append(fields, field{name, expected, read, in})
 	return fieldID(len(fields) - 1)

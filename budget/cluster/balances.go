@@ -193,7 +193,8 @@ func (b *balances) read(owners []string) *counterRead {
 // *budget.Exceeded. The balance is the latest known one if the database does not reply, and has no caps if the key may not be used.
 func (l *Ledger) ReadBalance(ctx context.Context, p budget.Payer) (budget.Balance, error) {
 	if l.closed.Load() || l.epoch.Load() == nil {
-		return budget.Balance{}, budget.ErrClosed
+		balance, _ := l.balance(p)
+		return balance, budget.ErrClosed
 	}
 	if err := p.Refresh(l.settings.Payer); err != nil {
 		return budget.Balance{}, err

@@ -383,7 +383,7 @@ func (g *groupSum) sorted() []Row {
 // of them.
 func (s *Store) Groups(ctx context.Context, f Filter, by ...Grouping) ([][]Row, error) {
 	all := make([][]Row, len(by))
-	err := s.report(ctx, f.Reader, reportWait, func(ctx context.Context, from source) error {
+	err := s.report(ctx, f.Reader, cmp.Or(f.Wait, reportWait), func(ctx context.Context, from source) error {
 		now, err := from.freezeRollups(ctx)
 		if err != nil {
 			return err

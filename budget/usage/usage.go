@@ -92,10 +92,11 @@ type Filter struct {
 	// is no such limit.
 	Reader string
 
-	Since   time.Time // inclusive; zero means no lower bound
-	Until   time.Time // exclusive; zero means no upper bound
-	Account string    // id
-	Key     string    // id
+	Wait    time.Duration // how long Groups waits until it may read; 0 means 2 seconds
+	Since   time.Time     // inclusive; zero means no lower bound
+	Until   time.Time     // exclusive; zero means no upper bound
+	Account string        // id
+	Key     string        // id
 	Model   string
 	Failed  bool   // only requests that ended with an error code or were interrupted
 	Search  string // only requests whose id or code starts with it, or whose user, workload or backend contains it

@@ -292,14 +292,15 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 		}))
 	}
 	check()
+	want(t, notes, "saved prompt pr_lost of account acc: its 8 bytes are not")
 	want(t, problems, "file file-short of account acc: 4 of its 10 bytes", "file file-missing of account acc: its 10 bytes are not",
-		"saved prompt pr_lost of account acc: its 8 bytes are not", "1 objects belong to no file", "1 objects of 7 bytes are in the storage without a row")
+		"1 objects belong to no file", "1 objects of 7 bytes are in the storage without a row")
 	must(t, files.Repair(t.Context(), func(text string) { done = append(done, text) }))
 	want(t, done, "file-short is marked as lost", "file-missing is marked as lost", "saved prompt pr_lost of account acc: its 8 bytes are not in the storage; it is left", "1 objects that belong to no file will be deleted",
 		"1 objects of 7 bytes without a row are deleted")
 	check()
-	want(t, problems, "saved prompt pr_lost of account acc: its 8 bytes are not")
-	want(t, notes, "file-short", "file-missing")
+	want(t, problems)
+	want(t, notes, "file-short", "file-missing", "saved prompt pr_lost of account acc: its 8 bytes are not")
 	entries, _, err := audit.Find(t.Context(), identity.AuditFilter{}, "", 10)
 	must(t, err)
 	if len(entries) != 2 || entries[0].Action != "mark file as lost" || !strings.HasPrefix(entries[0].Subject, "file-") {

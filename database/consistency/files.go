@@ -69,7 +69,7 @@ func (f *Files) Check(ctx context.Context, report func(Problem)) error {
 		p := Problem{Part: "files", Text: l.text()}
 		switch {
 		case l.kind == prompt:
-			p.Text += "; " + promptAdvice
+			p.Text, p.Note = p.Text+"; "+promptAdvice, true
 		case l.expiresAt == markedLost:
 			p.Text, p.Note = p.Text+"; it is marked as lost", true
 		}

@@ -147,10 +147,14 @@ func (v value) decodeList(k key) {
 		v.doc.nodes[node.path] = node.node
 		node.decode(item)
 	}
-	k.field.Set(items)
-	if k.isRequired() && items.Len() == 0 {
-		v.errorf("want at least one item, got an empty list")
+	if len(sequence.Values) == 0 {
+		k.field.SetZero() // as without the key
+		if k.isRequired() {
+			v.errorf("want at least one item, got an empty list")
+		}
+		return
 	}
+	k.field.Set(items)
 }
 
 // NeedsRestart returns the keys that differ from those of old and that a reload does not apply.

@@ -666,7 +666,7 @@ CREATE TABLE receipts (
     entry     BYTEA NOT NULL,        -- canonical JSON, without texts
     nonce     BYTEA NOT NULL,        -- salt of the CIDs of the entry
     key_id    TEXT NOT NULL          -- that may read entry and nonce
-);
+) WITH (autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0.02, vacuum_index_cleanup = on);
 
 CREATE INDEX receipts_pending ON receipts (id) WHERE seq IS NULL;
 

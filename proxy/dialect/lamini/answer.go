@@ -86,7 +86,9 @@ func (a *answer) render(outputs []any, reasons []string) []byte {
 			Reason  any `json:"finish_reason"`
 		}{body, reason}
 	}
-	// Invalid UTF-8 is replaced, so there is no error.
-	rendered, _ := json.Marshal(body, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true))
+	rendered, err := json.Marshal(body, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true))
+	if err != nil { // impossible: invalid UTF-8 is replaced, and the values were parsed
+		panic("render the outputs: " + err.Error())
+	}
 	return rendered
 }

@@ -314,6 +314,82 @@ func TestResponseBeforeTheWholeRequestIsReadIsReturned(t *testing.T) {
 	}
 }
 
+// watchedBody counts its reads that run, and those that begin after it was given back.
+type watchedBody struct {
+	rest          []byte
+	given         atomic.Bool
+	running, late atomic.Int64
+}
+
+func (b *watchedBody) Read(p []byte) (n int, err error) {
+	if b.given.Load() {
+		b.late.Add(1)
+	}
+	b.running.Add(1)
+	defer b.running.Add(-1)
+	if len(b.rest) == 0 {
+		return 0, io.EOF
+	}
+	n = copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+func (b *watchedBody) WriteTo(w io.Writer) (n int64, err error) {
+	b.running.Add(1)
+	defer b.running.Add(-1)
+	for len(b.rest) > 0 && err == nil {
+		if b.given.Load() {
+			b.late.Add(1)
+		}
+		var written int
+		written, err = w.Write(b.rest[:min(len(b.rest), 64<<10)])
+		b.rest, n = b.rest[written:], n+int64(written)
+	}
+	return n, err
+}
+
+// The caller gives the buffer of a body back to a pool when RoundTrip returns.
+func TestBodyIsNotReadAfterRoundTripHasReturned(t *testing.T) {
+	for name, serve := range map[string]func(c net.Conn, cancel context.CancelFunc){
+		"cancelled": func(c net.Conn, cancel context.CancelFunc) {
+			readHead(c)
+			cancel()
+			io.Copy(io.Discard, c)
+		},
+		"answered early": func(c net.Conn, _ context.CancelFunc) {
+			readHead(c)
+			io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
+			c.(*net.TCPConn).CloseWrite()
+			io.Copy(io.Discard, c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan struct{})
+			address := serveRaw(t, func(c net.Conn) {
+				defer close(ended)
+				serve(c, cancel)
+			})
+			body := &watchedBody{rest: make([]byte, 8<<20)}
+			r := newRequest(ctx, t, address, "x")
+			r.Body, r.ContentLength = io.NopCloser(body), 8<<20
+			response, err := newTransport(t, nil).RoundTrip(r)
+			body.given.Store(true)
+			running := body.running.Load()
+			if err == nil {
+				response.Body.Close()
+			}
+			cancel()
+			<-ended
+			if late := body.late.Load(); running+late > 0 {
+				t.Errorf("%d reads ran when RoundTrip returned, and %d began after it", running, late)
+			}
+		})
+	}
+}
+
 // Errors are logged, and what a backend sends may contain a prompt.
 func TestInvalidResponseIsRejectedWithoutQuotingIt(t *testing.T) {
 	for name, sent := range map[string]string{
