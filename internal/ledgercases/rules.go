@@ -384,9 +384,12 @@ func (r *rules) taken(account string) (n int) {
 }
 
 // competes reports whether o waits for the account's tokens or slots before q, as a request of another key.
-func (r *rules) competes(o, q *request) bool {
+func (r *rules) competes(o, q *request) bool { return o.place < q.place && r.mayCompete(o, q) }
+
+// mayCompete is competes, but if both got their places by the same operation, either may come first.
+func (r *rules) mayCompete(o, q *request) bool {
 	account := r.owners[q.key.account]
-	return o.state == waiting && o.key != q.key && o.key.account == q.key.account && o.place != noPlace && o.place < q.place &&
+	return o.state == waiting && o.key != q.key && o.key.account == q.key.account && o.place != noPlace && o.place <= q.place &&
 		!o.key.disabled && o.demand.Exact && (account.caps.any() || account.slots > 0)
 }
 
@@ -394,7 +397,7 @@ func (r *rules) competes(o, q *request) bool {
 func (r *rules) mayBeBlocked(q *request) bool {
 	for i := range r.requests {
 		o := &r.requests[i]
-		if !r.competes(o, q) {
+		if !r.mayCompete(o, q) {
 			continue
 		}
 		if e := r.evaluate(o); e.refusal == nil && r.lacking(o, &e, "account") != nil {
