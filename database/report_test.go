@@ -100,8 +100,39 @@ func TestReportSeesOneSnapshot(t *testing.T) {
 	}))
 }
 
-// Reports that always overlap keep the log from being written back; each is short.
+// Reads that always overlap keep the log from being started anew; each is short.
 func TestLogStaysSmallWhileReportsOverlap(t *testing.T) {
+	testLogStaysSmall(t, 4, func(ctx context.Context, db *database.DB) error {
+		return db.Report(ctx, "", time.Minute, func(_ context.Context, from database.Reader) error {
+			var n int
+			err := from.QueryRowContext(ctx, "SELECT count(*) FROM notes").Scan(&n)
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+			return err
+		})
+	})
+}
+
+func TestLogStaysSmallWhileShortReadsOverlap(t *testing.T) {
+	testLogStaysSmall(t, 8, func(ctx context.Context, db *database.DB) error {
+		rows, err := db.Read().QueryContext(ctx, "SELECT id FROM notes")
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		rows.Next() // so that the read has begun
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+		return rows.Err()
+	})
+}
+
+func testLogStaysSmall(t *testing.T, readers int, read func(context.Context, *database.DB) error) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("takes several seconds; make test-all runs it")
 	}
@@ -113,22 +144,13 @@ func TestLogStaysSmallWhileReportsOverlap(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "base.db")
 	db := openNotes(t, database.Settings{Path: path})
 	ctx, cancel := context.WithCancel(t.Context())
-	var readers sync.WaitGroup
-	defer readers.Wait()
+	var reading sync.WaitGroup
+	defer reading.Wait()
 	defer cancel()
-	for range 4 {
-		readers.Go(func() {
+	for range readers {
+		reading.Go(func() {
 			for ctx.Err() == nil {
-				err := db.Report(ctx, "", time.Minute, func(_ context.Context, from database.Reader) error {
-					var n int
-					err := from.QueryRowContext(ctx, "SELECT count(*) FROM notes").Scan(&n)
-					select {
-					case <-ctx.Done():
-					case <-time.After(200 * time.Millisecond):
-					}
-					return err
-				})
-				if err != nil && ctx.Err() == nil {
+				if err := read(ctx, db); err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
 			}
