@@ -1,5 +1,7 @@
 package budget
 
+import "time"
+
 // Thresholds of alarms, in percent of a cap.
 const (
 	NearlyUsed = 80
@@ -18,21 +20,50 @@ type Alarm struct {
 	Account string   // id
 }
 
-// raiseAlarms raises the alarms of the caps that the charge of a request takes over a threshold. l.mu is held.
-func (l *Ledger) raiseAlarms(r *reservation, input, output int64) {
-	if l.settings.Alarm == nil {
+// alarms are the caps of an owner of which UsedUp has been raised in the windows of a date, a bit for each.
+type alarms struct {
+	date Date
+	caps uint8
+}
+
+// bit returns the bit of a cap.
+func (c *Exceeded) bit() uint8 {
+	switch {
+	case c.Window == Day:
+		return dayBit
+	case c.Meter == Input:
+		return 1 << 2
+	case c.Meter == Output:
+		return 1 << 3
+	default:
+		return 1
+	}
+}
+
+const dayBit = 1 << 1
+
+// in returns the alarms in the windows of a date.
+func (r *alarms) in(d Date) *alarms {
+	if r.date.month != d.month {
+		r.caps = 0
+	} else if r.date != d {
+		r.caps &^= dayBit
+	}
+	r.date = d
+	return r
+}
+
+// raiseAlarms raises the alarms of the caps that the charge of a request takes over a threshold.
+func (a *Account) raiseAlarms(k *Owner, of Date, input, output int64) {
+	if !k.Caps.Any() && !a.Caps.Any() {
 		return
 	}
-	p := Payer{Key: r.request.KeyID, Account: r.request.AccountID}
-	if p.Refresh(l.settings.Payer) != nil {
-		return // the key has been disabled meanwhile
-	}
-	balance := r.bucket.balance(&p)
+	balance := a.balance(of.start(), k)
 	for _, c := range balance.appendCaps(make([]Exceeded, 0, maxCaps)) {
 		before := c.Used - c.Meter.of(input, output)
-		for _, percent := range []int64{UsedUp, NearlyUsed} {
+		for _, percent := range [...]int64{UsedUp, NearlyUsed} {
 			if threshold := c.Limit * percent; before*100 < threshold && c.Used*100 >= threshold {
-				l.raise(&p, balance.withReset(c), r.bucket, percent)
+				a.raise(k, of, balance.withReset(c), int(percent))
 				break
 			}
 		}
@@ -40,34 +71,29 @@ func (l *Ledger) raiseAlarms(r *reservation, input, output int64) {
 }
 
 // raiseRefusal raises the alarm of a cap that has refused a request because it is used up, or nearly so. It does that
-// once in the cap's window, unless the cap is changed. l.mu is held.
-func (l *Ledger) raiseRefusal(p *Payer, refusal *Exceeded, b bucket) {
-	if l.settings.Alarm != nil && refusal.Limit > 0 && refusal.Used*100 >= refusal.Limit*refusalThreshold && *b.raised(refusal) < UsedUp {
-		l.raise(p, refusal, b, UsedUp)
+// once in the cap's window, unless the cap is changed.
+func (a *Account) raiseRefusal(now time.Time, k *Owner, refusal *Exceeded) {
+	today := DateOf(now)
+	if refusal.Limit > 0 && refusal.Used*100 >= refusal.Limit*refusalThreshold && a.ownerOf(k, refusal).alarms.in(today).caps&refusal.bit() == 0 {
+		a.raise(k, today, refusal, UsedUp)
 	}
 }
 
-func (l *Ledger) raise(p *Payer, c *Exceeded, b bucket, percent int64) {
-	*b.raised(c) = uint8(percent)
-	l.settings.Alarm(Alarm{Cap: *c, Percent: int(percent), Key: p.Key, Account: p.Account})
+func (a *Account) raise(k *Owner, in Date, c *Exceeded, percent int) {
+	raised := a.ownerOf(k, c).alarms.in(in)
+	raised.caps &^= c.bit()
+	if percent == UsedUp {
+		raised.caps |= c.bit()
+	}
+	a.Changes.Alarms = append(a.Changes.Alarms, Alarm{Cap: *c, Percent: percent, Key: k.ID, Account: a.ID})
 }
 
-// raised returns where the percentage of a cap's last alarm is.
-func (b bucket) raised(c *Exceeded) *uint8 {
-	m := b.key
-	if c.Scope == Account {
-		m = b.account
+// ownerOf returns the owner of a cap.
+func (a *Account) ownerOf(k *Owner, c *Exceeded) *Owner {
+	if c.Scope == ScopeAccount {
+		return &a.Owner
 	}
-	switch {
-	case c.Window == Day:
-		return &m.days[b.date.day].raised
-	case c.Meter == Input:
-		return &m.input.raised
-	case c.Meter == Output:
-		return &m.output.raised
-	default:
-		return &m.raised
-	}
+	return k
 }
 
 // of returns the tokens that the meter counts.

@@ -87,7 +87,7 @@ func TestEachCapRaisesAnAlarmAt80And100Percent(t *testing.T) {
 }
 
 func TestChargeBeyondBothThresholdsRaisesOneAlarm(t *testing.T) {
-	p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 	l, raised := newAlarmingLedger(t, &p)
 	spend(t, l, "key", "acc", 900, 100)
 	raised.want(t, "everything used at once", budget.UsedUp)
@@ -95,7 +95,7 @@ func TestChargeBeyondBothThresholdsRaisesOneAlarm(t *testing.T) {
 
 // The last tokens of a cap may be too few for any request.
 func TestRefusalByANearlyUsedCapRaisesOneAlarm(t *testing.T) {
-	p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 	l, raised := newAlarmingLedger(t, &p)
 	refuse := func() {
 		t.Helper()
@@ -117,7 +117,7 @@ func TestRefusalByANearlyUsedCapRaisesOneAlarm(t *testing.T) {
 }
 
 func TestCapOfZeroRaisesNoAlarm(t *testing.T) {
-	p := payerWithCap(budget.Account, budget.Day, budget.Total, 0)
+	p := payerWithCap(budget.ScopeAccount, budget.Day, budget.Total, 0)
 	l, raised := newAlarmingLedger(t, &p)
 	if _, err := l.Reserve(t.Context(), p, newRequest(), demand(1, 1), nil); err == nil {
 		t.Fatal("a request is admitted")

@@ -59,8 +59,12 @@ func (l *Ledger) ReadBalance(ctx context.Context, p Payer) (Balance, error) {
 // balance creates no counters for an owner or a month without usage.
 func (l *Ledger) balance(p Payer) Balance {
 	now := l.clock()
-	today := dateOf(now)
-	return Balance{Payer: p, Key: l.keys[p.Key].counters(today), Account: l.accounts[p.Account].counters(today), Time: now}
+	today := DateOf(now)
+	b := Balance{Payer: p, Key: l.keys[p.Key].Counters(today), Time: now}
+	if a := l.accounts[p.Account]; a != nil {
+		b.Account = a.Counters(today)
+	}
+	return b
 }
 
 // maxCaps is the number of caps of a key and its account.
@@ -68,8 +72,8 @@ const maxCaps = 8
 
 // appendCaps appends the bounded caps, the key's first, without the ends of their windows.
 func (b *Balance) appendCaps(to []Exceeded) []Exceeded {
-	to = appendCaps(to, Key, &b.Payer.KeyCaps, &b.Key)
-	return appendCaps(to, Account, &b.Payer.AccountCaps, &b.Account)
+	to = appendCaps(to, ScopeKey, &b.Payer.KeyCaps, &b.Key)
+	return appendCaps(to, ScopeAccount, &b.Payer.AccountCaps, &b.Account)
 }
 
 func appendCaps(to []Exceeded, scope Scope, caps *quota.Caps, c *Counters) []Exceeded {
@@ -87,7 +91,7 @@ func appendCaps(to []Exceeded, scope Scope, caps *quota.Caps, c *Counters) []Exc
 
 // withReset returns a cap with the end of its window.
 func (b *Balance) withReset(c Exceeded) *Exceeded {
-	c.ResetsAt = dateOf(b.Time).windowEnd(c.Window)
+	c.ResetsAt = DateOf(b.Time).windowEnd(c.Window)
 	return &c
 }
 

@@ -75,15 +75,14 @@ type Ledger struct {
 
 	maxBacklog int
 
-	mu       sync.Mutex // guards the fields below and all owners and monthCounters; never held while waiting
-	keys     map[string]*owner
-	accounts map[string]*owner
+	mu       sync.Mutex        // guards the fields below and all accounts and keys; never held while waiting
+	keys     map[string]*Owner // of all accounts
+	accounts map[string]*Account
 	months   []int // whose counters the ledger holds
 	open     []*reservation
-	waiting  int   // requests
-	reserved int64 // tokens
 	backlog  []*pendingSettlement
 	closed   bool
+	closing  chan struct{} // closed by Close
 
 	loading sync.Mutex // held while a month is loaded; taken before mu
 
@@ -94,7 +93,7 @@ type Ledger struct {
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 	l := &Ledger{
 		db: db, log: log, settings: s, maxBacklog: maxBacklog, clock: time.Now, closed: true,
-		keys: map[string]*owner{}, accounts: map[string]*owner{},
+		closing: make(chan struct{}), keys: map[string]*Owner{}, accounts: map[string]*Account{},
 	}
 	l.metrics = NewMetrics(l.load)
 	return l
@@ -118,15 +117,10 @@ func (l *Ledger) Start(ctx context.Context) error {
 // others as interrupted.
 func (l *Ledger) Close() {
 	l.mu.Lock()
-	l.closed = true
-	for _, account := range l.accounts {
-		for _, w := range account.queue {
-			w.err = ErrClosed
-			close(w.decided)
-		}
-		account.queue = nil
+	if !l.closed {
+		l.closed = true
+		close(l.closing)
 	}
-	l.waiting = 0
 	l.mu.Unlock()
 	l.maintenance.Close()
 }
@@ -158,53 +152,33 @@ func (l *Ledger) rollover(ctx context.Context) {
 	if l.loadMonth(ctx) != nil {
 		return // Reserve returns the error to the next request
 	}
-	l.dispatchAll(func(account *owner, today date) bool { return account.dispatched != today })
+	l.grantAll(false)
 }
 
-// Waiting returns the number of requests that wait until reservations of others end.
-func (l *Ledger) Waiting() int {
+// Waiting returns the number of requests that wait for slots, or until reservations of others end.
+func (l *Ledger) Waiting() int { return l.load().Waiting }
+
+// RefreshCaps evaluates all waiting requests again. Call it when caps or slots have changed or keys were disabled.
+func (l *Ledger) RefreshCaps() { l.grantAll(true) }
+
+// grantAll evaluates the requests that wait of all accounts: of all keys, or of accounts for which a new day has begun.
+func (l *Ledger) grantAll(all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.waiting
-}
-
-// RefreshCaps evaluates all waiting requests again. Call it when caps have changed or keys were disabled.
-func (l *Ledger) RefreshCaps() {
-	l.dispatchAll(func(*owner, date) bool { return true })
-}
-
-// dispatchAll dispatches the queues of the accounts for which due returns true.
-func (l *Ledger) dispatchAll(due func(account *owner, today date) bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.waiting == 0 {
-		return
-	}
-	today := dateOf(l.clock())
-	for _, account := range l.accounts {
-		if len(account.queue) > 0 && due(account, today) {
-			l.dispatch(account)
+	today := DateOf(l.clock())
+	for _, a := range l.accounts {
+		if a.Waiting > 0 && (all || a.Granted != today) {
+			l.grant(a, all)
 		}
 	}
 }
 
-// owners returns the counters of a payer's key and account, and creates those that do not exist.
-func (l *Ledger) owners(p *Payer) (key, account *owner) {
-	return ownerOf(l.keys, p.Key), ownerOf(l.accounts, p.Account)
-}
-
-func ownerOf(all map[string]*owner, id string) *owner {
-	found := all[id]
-	if found == nil {
-		found = &owner{}
-		all[id] = found
+// account returns an account, and adds it if there is none.
+func (l *Ledger) account(id string) *Account {
+	a := l.accounts[id]
+	if a == nil {
+		a = NewAccount(id, l.keys)
+		l.accounts[id] = a
 	}
-	return found
-}
-
-// bucket returns the counters to which a request admitted at this time is charged.
-func (l *Ledger) bucket(key, account *owner) bucket {
-	now := l.clock()
-	today := dateOf(now)
-	return bucket{key: key.month(today.month), account: account.month(today.month), date: today, time: now}
+	return a
 }

@@ -33,7 +33,7 @@ func newClockSite(t *testing.T) *clockSite {
 	t.Helper()
 	c := &clockSite{t: t, path: newPath(t)}
 	c.clock.set(parseTime(t, "2026-11-22T12:00:00Z"))
-	c.payer = payerWithCap(budget.Key, budget.Day, budget.Total, 100)
+	c.payer = payerWithCap(budget.ScopeKey, budget.Day, budget.Total, 100)
 	c.start()
 	t.Cleanup(c.stop)
 	return c

@@ -14,7 +14,7 @@ var ErrReserved = errors.New("other requests have reserved the tokens")
 // TryReserve is Reserve without waiting: it returns ErrReserved at once if only reservations of other requests stand in
 // the way. Requests that wait in Reserve come first.
 func (l *Ledger) TryReserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (Reservation, error) {
-	return l.reserveFor(ctx, &waiter{payer: p, request: r, demand: d, noWait: true}, requester)
+	return l.reserve(ctx, &p, &Waiter{Request: r, Demand: d, NoWait: true}, requester)
 }
 
 // Settlement is the end of a request that its caller writes in a transaction of its own, together with what must be on

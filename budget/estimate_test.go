@@ -18,10 +18,10 @@ func TestEstimateNamesTheDecidingCapAndReservesNothing(t *testing.T) {
 	}{
 		"none":               {maxTokens: 10},
 		"a cap that fits":    {key: quota.Caps{MonthTotal: quota.Limit(25)}, maxTokens: 10},
-		"the key's cap":      {key: quota.Caps{DayTotal: quota.Limit(15)}, maxTokens: 5, limited: &budget.Exceeded{Scope: budget.Key, Window: budget.Day, Meter: budget.Total, Limit: 15}},
-		"the account's cap":  {account: quota.Caps{MonthOutput: quota.Limit(14)}, maxTokens: 7, limited: &budget.Exceeded{Scope: budget.Account, Window: budget.Month, Meter: budget.Output, Limit: 14}},
-		"the smaller of two": {quota.Caps{MonthTotal: quota.Limit(19)}, quota.Caps{MonthTotal: quota.Limit(17)}, 6, &budget.Exceeded{Scope: budget.Account, Window: budget.Month, Meter: budget.Total, Limit: 17}, false},
-		"a refusal":          {account: quota.Caps{MonthInput: quota.Limit(4)}, limited: &budget.Exceeded{Scope: budget.Account, Window: budget.Month, Meter: budget.Input, Limit: 4}, refused: true},
+		"the key's cap":      {key: quota.Caps{DayTotal: quota.Limit(15)}, maxTokens: 5, limited: &budget.Exceeded{Scope: budget.ScopeKey, Window: budget.Day, Meter: budget.Total, Limit: 15}},
+		"the account's cap":  {account: quota.Caps{MonthOutput: quota.Limit(14)}, maxTokens: 7, limited: &budget.Exceeded{Scope: budget.ScopeAccount, Window: budget.Month, Meter: budget.Output, Limit: 14}},
+		"the smaller of two": {quota.Caps{MonthTotal: quota.Limit(19)}, quota.Caps{MonthTotal: quota.Limit(17)}, 6, &budget.Exceeded{Scope: budget.ScopeAccount, Window: budget.Month, Meter: budget.Total, Limit: 17}, false},
+		"a refusal":          {account: quota.Caps{MonthInput: quota.Limit(4)}, limited: &budget.Exceeded{Scope: budget.ScopeAccount, Window: budget.Month, Meter: budget.Input, Limit: 4}, refused: true},
 	} {
 		p := budget.Payer{Key: name, Account: name, KeyCaps: c.key, AccountCaps: c.account}
 		for range 2 { // the second is the same, since nothing has been reserved

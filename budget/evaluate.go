@@ -2,7 +2,6 @@ package budget
 
 import (
 	"sort"
-	"time"
 )
 
 // Demand is the worst-case cost of a request.
@@ -91,21 +90,9 @@ func (e *Exceeded) namedBefore(other *Exceeded) bool {
 	return e.left() < other.left()
 }
 
-// bucket holds the counters to which a request is charged: those of the date on which it was admitted.
-type bucket struct {
-	key, account *monthCounters
-	date         date
-	time         time.Time
-}
-
-func (b bucket) balance(p *Payer) Balance {
-	return Balance{Payer: *p, Key: b.key.counters(b.date.day), Account: b.account.counters(b.date.day), Time: b.time}
-}
-
 // decision is the result of an evaluation. The request is refused if exceeded is set, waits if it is blocked, and is
 // admitted otherwise.
 type decision struct {
-	bucket           bucket
 	maxTokens        int64 // of each candidate: what used tokens leave, up to the demand
 	promptTokens     int64 // of all prompts, at that maxTokens
 	exceeded         *Exceeded
@@ -116,22 +103,6 @@ type decision struct {
 
 func (d *decision) admitted() bool {
 	return d.exceeded == nil && !d.blockedBySlot && !d.blockedByKey && !d.blockedByAccount
-}
-
-// evaluate decides on one request by all caps at once. Used tokens refuse the request or lower its max_tokens.
-// Reservations, and earlier requests that reservations block at the same caps, make it wait. So do the requests of its key or
-// account that run, if the number of slots was lowered since it got its own.
-func evaluate(w *waiter, b bucket) decision {
-	balance := b.balance(&w.payer)
-	d := balance.decide(&w.demand)
-	d.bucket = b
-	if d.exceeded != nil {
-		return d
-	}
-	d.blockedBySlot = w.request.Batch == "" && (allTaken(w.key, w.payer.Slots) || allTaken(w.account, w.payer.AccountSlots))
-	d.blockedByKey = d.blockedByKey || w.key.blocked && w.payer.KeyCaps.Any()
-	d.blockedByAccount = d.blockedByAccount || w.account.blocked && w.payer.AccountCaps.Any()
-	return d
 }
 
 // decide decides by the caps alone.
@@ -163,7 +134,7 @@ func (b *Balance) decide(demand *Demand) decision {
 	for i := range caps {
 		switch c := &caps[i]; {
 		case c.fitsBesideReserved(d.promptTokens, output):
-		case c.Scope == Key:
+		case c.Scope == ScopeKey:
 			d.blockedByKey = true
 		default:
 			d.blockedByAccount = true
@@ -171,6 +142,3 @@ func (b *Balance) decide(demand *Demand) decision {
 	}
 	return d
 }
-
-// allTaken reports whether as many requests of a key or an account run as it has slots; 0 is unbounded.
-func allTaken(o *owner, slots int) bool { return slots > 0 && o.running >= slots }

@@ -16,7 +16,7 @@ import (
 func payerWithCap(scope budget.Scope, window budget.Window, meter budget.Meter, tokens int64) budget.Payer {
 	p := budget.Payer{Key: "key", Account: "acc"}
 	caps := &p.KeyCaps
-	if scope == budget.Account {
+	if scope == budget.ScopeAccount {
 		caps = &p.AccountCaps
 	}
 	switch {
@@ -40,7 +40,7 @@ type capCase struct {
 
 func capCases() []capCase {
 	var all []capCase
-	for _, scope := range []budget.Scope{budget.Key, budget.Account} {
+	for _, scope := range []budget.Scope{budget.ScopeKey, budget.ScopeAccount} {
 		all = append(all,
 			capCase{scope, budget.Month, budget.Total}, capCase{scope, budget.Day, budget.Total},
 			capCase{scope, budget.Month, budget.Input}, capCase{scope, budget.Month, budget.Output})
@@ -136,12 +136,12 @@ func TestRefusalNamesTheMonthlyCapWithTheFewestTokensLeft(t *testing.T) {
 	d := budget.Demand{PromptTokens: 5, Exact: true, Candidates: 4, MaxTokens: 1}
 	_, err := l.Reserve(t.Context(), p, newRequest(), d, nil)
 	var e *budget.Exceeded
-	if !errors.As(err, &e) || e.Scope != budget.Account || e.Window != budget.Month || e.Meter != budget.Total {
+	if !errors.As(err, &e) || e.Scope != budget.ScopeAccount || e.Window != budget.Month || e.Meter != budget.Total {
 		t.Errorf("got %v, want the account's monthly cap, which has the fewest tokens left", err)
 	}
 	p.AccountCaps = quota.Caps{MonthTotal: quota.Limit(105)}
 	_, err = l.Reserve(t.Context(), p, newRequest(), demand(5, 1), nil)
-	if !errors.As(err, &e) || e.Scope != budget.Key || e.Window != budget.Month {
+	if !errors.As(err, &e) || e.Scope != budget.ScopeKey || e.Window != budget.Month {
 		t.Errorf("got %v, want the key's cap of two with equally many tokens left", err)
 	}
 }
@@ -167,7 +167,7 @@ func TestWithoutCapsNothingIsCountedOrClamped(t *testing.T) {
 		t.Errorf("headroom without a cap: got %+v, want none", h)
 	}
 	p.KeyCaps.MonthTotal, p.KeyCaps.DayTotal = quota.Limit(100), quota.Limit(20)
-	want := budget.Exceeded{Scope: budget.Key, Window: budget.Day, Meter: budget.Total, Limit: 20, Used: 15, ResetsAt: nextReset(budget.Day)}
+	want := budget.Exceeded{Scope: budget.ScopeKey, Window: budget.Day, Meter: budget.Total, Limit: 20, Used: 15, ResetsAt: nextReset(budget.Day)}
 	if got, ok := l.Balance(p).TightestTotal(); !ok || got != want {
 		t.Errorf("headroom: got %+v, %v, want %+v", got, ok, want)
 	}
@@ -175,7 +175,7 @@ func TestWithoutCapsNothingIsCountedOrClamped(t *testing.T) {
 
 func TestPromptIsCountedOnceIfTheBoundDoesNotFit(t *testing.T) {
 	l := newLedger(t)
-	p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 	try := func(bound, maxTokens int64, requester *fakeRequester) (budget.Reservation, error) {
 		d := budget.Demand{PromptTokens: bound, Candidates: 1, MaxTokens: maxTokens}
 		return l.Reserve(t.Context(), p, newRequest(), d, requester)

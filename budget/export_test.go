@@ -25,9 +25,7 @@ func (l *Ledger) Overdrawn(p Payer) *Exceeded {
 
 // Reserved returns the tokens reserved by all requests.
 func (l *Ledger) Reserved() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.reserved
+	return l.load().Reserved
 }
 
 // Backlog returns the number of settlements queued for retry.
@@ -49,7 +47,7 @@ func (l *Ledger) HoldMonths(first time.Time, n int) {
 	defer l.mu.Unlock()
 	l.months = nil
 	for i := range n {
-		l.months = append(l.months, dateOf(first).month+i)
+		l.months = append(l.months, DateOf(first).month+i)
 	}
 }
 

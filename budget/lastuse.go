@@ -16,7 +16,7 @@ func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
 	l.mu.Lock()
 	var last time.Time
 	if found := l.keys[key]; found != nil {
-		last = found.lastUse
+		last = found.LastUse
 	}
 	l.mu.Unlock()
 	if !last.IsZero() {
@@ -35,9 +35,9 @@ func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
 
 // recordUse records that a request has arrived. A use in the future was recorded while the clock was ahead. The caller
 // holds the ledger's lock.
-func (o *owner) recordUse(at, now time.Time) {
-	if at = at.Truncate(time.Microsecond); at.After(o.lastUse) || o.lastUse.After(now) {
-		o.lastUse = at
+func (o *Owner) recordUse(at, now time.Time) {
+	if at = at.Truncate(time.Microsecond); at.After(o.LastUse) || o.LastUse.After(now) {
+		o.LastUse = at
 	}
 }
 
@@ -47,8 +47,8 @@ func (l *Ledger) writeLastUses(ctx context.Context) {
 	used := map[string]time.Time{}
 	l.mu.Lock()
 	for id, key := range l.keys {
-		if !key.lastUse.Equal(key.writtenLastUse) {
-			used[id] = key.lastUse
+		if !key.LastUse.Equal(key.writtenLastUse) {
+			used[id] = key.LastUse
 		}
 	}
 	l.mu.Unlock()

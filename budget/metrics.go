@@ -79,5 +79,12 @@ func (l *Ledger) Collectors() []prometheus.Collector { return l.metrics.Collecto
 func (l *Ledger) load() Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Load{Reserved: l.reserved, Open: len(l.open), Waiting: l.waiting, Backlog: len(l.backlog)}
+	sum := Load{Open: len(l.open), Backlog: len(l.backlog)}
+	for _, r := range l.open {
+		sum.Reserved += r.Input + r.Output
+	}
+	for _, a := range l.accounts {
+		sum.Waiting += a.Waiting
+	}
+	return sum
 }

@@ -35,7 +35,7 @@ func TestCollectorExportsTheLedgersState(t *testing.T) {
 		l := newLedger(t)
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(l.Collectors()...)
-		p := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
+		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
 		settle(t, reserve(t, l, p, demand(1, 1)), 1, 1)
 		reserve(t, l, p, demand(1, 1)).Release()
 		held := reserve(t, l, p, demand(10, 20))

@@ -45,7 +45,7 @@ func modelCaps(p budget.Payer, at time.Time) []modelCap {
 		scope budget.Scope
 		id    string
 		caps  quota.Caps
-	}{{budget.Key, p.Key, p.KeyCaps}, {budget.Account, p.Account, p.AccountCaps}} {
+	}{{budget.ScopeKey, p.Key, p.KeyCaps}, {budget.ScopeAccount, p.Account, p.AccountCaps}} {
 		names := counters(side.scope, side.id, at)
 		for _, c := range []struct {
 			cap    quota.Cap
@@ -66,7 +66,7 @@ func modelCaps(p budget.Payer, at time.Time) []modelCap {
 }
 
 func (m *model) add(to map[string]int64, p budget.Payer, at time.Time, input, output int64) {
-	for _, names := range []map[string]string{counters(budget.Key, p.Key, at), counters(budget.Account, p.Account, at)} {
+	for _, names := range []map[string]string{counters(budget.ScopeKey, p.Key, at), counters(budget.ScopeAccount, p.Account, at)} {
 		to[names["month total"]] += input + output
 		to[names["day total"]] += input + output
 		to[names["month input"]] += input

@@ -22,7 +22,7 @@ func (l *Ledger) holds(month int) bool { return slices.Contains(l.months, month)
 func (l *Ledger) loadMonth(ctx context.Context) error {
 	l.loading.Lock()
 	defer l.loading.Unlock()
-	month := dateOf(l.clock()).month
+	month := DateOf(l.clock()).month
 	l.mu.Lock()
 	held := l.holds(month)
 	l.mu.Unlock()
@@ -39,9 +39,9 @@ func (l *Ledger) loadMonth(ctx context.Context) error {
 		prompt, completion int64
 	}
 	var used []use
-	start := date{month: month}
+	start := Date{month: month}
 	err := usage.KeyDays(ctx, l.db, start.start(), start.windowEnd(Month), func(r *usage.Row) {
-		used = append(used, use{r.KeyID, r.AccountID, dateOf(r.Time).day, r.PromptTokens, r.CompletionTokens})
+		used = append(used, use{r.KeyID, r.AccountID, DateOf(r.Time).day, r.PromptTokens, r.CompletionTokens})
 	})
 	if err != nil {
 		return fmt.Errorf("%w: load counters: %w", database.ErrUnavailable, err)
@@ -50,8 +50,8 @@ func (l *Ledger) loadMonth(ctx context.Context) error {
 	defer l.mu.Unlock()
 	l.dropMonths()
 	for _, u := range used {
-		key, account := l.owners(&Payer{Key: u.key, Account: u.account})
-		for _, o := range []*owner{key, account} {
+		a := l.account(u.account)
+		for _, o := range [...]*Owner{a.Key(u.key), &a.Owner} {
 			o.month(month).charge(u.day, u.prompt, u.completion)
 		}
 	}
@@ -67,10 +67,11 @@ func (l *Ledger) dropMonths() {
 		if at < 0 {
 			return
 		}
-		for _, all := range []map[string]*owner{l.keys, l.accounts} {
-			for _, o := range all {
-				o.dropMonth(l.months[at])
-			}
+		for _, k := range l.keys {
+			k.dropMonth(l.months[at])
+		}
+		for _, a := range l.accounts {
+			a.dropMonth(l.months[at])
 		}
 		l.months = slices.Delete(l.months, at, at+1)
 	}

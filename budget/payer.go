@@ -40,8 +40,8 @@ type Scope string
 
 // The scopes.
 const (
-	Key     Scope = "key"
-	Account Scope = "account"
+	ScopeKey     Scope = "key"
+	ScopeAccount Scope = "account"
 )
 
 // Window is the calendar window, in UTC, in which a cap counts tokens.

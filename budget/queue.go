@@ -1,9 +1,9 @@
 package budget
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -35,19 +35,6 @@ func (d *Demand) Count(ctx context.Context, requester Requester) error {
 	return nil
 }
 
-// waiter is a request in Reserve: being evaluated for the first time, or queued.
-type waiter struct {
-	payer        Payer
-	request      Request
-	demand       Demand
-	noWait       bool // it does not wait for reservations of others
-	key, account *owner
-
-	decided     chan struct{} // closed when reservation or err is set; nil unless the request is queued
-	reservation *reservation
-	err         error
-}
-
 // Reserve reserves the worst-case cost of a request against every cap at once. The reservation may allow fewer tokens
 // than demanded. The error is *Exceeded if the tokens already used leave no room for the request.
 //
@@ -56,73 +43,77 @@ type waiter struct {
 // requester is nil, the bound is used as if it were the exact count, and the memory held during a wait is not accounted
 // for.
 //
-// Reserve waits as long as reservations of other requests stand in the way, until ctx ends; the caps that apply are
-// those at the time of the decision. The error is ErrKeyDisabled if the key was disabled in the meantime. It is
+// Reserve waits as long as reservations of other requests or their slots stand in the way, until ctx ends; the caps that apply
+// are those at the time of the decision. The error is ErrKeyDisabled if the key was disabled in the meantime. It is
 // database.ErrUnavailable while the database cannot be written.
 func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requester Requester) (Reservation, error) {
-	return l.reserveFor(ctx, &waiter{payer: p, request: r, demand: d}, requester)
+	return l.reserve(ctx, &p, &Waiter{Request: r, Demand: d}, requester)
 }
 
-func (l *Ledger) reserveFor(ctx context.Context, w *waiter, requester Requester) (Reservation, error) {
+func (l *Ledger) reserve(ctx context.Context, p *Payer, w *Waiter, requester Requester) (Reservation, error) {
 	if err := l.db.WriteError(); err != nil {
 		return nil, fmt.Errorf("reserve tokens: %w", err)
 	}
-	w.request.KeyID, w.request.AccountID = w.payer.Key, w.payer.Account
-	w.demand = w.demand.Normalized()
+	w.Request.KeyID, w.Request.AccountID = p.Key, p.Account
+	w.Demand = w.Demand.Normalized()
 	if requester == nil {
-		w.demand.Exact = true
+		w.Demand.Exact = true
 	}
-	needsCount, err := l.admitOrEnqueue(ctx, w)
-	if needsCount {
-		if err := w.demand.Count(ctx, requester); err != nil {
+	r, d, err := l.admit(ctx, p, w)
+	if d.Kind == MustCount {
+		if err := w.Demand.Count(ctx, requester); err != nil {
 			return nil, err
 		}
-		_, err = l.admitOrEnqueue(ctx, w)
+		r, d, err = l.admit(ctx, p, w)
 	}
-	if err == nil && w.decided != nil {
-		err = l.await(ctx, w, requester)
+	if err == nil && d.Kind == Waits {
+		r, err = l.await(ctx, p, w, requester)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return w.reservation, nil
+	return r, nil
 }
 
-// admitOrEnqueue evaluates a new request and admits, refuses or queues it. It does none of these but returns needsCount
-// if the demand is not exact and the request would not be admitted in full.
-func (l *Ledger) admitOrEnqueue(ctx context.Context, w *waiter) (needsCount bool, err error) {
+// admit decides on a new request. The error is that of a decision against it.
+func (l *Ledger) admit(ctx context.Context, p *Payer, w *Waiter) (*reservation, Decision, error) {
 	if err := l.lockHoldingMonth(ctx); err != nil {
-		return false, err
+		return nil, Decision{}, err
 	}
 	defer l.mu.Unlock()
-	if err := w.payer.Refresh(l.settings.Payer); err != nil {
-		return false, err
+	a := l.account(p.Account)
+	if err := l.refresh(a, p); err != nil {
+		return nil, Decision{}, err
 	}
-	w.key, w.account = l.owners(&w.payer)
-	b := l.bucket(w.key, w.account)
-	if len(w.account.queue) > 0 && w.account.dispatched != b.date {
-		l.dispatch(w.account)
-	}
-	d := evaluate(w, b)
-	if !w.demand.Exact && (!d.admitted() || d.maxTokens < w.demand.MaxTokens) {
-		return true, nil
-	}
-	switch {
-	case d.exceeded != nil:
-		l.raiseRefusal(&w.payer, d.exceeded, b)
-		return false, d.exceeded
-	case d.admitted():
-		w.reservation = l.reserve(w, &d)
-	case w.noWait:
-		return false, ErrReserved
-	default:
+	d := a.Admit(l.clock(), w)
+	l.deliver(a)
+	switch d.Kind {
+	case Granted:
+		return l.opened(a, w, &d), d, nil
+	case Waits:
 		w.decided = make(chan struct{})
-		w.account.queue = append(w.account.queue, w)
-		w.account.dispatched = d.bucket.date
-		w.block(&d)
-		l.waiting++
+		return nil, d, nil
+	case MustCount:
+		return nil, d, nil
 	}
-	return false, nil
+	return nil, d, d.Err()
+}
+
+// refresh updates the caps, the slots and the state of a payer. The error is ErrKeyDisabled.
+func (l *Ledger) refresh(a *Account, p *Payer) error {
+	k := a.Key(p.Key)
+	err := p.Refresh(l.settings.Payer)
+	k.Disabled = err != nil
+	if err != nil {
+		return err
+	}
+	k.SetCaps(p.KeyCaps)
+	a.SetCaps(p.AccountCaps)
+	k.Slots, k.Exempt = p.Slots, p.AccountSlots == 0
+	if !k.Exempt {
+		a.Slots = p.AccountSlots
+	}
+	return nil
 }
 
 // lockHoldingMonth locks the ledger when it holds the counters of the current month. If it returns an error, the ledger is
@@ -134,7 +125,7 @@ func (l *Ledger) lockHoldingMonth(ctx context.Context) error {
 			l.mu.Unlock()
 			return ErrClosed
 		}
-		if l.holds(dateOf(l.clock()).month) {
+		if l.holds(DateOf(l.clock()).month) {
 			return nil
 		}
 		l.mu.Unlock()
@@ -144,126 +135,94 @@ func (l *Ledger) lockHoldingMonth(ctx context.Context) error {
 	}
 }
 
-// block makes later requests wait behind w if the same owner's caps limit them.
-func (w *waiter) block(d *decision) {
-	w.key.blocked = w.key.blocked || d.blockedByKey
-	w.account.blocked = w.account.blocked || d.blockedByAccount
-}
-
 // await waits for the decision on a queued request. If it fails first, the request leaves the queue, and a reservation
 // made at the same moment is released.
-func (l *Ledger) await(ctx context.Context, w *waiter, requester Requester) error {
+func (l *Ledger) await(ctx context.Context, p *Payer, w *Waiter, requester Requester) (*reservation, error) {
 	if requester != nil {
 		release, err := requester.ReserveMemory()
 		if err != nil {
 			l.cancel(w)
-			return fmt.Errorf("wait for reservations to end: %w", err)
+			return nil, fmt.Errorf("wait for reservations to end: %w", err)
 		}
 		defer release()
 	}
 	select {
 	case <-w.decided:
-		return w.err
+	case <-l.closing:
+		l.cancel(w)
+		return nil, ErrClosed
 	case <-ctx.Done():
 		l.cancel(w)
-		return fmt.Errorf("wait for reservations to end: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("wait for reservations to end: %w", context.Cause(ctx))
 	}
+	switch w.Result.Kind {
+	case Granted:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.opened(l.account(p.Account), w, &w.Result), nil
+	case KeyInvalid:
+		return nil, cmp.Or(p.Refresh(l.settings.Payer), ErrKeyDisabled)
+	}
+	return nil, w.Result.Err()
 }
 
-// cancel removes a request from its queue, or releases its reservation.
-func (l *Ledger) cancel(w *waiter) {
+// cancel removes a request from its queue, or releases what it has been granted.
+func (l *Ledger) cancel(w *Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := slices.Index(w.account.queue, w); at >= 0 {
-		w.account.queue = slices.Delete(w.account.queue, at, at+1)
-		l.waiting--
-		w.key.blocked = false
-		l.dispatch(w.account)
-	} else if w.reservation != nil {
-		l.release(w.reservation, 0, 0)
+	a := l.account(w.Request.AccountID)
+	if !a.Cancel(w) && w.Result.Kind == Granted {
+		a.Settle(&w.Result.Lease, 0, 0)
 	}
+	l.grant(a, false)
 }
 
-// dispatch evaluates all requests that wait in an account's queue, in order of arrival. If a month has begun of which the
-// ledger does not hold the counters, they wait on until the maintenance goroutine has loaded them.
-func (l *Ledger) dispatch(account *owner) {
-	today := dateOf(l.clock())
-	if !l.holds(today.month) {
+// grant evaluates the requests of an account that wait. If a month has begun of which the ledger does not hold the counters, they
+// wait on until the maintenance goroutine has loaded them.
+func (l *Ledger) grant(a *Account, all bool) {
+	now := l.clock()
+	if a.Waiting == 0 || l.closed || !l.holds(DateOf(now).month) {
 		return
 	}
-	account.blocked = false
-	for _, w := range account.queue {
-		w.key.blocked = false
+	for _, k := range a.waiting {
+		_ = l.refresh(a, &Payer{Key: k.ID, Account: a.ID, KeyCaps: k.Caps, AccountCaps: a.Caps, Slots: k.Slots, AccountSlots: a.slotsFor(k)}) // it has disabled the key
 	}
-	account.dispatched = today
-	before := len(account.queue)
-	account.queue = slices.DeleteFunc(account.queue, l.decide)
-	l.waiting -= before - len(account.queue)
+	a.Grant(now, all)
+	l.deliver(a)
 }
 
-// decide evaluates a queued request, and reports whether its wait is over.
-func (l *Ledger) decide(w *waiter) (over bool) {
-	err := w.payer.Refresh(l.settings.Payer)
-	d := evaluate(w, l.bucket(w.key, w.account))
-	switch {
-	case err != nil:
-		w.err = err
-	case d.exceeded != nil:
-		l.raiseRefusal(&w.payer, d.exceeded, d.bucket)
-		w.err = d.exceeded
-	case d.admitted():
-		w.reservation = l.reserve(w, &d)
-	default:
-		w.block(&d)
-		return false
+// deliver passes on what an operation has changed.
+func (l *Ledger) deliver(a *Account) {
+	for _, w := range a.Changes.Decided {
+		close(w.decided)
 	}
-	close(w.decided)
-	return true
+	for _, alarm := range a.Changes.Alarms {
+		if l.settings.Alarm != nil {
+			l.settings.Alarm(alarm)
+		}
+	}
+	clear(a.Changes.Decided)
+	a.Changes = Changes{a.Changes.Decided[:0], a.Changes.Alarms[:0]}
 }
 
-// reserve adds the demand to the counters.
-func (l *Ledger) reserve(w *waiter, d *decision) *reservation {
+// opened returns the reservation of a request that was granted. l.mu is held.
+func (l *Ledger) opened(a *Account, w *Waiter, d *Decision) *reservation {
 	r := &reservation{
-		Grant: Grant{
-			Input: d.promptTokens, Output: w.demand.Output(d.maxTokens), Max: d.maxTokens, Lowered: d.maxTokens < w.demand.MaxTokens,
-		},
-		ledger: l, request: w.request, bucket: d.bucket, key: w.key, account: w.account,
+		Grant:  Grant{Input: d.Lease.Input, Output: d.Lease.Output, Max: d.MaxTokens, Lowered: d.MaxTokens < w.Demand.MaxTokens},
+		ledger: l, request: w.Request, account: a, lease: d.Lease, admitted: time.Now(), index: len(l.open),
 	}
-	if arrived := r.request.Time; arrived.IsZero() || dateOf(arrived) != d.bucket.date {
-		r.request.Time = d.bucket.time
-	}
-	r.request.Time = r.request.Time.UTC()
-	w.key.recordUse(r.request.Time, d.bucket.time)
-	r.admitted = time.Now()
-	r.bucket.key.reserve(r.bucket.date.day, r.Input, r.Output)
-	r.bucket.account.reserve(r.bucket.date.day, r.Input, r.Output)
-	l.reserved += r.Input + r.Output
-	if r.request.Batch == "" {
-		w.key.running++
-		w.account.running++
-	}
-	r.index = len(l.open)
+	r.request.Time = d.Time
 	l.open = append(l.open, r)
 	return r
 }
 
 // release replaces a reservation by the tokens used, and admits the requests for which that makes room.
 func (l *Ledger) release(r *reservation, input, output int64) {
-	r.bucket.key.reserve(r.bucket.date.day, -r.Input, -r.Output)
-	r.bucket.account.reserve(r.bucket.date.day, -r.Input, -r.Output)
-	r.bucket.key.charge(r.bucket.date.day, input, output)
-	r.bucket.account.charge(r.bucket.date.day, input, output)
-	l.raiseAlarms(r, input, output)
-	l.reserved -= r.Input + r.Output
-	if r.request.Batch == "" {
-		r.key.running--
-		r.account.running--
-	}
+	r.account.Settle(&r.lease, input, output)
+	l.deliver(r.account)
 	last := l.open[len(l.open)-1]
 	l.open[r.index], last.index = last, r.index
 	l.open[len(l.open)-1] = nil
 	l.open = l.open[:len(l.open)-1]
-	if len(r.account.queue) > 0 {
-		l.dispatch(r.account)
-	}
+	l.grant(r.account, false)
 }

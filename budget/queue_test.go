@@ -57,7 +57,7 @@ func (c *call) returned() bool {
 func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 		held := reserve(t, l, p, demand(100, 800))
 		a := goReserve(t, l, p, demand(100, 900))
 		if a.returned() || l.Waiting() != 1 {
@@ -82,7 +82,7 @@ func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 func TestRequestsBlockedByTheSameCapsAreAdmittedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		account := payerWithCap(budget.Account, budget.Month, budget.Total, 1000)
+		account := payerWithCap(budget.ScopeAccount, budget.Month, budget.Total, 1000)
 		other := account
 		other.Key = "other"
 		held := reserve(t, l, account, demand(0, 900))
@@ -108,7 +108,7 @@ func TestRequestsBlockedByTheSameCapsAreAdmittedInOrder(t *testing.T) {
 func TestARequestBlockedByItsKeyDoesNotBlockOtherKeysOfTheAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		one := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
+		one := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
 		one.AccountCaps.MonthTotal = quota.Limit(1000)
 		two := one
 		two.Key = "other"
@@ -132,7 +132,7 @@ func TestARequestBlockedByItsKeyDoesNotBlockOtherKeysOfTheAccount(t *testing.T) 
 func TestCancelledRequestLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.Account, budget.Day, budget.Total, 100)
+		p := payerWithCap(budget.ScopeAccount, budget.Day, budget.Total, 100)
 		held := reserve(t, l, p, demand(0, 50))
 		first := goReserve(t, l, p, demand(0, 80))
 		second := goReserve(t, l, p, demand(0, 50))
@@ -160,7 +160,7 @@ func TestCancelledRequestLeavesTheQueue(t *testing.T) {
 func TestMemoryIsReservedOnlyWhileARequestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 		atOnce := &fakeRequester{}
 		held, err := l.Reserve(t.Context(), p, newRequest(), demand(0, 900), atOnce)
 		must(t, err)
@@ -192,7 +192,7 @@ func TestMemoryIsReservedOnlyWhileARequestWaits(t *testing.T) {
 func TestCloseRefusesWaitingRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.Account, budget.Day, budget.Total, 100)
+		p := payerWithCap(budget.ScopeAccount, budget.Day, budget.Total, 100)
 		held := reserve(t, l, p, demand(0, 100))
 		a := goReserve(t, l, p, demand(0, 80))
 		l.Close()
@@ -221,13 +221,13 @@ func TestANewWindowAdmitsWaitingRequests(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				time.Sleep(time.Until(parseTime(t, c.start)))
 				l := newLedger(t)
-				p := payerWithCap(budget.Key, c.window, budget.Total, 100)
+				p := payerWithCap(budget.ScopeKey, c.window, budget.Total, 100)
 				held := reserve(t, l, p, demand(0, 60))
+				spend(t, l, "key", "acc", 40, 0)
 				a := goReserve(t, l, p, demand(0, 60))
 				if a.returned() {
 					t.Fatal("the request does not wait")
 				}
-				spend(t, l, "key", "acc", 40, 0)
 				_, err := l.Reserve(t.Context(), p, newRequest(), demand(60, 1), nil)
 				var e *budget.Exceeded
 				if !errors.As(err, &e) || !e.ResetsAt.Equal(parseTime(t, c.rollover)) || e.Used != 40 || e.Reserved != 60 {
@@ -320,12 +320,14 @@ func (f *fakePayers) lookup(string) (budget.Payer, error) {
 
 func TestRefreshCapsEvaluatesWaitingRequestsByTheCurrentCaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		initial := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		initial := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 		payers := &fakePayers{payer: initial}
 		l := budget.New(openDatabase(t, newPath(t)), zap.NewNop(), budget.Settings{Payer: payers.lookup})
 		must(t, l.Start(t.Context()))
 		t.Cleanup(l.Close)
-		capped := func(limit int64) budget.Payer { return payerWithCap(budget.Key, budget.Month, budget.Total, limit) }
+		capped := func(limit int64) budget.Payer {
+			return payerWithCap(budget.ScopeKey, budget.Month, budget.Total, limit)
+		}
 
 		first := reserve(t, l, initial, demand(0, 900))
 		raised := goReserve(t, l, initial, demand(100, 500))
@@ -370,7 +372,7 @@ func TestRefreshCapsEvaluatesWaitingRequestsByTheCurrentCaps(t *testing.T) {
 // requests of its key than may run by then.
 func TestLoweredSlotsHoldBackRequestsThatWaitForTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 		p.Slots = 3
 		payers := &fakePayers{payer: p}
 		l := budget.New(openDatabase(t, newPath(t)), zap.NewNop(), budget.Settings{Payer: payers.lookup})
@@ -414,7 +416,7 @@ func TestLoweredSlotsHoldBackRequestsThatWaitForTokens(t *testing.T) {
 func TestLinesTakeNoTokensThatARequestWithoutASlotWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
+		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
 		p.AccountSlots = 1
 		other := budget.Payer{Key: "other", Account: p.Account, AccountSlots: 1}
 		line := func(p budget.Payer, tokens int64) (budget.Reservation, error) {

@@ -190,9 +190,8 @@ type reservation struct {
 
 	ledger  *Ledger
 	request Request
-	key     *owner
-	account *owner
-	bucket  bucket
+	account *Account
+	lease   Lease
 	index   int // in Ledger.open; guarded by the ledger's lock
 
 	openOnce  sync.Once         // inserts the row, or decides that the settlement will be its only write
@@ -276,8 +275,7 @@ func (r *reservation) applyFallback() {
 	l := r.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r.bucket.key.charge(r.bucket.date.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
-	r.bucket.account.charge(r.bucket.date.day, after.Prompt-before.Prompt, after.Completion-before.Completion)
+	r.account.Correct(&r.lease, after.Prompt-before.Prompt, after.Completion-before.Completion)
 }
 
 // Release implements Reservation.

@@ -68,7 +68,7 @@ func TestRowHoldsTheRequestAndItsOutcome(t *testing.T) {
 
 func TestSettleIsIdempotent(t *testing.T) {
 	l := newLedger(t)
-	p := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
+	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
 	r := reserve(t, l, p, demand(10, 20))
 	settle(t, r, 10, 5)
 	var all sync.WaitGroup
@@ -91,7 +91,7 @@ func TestSettleIsIdempotent(t *testing.T) {
 
 func TestReleaseChargesTheRecordedProgress(t *testing.T) {
 	l := newLedger(t)
-	p := payerWithCap(budget.Key, budget.Month, budget.Total, 100)
+	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
 	reserve(t, l, p, demand(10, 20)).Release()
 	if h, _ := l.Balance(p).TightestTotal(); h.Remaining() != 100 {
 		t.Errorf("without progress: %d tokens remain, want 100", h.Remaining())
@@ -230,7 +230,7 @@ func TestCrashKeepsSettlementsAndCheckpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := newPath(t)
 		l := startLedger(t, openDatabase(t, path))
-		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 		done := reserve(t, l, p, demand(10, 20))
 		settle(t, done, 10, 15)
 		quiet := reserve(t, l, p, demand(30, 100))
@@ -306,7 +306,7 @@ func TestFullDiskRefusesRequestsAndRetriesSettlements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDatabase(t, newPath(t))
 		l := startLedger(t, db)
-		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1<<20)
+		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1<<20)
 		var admitted []budget.Reservation
 		for range 200 {
 			admitted = append(admitted, reserve(t, l, p, demand(1, 9)))
@@ -364,7 +364,7 @@ func TestFallbackIsChargedIfTheOutcomeCannotBeWritten(t *testing.T) {
 		path := newPath(t)
 		db := openDatabase(t, path)
 		l := startLedger(t, db)
-		p := payerWithCap(budget.Key, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 		plain, stream := reserve(t, l, p, demand(10, 90)), reserve(t, l, p, demand(10, 90))
 		must(t, os.Rename(path, path+".away"))
 		for r, fallback := range map[budget.Reservation]budget.Outcome{
@@ -400,7 +400,7 @@ func TestFallbackIsChargedIfTheOutcomeCannotBeWritten(t *testing.T) {
 func TestCancelledSettlementIsWrittenLater(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	l := startLedger(t, db)
-	r := reserve(t, l, payerWithCap(budget.Key, budget.Month, budget.Total, 1000), demand(10, 90))
+	r := reserve(t, l, payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000), demand(10, 90))
 	blocks, unblock := make(chan struct{}), make(chan struct{})
 	blocked := db.Submit(func(database.Tx) error { close(blocks); <-unblock; return nil })
 	<-blocks

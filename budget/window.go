@@ -5,24 +5,25 @@ import (
 	"time"
 )
 
-// date is a calendar day in UTC.
-type date struct {
+// Date is a calendar day in UTC.
+type Date struct {
 	month int // since January of the year 0
 	day   int // of the month, from 0
 }
 
-func dateOf(t time.Time) date {
+// DateOf returns the day of a time.
+func DateOf(t time.Time) Date {
 	year, month, day := t.UTC().Date()
-	return date{month: year*12 + int(month) - 1, day: day - 1}
+	return Date{month: year*12 + int(month) - 1, day: day - 1}
 }
 
 // start returns the first instant of the day.
-func (d date) start() time.Time {
+func (d Date) start() time.Time {
 	return time.Date(0, time.Month(d.month+1), d.day+1, 0, 0, 0, 0, time.UTC)
 }
 
 // windowEnd returns the end of the day or of the month.
-func (d date) windowEnd(w Window) time.Time {
+func (d Date) windowEnd(w Window) time.Time {
 	if w == Day {
 		d.day++
 	} else {
@@ -35,13 +36,11 @@ func (d date) windowEnd(w Window) time.Time {
 type counter struct {
 	used     int64 // settled
 	reserved int64 // by requests in flight
-	raised   uint8 // percentage of the last alarm; 0 before the first
 }
 
 // monthCounters are the counters of one owner in one month.
 type monthCounters struct {
 	month         int
-	raised        uint8 // as that of a counter, of the monthly total cap
 	input, output counter
 	days          [31]counter // input and output
 }
@@ -69,23 +68,8 @@ func (m *monthCounters) charge(day int, input, output int64) {
 	m.output.used += output
 }
 
-// owner is a key or an account, with its counters.
-type owner struct {
-	months  []*monthCounters // in any order
-	blocked bool             // a queued request waits because of this owner's caps, so later requests wait behind it
-
-	// Of an account.
-	queue      []*waiter // in order of arrival
-	dispatched date      // when the queue was last dispatched
-
-	// Of a key.
-	running        int       // its requests that hold a reservation, without lines of batches
-	lastUse        time.Time // when its latest request arrived
-	writtenLastUse time.Time // the lastUse that is in the database
-}
-
-// counters returns the counters of a date, which are zero if there are none.
-func (o *owner) counters(d date) (c Counters) {
+// Counters returns the counters of a date, which are zero if there are none.
+func (o *Owner) Counters(d Date) (c Counters) {
 	if o == nil {
 		return c
 	}
@@ -98,7 +82,7 @@ func (o *owner) counters(d date) (c Counters) {
 }
 
 // month returns the counters of one month, and creates them if they do not exist.
-func (o *owner) month(month int) *monthCounters {
+func (o *Owner) month(month int) *monthCounters {
 	for _, m := range o.months {
 		if m.month == month {
 			return m
@@ -110,10 +94,10 @@ func (o *owner) month(month int) *monthCounters {
 }
 
 // reserves reports whether requests in flight were admitted in a month.
-func (o *owner) reserves(month int) bool {
+func (o *Owner) reserves(month int) bool {
 	return slices.ContainsFunc(o.months, func(m *monthCounters) bool { return m.month == month && m.input.reserved+m.output.reserved > 0 })
 }
 
-func (o *owner) dropMonth(month int) {
+func (o *Owner) dropMonth(month int) {
 	o.months = slices.DeleteFunc(o.months, func(m *monthCounters) bool { return m.month == month })
 }

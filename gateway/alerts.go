@@ -69,7 +69,7 @@ func (g *Gateway) onBudgetAlarm(a budget.Alarm) {
 	if a.Percent == budget.UsedUp {
 		e.Kind, text = history.BudgetUsed, "a budget is used up"
 	}
-	if a.Cap.Scope == budget.Key {
+	if a.Cap.Scope == budget.ScopeKey {
 		e.KeyID = a.Key
 	}
 	g.history.Add(context.Background(), e)

@@ -59,7 +59,7 @@ func TestAlarmIsRaisedOnceInTheCluster(t *testing.T) {
 		used    int64
 	}{{budget.NearlyUsed, 800}, {budget.UsedUp, 950}, {budget.UsedUp, 1000}} {
 		a := all[i]
-		if a.Percent != want.percent || a.Cap.Used != want.used || a.Key != "key" || a.Account != "acc" || a.Cap.Scope != budget.Key ||
+		if a.Percent != want.percent || a.Cap.Used != want.used || a.Key != "key" || a.Account != "acc" || a.Cap.Scope != budget.ScopeKey ||
 			a.Cap.Window != budget.Month || a.Cap.Meter != budget.Total || a.Cap.Limit != 1000 || a.Cap.ResetsAt.IsZero() {
 			t.Errorf("alarm %d: got %+v, want %d %% with %d used", i, a, want.percent, want.used)
 		}

@@ -45,7 +45,7 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 	}
 	settle(t, reserve(t, second, demand(10, 20)), 10, 20)
 	poll.Until(t, "the first gateway learns what the second has used", func() bool { return first.Balance(p).Exhausted() != nil })
-	if e := first.Balance(p).Exhausted(); e.Used != 100 || e.Limit != 100 || e.Scope != budget.Key {
+	if e := first.Balance(p).Exhausted(); e.Used != 100 || e.Limit != 100 || e.Scope != budget.ScopeKey {
 		t.Errorf("got %+v, want 100 of 100 tokens", e)
 	}
 	want := budget.Counters{MonthInput: 40, MonthOutput: 60, Day: 100}
