@@ -15,9 +15,11 @@ import (
 type Account struct {
 	Owner
 
-	Ticket  int64   // of the latest request that has waited
 	Granted Date    // when the requests that wait were last evaluated
 	Changes Changes // since the caller has last taken them
+
+	// Incomplete is set by Grant if it would have evaluated requests that wait and were not added by Enqueue.
+	Incomplete bool
 
 	keys    map[string]*Owner // by id
 	waiting []*Owner          // keys some of whose requests wait
@@ -41,6 +43,7 @@ type Owner struct {
 	Running int       // requests that hold a reservation, without lines of batches
 	Waiting int       // requests that wait, of an account those of all its keys
 	Blocked bool      // a request waits because of this owner's caps, so later ones wait behind it
+	Ticket  int64     // of an account: the one of the latest request that has waited
 	LastUse time.Time // of a key: when its latest request arrived
 
 	queue  []*Waiter // of a key: in the order of their tickets
@@ -55,6 +58,7 @@ type Waiter struct {
 	Request Request
 	Demand  Demand
 	NoWait  bool  // it is told that others stand in the way, and does not wait
+	Taken   bool  // another request with its id is in flight
 	Ticket  int64 // of its wait; 0 if it does not wait
 
 	Result Decision // on the request, once its wait is over
@@ -82,6 +86,7 @@ const (
 	MustCount       // the prompt: its bound does not fit, but its tokens may
 	Reserved        // others have reserved what it needs, and it does not wait
 	KeyInvalid      // the key is disabled or has expired
+	Duplicate       // another request with its id is in flight
 )
 
 // Decision is what has been decided on a request.
@@ -102,6 +107,8 @@ func (d *Decision) Err() error {
 		return ErrReserved
 	case KeyInvalid:
 		return ErrKeyDisabled
+	case Duplicate:
+		return ErrDuplicate
 	case Granted, Waits, MustCount:
 	}
 	return nil
@@ -165,6 +172,8 @@ func (a *Account) Admit(now time.Time, w *Waiter) Decision {
 	case d.exceeded != nil:
 		a.raiseRefusal(now, k, d.exceeded)
 		return Decision{Kind: Refused, Exceeded: d.exceeded}
+	case d.admitted() && w.Taken:
+		return Decision{Kind: Duplicate}
 	case d.admitted():
 		return a.open(now, k, w, &d)
 	case w.NoWait:
@@ -172,13 +181,22 @@ func (a *Account) Admit(now time.Time, w *Waiter) Decision {
 	}
 	a.Ticket++
 	w.Ticket = a.Ticket
+	if len(k.queue) == k.Waiting { // else some that wait before it were not added
+		a.Enqueue(w)
+	}
+	a.Waiting, k.Waiting = a.Waiting+1, k.Waiting+1
+	a.block(k, &d)
+	return Decision{Kind: Waits}
+}
+
+// Enqueue adds a request that waits, behind those of its key with lower tickets, and counts nothing: a store calls it for requests that
+// Waiting counts already.
+func (a *Account) Enqueue(w *Waiter) {
+	k := a.Key(w.Request.KeyID)
 	if len(k.queue) == 0 {
 		a.waiting = append(a.waiting, k)
 	}
 	k.queue = append(k.queue, w)
-	a.Waiting, k.Waiting = a.Waiting+1, k.Waiting+1
-	a.block(k, &d)
-	return Decision{Kind: Waits}
 }
 
 // Cancel ends the wait of a request without a decision, and reports whether it waited. Call Grant afterwards.
@@ -363,7 +381,7 @@ func (a *Account) Grant(now time.Time, all bool) {
 		} else if all {
 			h.at++
 		} else {
-			h.key.Blocked = h.key.Blocked || h.blocked && len(h.key.queue) > 1
+			h.key.Blocked = h.key.Blocked || h.blocked && h.key.Waiting > 1
 			if a.full() && !h.key.Exempt { // all that wait need a slot
 				a.Blocked = a.Blocked || wasBlocked
 				return
@@ -371,11 +389,13 @@ func (a *Account) Grant(now time.Time, all bool) {
 			if a.Blocked {
 				return
 			}
-			h.at = len(h.key.queue)
+			heap.Pop(&waiting)
+			continue
 		}
 		if h.at < len(h.key.queue) {
 			heap.Fix(&waiting, 0)
 		} else {
+			a.Incomplete = a.Incomplete || h.key.Waiting > h.at
 			heap.Pop(&waiting)
 		}
 	}
@@ -391,6 +411,8 @@ func (a *Account) decide(now time.Time, h *head) (over bool) {
 	case d.exceeded != nil:
 		a.raiseRefusal(now, k, d.exceeded)
 		w.Result = Decision{Kind: Refused, Exceeded: d.exceeded}
+	case d.admitted() && w.Taken:
+		w.Result = Decision{Kind: Duplicate}
 	case d.admitted():
 		w.Result = a.open(now, k, w, &d)
 	default:

@@ -58,7 +58,7 @@ func (a *Account) raiseAlarms(k *Owner, of Date, input, output int64) {
 	if !k.Caps.Any() && !a.Caps.Any() {
 		return
 	}
-	balance := a.balance(of.start(), k)
+	balance := a.balance(of.Start(), k)
 	for _, c := range balance.appendCaps(make([]Exceeded, 0, maxCaps)) {
 		before := c.Used - c.Meter.of(input, output)
 		for _, percent := range [...]int64{UsedUp, NearlyUsed} {

@@ -40,7 +40,7 @@ func (l *Ledger) loadMonth(ctx context.Context) error {
 	}
 	var used []use
 	start := Date{month: month}
-	err := usage.KeyDays(ctx, l.db, start.start(), start.windowEnd(Month), func(r *usage.Row) {
+	err := usage.KeyDays(ctx, l.db, start.Start(), start.windowEnd(Month), func(r *usage.Row) {
 		used = append(used, use{r.KeyID, r.AccountID, DateOf(r.Time).day, r.PromptTokens, r.CompletionTokens})
 	})
 	if err != nil {

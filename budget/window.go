@@ -17,8 +17,16 @@ func DateOf(t time.Time) Date {
 	return Date{month: year*12 + int(month) - 1, day: day - 1}
 }
 
-// start returns the first instant of the day.
-func (d Date) start() time.Time {
+const secondsPerDay = 24 * 60 * 60
+
+// DateOfDay returns the day with a number, counted since 1970.
+func DateOfDay(n int64) Date { return DateOf(time.Unix(n*secondsPerDay, 0)) }
+
+// Days returns the number of the day since 1970.
+func (d Date) Days() int64 { return d.Start().Unix() / secondsPerDay }
+
+// Start returns the first instant of the day.
+func (d Date) Start() time.Time {
 	return time.Date(0, time.Month(d.month+1), d.day+1, 0, 0, 0, 0, time.UTC)
 }
 
@@ -29,7 +37,7 @@ func (d Date) windowEnd(w Window) time.Time {
 	} else {
 		d.month, d.day = d.month+1, 0
 	}
-	return d.start()
+	return d.Start()
 }
 
 // counter counts the tokens that one cap limits.

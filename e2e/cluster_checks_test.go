@@ -131,7 +131,7 @@ func TestClusterChecksFindViolations(t *testing.T) {
 		}
 	}
 	execute(`SELECT ledger_partitions_v1(1)`)
-	execute(`INSERT INTO owner (id, account, enabled, month_total, day, month) VALUES ('k', 'a', true, 100, now()::date, date_trunc('month', now()))`)
+	execute(`INSERT INTO owner (id, account, enabled, month_total, day) VALUES ('k', 'a', true, 100, now()::date)`)
 	const lease = `INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint, workload,
 		user_tag, stream%s) SELECT 'r' || n, 1, 1, 'a', 'k', now()::date, 0, 1, 1, 'm', '', '', '', false%s FROM generate_series(1, %d) n`
 	more, values := "", ""

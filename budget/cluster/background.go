@@ -19,8 +19,6 @@ const (
 	partitionInterval = 6 * time.Hour
 	// pruneInterval is the time between removals of settlements that are too old to be written again.
 	pruneInterval = 10 * time.Second
-	// alarmInterval is the time between searches for alarms that no gateway has raised.
-	alarmInterval = time.Second
 )
 
 // maintain submits checkpoints, polls and ends requests after a long outage, until ctx ends. It never waits for the database.
@@ -46,10 +44,8 @@ func (l *Ledger) maintain(ctx context.Context) {
 	}
 }
 
-// watch raises alarms, forgets old settlements and creates partitions until ctx ends.
+// watch forgets old settlements and creates partitions until ctx ends.
 func (l *Ledger) watch(ctx context.Context) {
-	alarms := time.NewTicker(alarmInterval)
-	defer alarms.Stop()
 	prune := time.NewTicker(pruneInterval)
 	defer prune.Stop()
 	partitions := time.NewTicker(partitionInterval)
@@ -58,8 +54,6 @@ func (l *Ledger) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-alarms.C:
-			l.raiseAlarms(ctx)
 		case now := <-prune.C:
 			l.recent.prune(now)
 		case <-partitions.C:

@@ -65,18 +65,12 @@ const (
 // now returns the time of the database.
 func (b *balances) now() time.Time { return time.Now().Add(time.Duration(b.offset.Load())).UTC() }
 
-// store records the counters that a reply carries, of countersPerOwner each.
-func (b *balances) store(owners []string, all []int64) {
-	if len(all) != len(owners)*countersPerOwner {
-		return
-	}
-	now := time.Now()
-	for i, owner := range owners {
-		b.owners.Store(owner, &knownCounters{newCounters(all[i*countersPerOwner:]), now})
-	}
+// store records the counters of an owner in the windows of a day.
+func (b *balances) store(id string, o *budget.Owner, day budget.Date, now time.Time) {
+	b.owners.Store(id, &knownCounters{Counters{o.Counters(day), int64(o.Running), int64(o.Waiting), day.Days()}, now})
 }
 
-// countersPerOwner is the number of counters that ledger_v1 returns of each owner.
+// countersPerOwner is the number of counters that selectCounters returns of each owner.
 const countersPerOwner = 9
 
 func newCounters(c []int64) Counters {
@@ -218,7 +212,7 @@ func (l *Ledger) ReadBalance(ctx context.Context, p budget.Payer) (budget.Balanc
 	return balance, nil
 }
 
-const selectCounters = `SELECT id, ARRAY[month_in, month_out, day_in + day_out, reserved_in, reserved_out, reserved_day, running, waiting,
+const selectCounters = `SELECT id, ARRAY[month_in, month_out, day_used, reserved_in, reserved_out, reserved_day, running, waiting,
 	day - date '1970-01-01'] FROM owner`
 
 // readCounters reads the counters of owners. A reply to a call that arrives meanwhile is not replaced.
@@ -280,7 +274,7 @@ func (l *Ledger) loadBalances(ctx context.Context) error {
 	}
 	l.balances.setClock(micros, began)
 	found := map[string]Counters{}
-	const used = selectCounters + ` WHERE month >= $1 AND (month_in > 0 OR month_out > 0 OR running > 0)`
+	const used = selectCounters + ` WHERE day >= $1 AND (month_in > 0 OR month_out > 0 OR running > 0)`
 	now := l.balances.now()
 	if err := l.scanCounters(ctx, found, used, now.AddDate(0, 0, 1-now.Day())); err != nil {
 		return err

@@ -49,8 +49,8 @@ type caseRequest struct {
 func newCaseEngine(t *testing.T, db *testDatabase, ledger *cluster.Ledger, c *ledgercases.Case) *caseEngine {
 	t.Helper()
 	e := &caseEngine{t: t, db: db, ledger: ledger, owners: map[string]cluster.Owner{}, requests: map[string]*caseRequest{}}
-	db.exec(t, `DELETE FROM owner; DELETE FROM spend; DELETE FROM inflight; DELETE FROM waiter; DELETE FROM decided;
-		DELETE FROM alarm; DELETE FROM requests`)
+	db.exec(t, `DELETE FROM owner; DELETE FROM inflight; DELETE FROM waiter; DELETE FROM decided;
+		DELETE FROM requests`)
 	db.setClock(t, c.Start)
 	var owners []cluster.Owner
 	for _, a := range c.Accounts {
@@ -179,8 +179,8 @@ func decision(kind string, r budget.Reservation, err error) ledgercases.Decision
 // totals reads the counters of a key and its account in the windows that the database's clock shows.
 func (e *caseEngine) totals(key string) ledgercases.Totals {
 	const text = `
-		SELECT month_in * same_month, month_out * same_month, (day_in + day_out) * same_day, (reserved_in + reserved_out) * same_month
-		FROM owner, LATERAL (SELECT (month = ledger_month(ledger_day(ledger_now())))::integer AS same_month,
+		SELECT month_in * same_month, month_out * same_month, day_used * same_day, (reserved_in + reserved_out) * same_month
+		FROM owner, LATERAL (SELECT (ledger_month(day) = ledger_month(ledger_day(ledger_now())))::integer AS same_month,
 			(day = ledger_day(ledger_now()))::integer AS same_day) s
 		WHERE id IN ($1, $2) ORDER BY id = account`
 	rows, err := e.db.conn.Query(e.t.Context(), text, key, e.owners[key].Account)
@@ -194,7 +194,7 @@ func (e *caseEngine) totals(key string) ledgercases.Totals {
 func (e *caseEngine) Rows() []ledgercases.Row {
 	const differences = `
 		SELECT coalesce(string_agg(d::text, ' '), '') FROM (
-			SELECT month FROM owner UNION SELECT ledger_month(ledger_day(time)) FROM requests) m, ledger_differences_v1(m.month) d`
+			SELECT ledger_month(day) AS month FROM owner UNION SELECT ledger_month(ledger_day(time)) FROM requests) m, ledger_differences_v1(m.month) d`
 	var found string
 	if e.db.query(e.t, differences, nil, &found); found != "" {
 		e.t.Errorf("counters that are not the sums of their rows: %s", found)

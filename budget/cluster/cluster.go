@@ -164,10 +164,19 @@ func (l *Ledger) Close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) //nolint:forbidigo // the caller's has usually ended
 	defer cancel()
-	var interrupted int64
-	err := l.db.Pool().QueryRow(ctx, `SELECT ledger_leave_v1($1, $2)`, e.gateway, e.number).Scan(&interrupted)
-	if err != nil {
+	if _, err := l.db.Pool().Exec(ctx, `SELECT ledger_leave_v1($1, $2)`, e.gateway, e.number); err != nil {
 		l.log.Warn("the gateway's epoch could not be ended; another gateway will end it", zap.Error(err))
+		return
+	}
+	if _, err := l.endLeft(ctx); err != nil {
+		l.log.Warn("requests of the gateway's epoch could not be ended; another gateway will end them", zap.Error(err))
+	}
+}
+
+// raise passes an alarm on. An alarm of a gateway that ends between its commit and this call is lost.
+func (l *Ledger) raise(a budget.Alarm) {
+	if l.settings.Alarm != nil {
+		l.settings.Alarm(a)
 	}
 }
 

@@ -17,19 +17,24 @@ import (
 	"basegate/internal/postgrestest"
 )
 
-// Indexes of the arguments of ledger_v1.
+// Indexes of the arguments of ledger_write_v1.
 const (
-	argumentSettle     = 6
-	argumentCheckpoint = 7
-	argumentCancel     = 8
-	argumentAdmit      = 9
-	argumentCollect    = 10
+	argumentEpoch      = 1
+	argumentOpen       = 10
+	argumentSettle     = 11
+	argumentCheckpoint = 12
+	argumentWait       = 13
+	argumentGone       = 14
+	argumentCollect    = 16
 )
 
-// isCall reports whether a reply is that to a call of ledger_v1.
+// isCall reports whether a reply is that to a call of ledger_write_v1.
 func isCall(r postgrestest.Reply) bool {
-	return r.Executed && strings.Contains(r.Statement, "ledger_v1(")
+	return r.Executed && strings.Contains(r.Statement, "ledger_write_v1(")
 }
+
+// replays matches the reply to the write of a gateway that has no epoch.
+func replays(r postgrestest.Reply) bool { return isCall(r) && r.Arguments[argumentEpoch] == nil }
 
 // call matches a reply to a call of which an argument contains a text.
 func call(argument int, text string) func(postgrestest.Reply) bool {
@@ -47,9 +52,9 @@ func collects(r postgrestest.Reply) bool {
 	return decides(r) && bytes.Equal(r.Arguments[argumentCollect], []byte{1})
 }
 
-// parses matches the reply to the preparation of ledger_v1 on a new connection.
+// parses matches the reply to the preparation of ledger_write_v1 on a new connection.
 func parses(r postgrestest.Reply) bool {
-	return !r.Executed && strings.Contains(r.Statement, "ledger_v1(")
+	return !r.Executed && strings.Contains(r.Statement, "ledger_write_v1(")
 }
 
 func startup(r postgrestest.Reply) bool { return r.Statement == "" }
@@ -215,7 +220,7 @@ func (s *callScript) check(t *testing.T) {
 	checkUsed(t, s.db, s.runs*scriptTokens, 0, s.runs*scriptRows)
 	var requests, left int64
 	s.db.query(t, `SELECT (SELECT count(DISTINCT request_id) FROM requests), (SELECT sum(running + waiting) FROM owner)
-		+ (SELECT count(*) FROM inflight) + (SELECT count(*) FROM waiter) + (SELECT count(*) FROM decided) + (SELECT count(*) FROM settling)`,
+		+ (SELECT count(*) FROM inflight) + (SELECT count(*) FROM waiter) + (SELECT count(*) FROM decided)`,
 		nil, &requests, &left)
 	if requests != s.runs*scriptRows || left != 0 {
 		t.Errorf("got rows of %d requests, and %d that are left of leases and waits; want %d and none", requests, left, s.runs*scriptRows)
@@ -230,26 +235,27 @@ func (s *callScript) check(t *testing.T) {
 // Each kind of call is executed, and its reply is lost at each place of it in turn.
 func TestCutReplyOfEachCallTakesEffectOnce(t *testing.T) {
 	s := newCallScript(t)
-	admission := call(argumentAdmit, `"model":"admitted"`)
+	admission := call(argumentOpen, `"model":"admitted"`)
 	for _, c := range []struct {
 		name  string
 		kinds []func(postgrestest.Reply) bool
 	}{
 		{"admission", []func(postgrestest.Reply) bool{admission}},
-		{"admission, twice", []func(postgrestest.Reply) bool{admission, admission}},
+		{"admission, and the look at its outcome", []func(postgrestest.Reply) bool{admission, statement("ledger_read_v1")}},
 		{"admission, and the start of the next connection", []func(postgrestest.Reply) bool{admission, startup}},
 		{"admission, and the preparation on the next connection", []func(postgrestest.Reply) bool{admission, parses}},
-		{"admission of a request that waits", []func(postgrestest.Reply) bool{call(argumentAdmit, `"model":"waits"`)}},
+		{"admission of a request that waits", []func(postgrestest.Reply) bool{call(argumentWait, `"model":"waits"`)}},
 		{"checkpoint", []func(postgrestest.Reply) bool{call(argumentCheckpoint, "{")}},
-		{"cancellation", []func(postgrestest.Reply) bool{call(argumentCancel, "{")}},
+		{"cancellation", []func(postgrestest.Reply) bool{call(argumentGone, "{")}},
 		{"settlement that grants", []func(postgrestest.Reply) bool{call(argumentSettle, `"code":"grants"`)}},
 		{"settlement that notifies", []func(postgrestest.Reply) bool{call(argumentSettle, `"code":"notifies"`)}},
 		{"settlement of a release", []func(postgrestest.Reply) bool{call(argumentSettle, `"state":"interrupted"`)}},
 		{"collected grant", []func(postgrestest.Reply) bool{collects}},
-		{"collected grant, twice", []func(postgrestest.Reply) bool{collects, collects}},
+		{"collected grant, and the look at its outcome", []func(postgrestest.Reply) bool{collects, statement("ledger_")}},
 		{"heartbeat", []func(postgrestest.Reply) bool{statement("ledger_beat_v1")}},
 		{"beginning of a batch's transaction", []func(postgrestest.Reply) bool{statement("BEGIN;")}},
-		{"batch settlement", []func(postgrestest.Reply) bool{statement("ledger_prepare_v1")}},
+		{"lock of accounts", []func(postgrestest.Reply) bool{statement("ledger_read_v1")}},
+		{"beginning of a lane's transaction", []func(postgrestest.Reply) bool{statement("BEGIN")}},
 		{"commit of a batch settlement", []func(postgrestest.Reply) bool{statement("COMMIT")}},
 		{"commit of a batch settlement, twice", []func(postgrestest.Reply) bool{statement("COMMIT"), statement("COMMIT")}},
 	} {
@@ -285,6 +291,16 @@ func progressing(t *testing.T, l *cluster.Ledger) budget.Reservation {
 	return r
 }
 
+// awaitRows waits until so many requests have ended.
+func awaitRows(t *testing.T, db *testDatabase, want int64) {
+	t.Helper()
+	poll.Until(t, "the requests have ended", func() bool {
+		var rows int64
+		db.query(t, `SELECT count(*) FROM requests`, nil, &rows)
+		return rows == want
+	})
+}
+
 // The end of a dead gateway's epoch charges its requests once, if the reply is lost at any place of it.
 func TestCutReplyOfAReapInterruptsRequestsOnce(t *testing.T) {
 	db := newDatabase(t)
@@ -304,6 +320,7 @@ func TestCutReplyOfAReapInterruptsRequestsOnce(t *testing.T) {
 			db.query(t, `SELECT NOT (alive AND epoch = $2) FROM gateway WHERE id = $1`, []any{gateway, epoch}, &ended)
 			return ended
 		})
+		awaitRows(t, db, runs)
 		checkUsed(t, db, runs*13, 0, runs)
 		deadProxy.Resume()
 		poll.Until(t, "the gateway begins another epoch", func() bool { return dead.Rejoined(epoch) })
@@ -317,7 +334,7 @@ func TestCutReplyOfAReapInterruptsRequestsOnce(t *testing.T) {
 func TestCutReplyOfALeaveInterruptsRequestsOnce(t *testing.T) {
 	db := newDatabase(t)
 	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
-	setOwners(t, start(t, db, cluster.Settings{Name: "other"}), 1, quota.Caps{})
+	setOwners(t, start(t, db, cluster.Settings{Name: "other", Beat: 20 * time.Millisecond}), 1, quota.Caps{})
 	var runs int64
 	cutEach(t, proxy, []func(postgrestest.Reply) bool{statement("ledger_leave_v1")}, func(t *testing.T) {
 		t.Helper()
@@ -326,6 +343,7 @@ func TestCutReplyOfALeaveInterruptsRequestsOnce(t *testing.T) {
 		progressing(t, l)
 		l.Close()
 		runs++
+		awaitRows(t, db, runs) // the other gateway ends what this one has left
 		checkUsed(t, db, runs*13, 0, runs)
 		var alive bool
 		db.query(t, `SELECT alive AND epoch = $2 FROM gateway WHERE id = $1`, []any{gateway, epoch}, &alive)
@@ -343,9 +361,11 @@ func TestCutRepliesOfANewEpochLoseNoSettlement(t *testing.T) {
 	l := start(t, &testDatabase{url: through(t, proxy, db)}, cluster.Settings{Name: "gateway", Lanes: 1, Beat: 20 * time.Millisecond})
 	setOwners(t, l, 1, quota.Caps{})
 	var runs, rows int64
-	for _, text := range []string{"SELECT alive", "ledger_replay_v1", "ledger_join_v1"} {
-		t.Run(text, func(t *testing.T) {
-			cutEach(t, proxy, []func(postgrestest.Reply) bool{statement(text)}, func(t *testing.T) {
+	for name, kind := range map[string]func(postgrestest.Reply) bool{
+		"look at the epoch": statement("SELECT alive"), "replay": replays, "join": statement("ledger_join_v1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cutEach(t, proxy, []func(postgrestest.Reply) bool{kind}, func(t *testing.T) {
 				t.Helper()
 				_, epoch := l.Identity()
 				first := reserve(t, l, demand(10, 10))

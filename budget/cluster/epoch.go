@@ -33,19 +33,22 @@ type epoch struct {
 
 	group   sync.WaitGroup // of the work that ends with the epoch
 	reaping atomic.Bool
+	ending  atomic.Bool // endHolders runs
 }
 
 // join begins an epoch in the database.
 func (l *Ledger) join(ctx context.Context) (*epoch, error) {
 	e := &epoch{Ledger: l, began: time.Now(), fenced: make(chan struct{}), over: make(chan struct{})}
-	var interrupted int64
-	err := l.db.Pool().QueryRow(ctx, `SELECT gateway, epoch, interrupted FROM ledger_join_v1($1, $2, $3)`,
-		l.settings.Name, l.settings.Version, l.settings.Lanes).Scan(&e.gateway, &e.number, &interrupted)
+	var left bool
+	err := l.db.Pool().QueryRow(ctx, `SELECT gateway, epoch, "left" FROM ledger_join_v1($1, $2, $3)`,
+		l.settings.Name, l.settings.Version, l.settings.Lanes).Scan(&e.gateway, &e.number, &left)
 	if err != nil {
 		return nil, fmt.Errorf("begin an epoch: %w", err)
 	}
-	if interrupted > 0 {
-		l.log.Info("requests of this gateway's previous epoch are marked as interrupted", zap.Int64("requests", interrupted))
+	if left {
+		if _, err := l.endLeft(ctx); err != nil {
+			return nil, fmt.Errorf("end what earlier epochs have left: %w", err)
+		}
 	}
 	for n := range l.settings.Lanes {
 		e.lanes = append(e.lanes, newLane(e, n))

@@ -34,7 +34,8 @@ func (e *epoch) beat(ctx context.Context) {
 	for wait.For(ctx, e.settings.Beat) {
 		began := time.Now()
 		var err error
-		if conn, err = e.beatOnce(ctx, conn, began, others, &warned); err != nil {
+		var left bool
+		if conn, left, err = e.beatOnce(ctx, conn, began, others, &warned); err != nil {
 			if ctx.Err() == nil && !latest.IsZero() {
 				e.log.Warn("a heartbeat has failed", zap.Error(err))
 			}
@@ -56,34 +57,41 @@ func (e *epoch) beat(ctx context.Context) {
 			}
 		}
 		latest = ended
+		if left {
+			e.startEnding(ctx, e.endWhatIsLeft)
+		}
 		for id, o := range others {
 			if time.Since(o.since) >= e.settings.Dead {
-				e.startReap(ctx, id, o)
+				e.startEnding(ctx, func(ctx context.Context) { e.reap(ctx, id, o) })
 			}
 		}
 	}
 }
 
-// beatOnce sends one heartbeat and updates what is known of the others.
-func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, others map[int32]observation, warned *bool) (*pgx.Conn, error) {
+// beatOnce sends one heartbeat and updates what is known of the others. left says that an epoch that has ended has left something.
+func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, others map[int32]observation, warned *bool) (_ *pgx.Conn, left bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if conn == nil || conn.IsClosed() {
-		var err error
 		if conn, err = e.db.Connect(ctx); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	rows, err := conn.Query(ctx, `SELECT gateway, epoch, beat, "time" FROM ledger_beat_v1($1, $2)`, e.gateway, e.number)
+	rows, err := conn.Query(ctx, `SELECT gateway, epoch, beat, alive, "left", "time" FROM ledger_beat_v1($1, $2)`, e.gateway, e.number)
 	if err != nil {
-		return conn, fmt.Errorf("send a heartbeat: %w", err)
+		return conn, false, fmt.Errorf("send a heartbeat: %w", err)
 	}
 	alive := map[int32]bool{}
 	var (
 		id                 int32
 		epoch, beat, clock int64
+		lives, hasLeft     bool
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &epoch, &beat, &clock}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &epoch, &beat, &lives, &hasLeft, &clock}, func() error {
+		left = left || hasLeft
+		if !lives {
+			return nil
+		}
 		alive[id] = true
 		if o := others[id]; id != e.gateway && (o.epoch != epoch || o.beat != beat) {
 			others[id] = observation{epoch, beat, now}
@@ -91,7 +99,7 @@ func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, oth
 		return nil
 	})
 	if err != nil {
-		return conn, fmt.Errorf("send a heartbeat: %w", err)
+		return conn, false, fmt.Errorf("send a heartbeat: %w", err)
 	}
 	for id := range others {
 		if !alive[id] {
@@ -100,11 +108,11 @@ func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, oth
 	}
 	if !alive[e.gateway] {
 		e.fence(ErrFenced)
-		return conn, nil
+		return conn, false, nil
 	}
 	e.balances.setClock(clock, now)
 	e.checkClock(clock, now, warned)
-	return conn, nil
+	return conn, left, nil
 }
 
 // maxClockSkew is the difference between the clocks of the gateway and of the database at which the gateway warns.
@@ -122,34 +130,42 @@ func (e *epoch) checkClock(databaseMicros int64, began time.Time, warned *bool) 
 		"the database's", zap.Time("database", database), zap.Time("here", began))
 }
 
-// startReap calls reap without delaying the heartbeats. If it fails, it is called again with a later heartbeat.
-func (e *epoch) startReap(ctx context.Context, id int32, o observation) {
+// startEnding ends something of other gateways without delaying the heartbeats. If it fails, a later heartbeat does it again.
+func (e *epoch) startEnding(ctx context.Context, end func(ctx context.Context)) {
 	if e.reaping.Swap(true) {
 		return
 	}
 	e.group.Go(func() {
 		defer e.reaping.Store(false)
-		e.reap(ctx, id, o)
+		ctx, cancel := context.WithTimeout(ctx, reapTimeout)
+		defer cancel()
+		end(ctx)
 	})
 }
 
 // reapTimeout limits the end of another gateway's epoch, which may concern many requests.
 const reapTimeout = 30 * time.Second
 
+// endWhatIsLeft ends what a reaper has not finished to end.
+func (e *epoch) endWhatIsLeft(ctx context.Context) {
+	if _, err := e.endLeft(ctx); err != nil && ctx.Err() == nil {
+		e.log.Warn("requests of epochs that have ended could not be ended", zap.Error(err))
+	}
+}
+
 // reap ends the epoch of a gateway that has sent no heartbeats for too long.
 func (e *epoch) reap(ctx context.Context, id int32, o observation) {
-	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
-	defer cancel()
-	var interrupted *int64
-	err := e.db.Pool().QueryRow(ctx, `SELECT ledger_reap_v1($1, $2, $3, $4, $5)`, e.gateway, e.number, id, o.epoch, o.beat).Scan(&interrupted)
-	switch {
-	case err != nil:
-		e.log.Warn("the epoch of a gateway without heartbeats could not be ended", zap.Int32("gateway", id), zap.Error(err))
-	case interrupted != nil:
-		e.metrics.reaped.Inc()
-		e.log.Warn("a gateway sends no heartbeats; its epoch is ended", zap.Int32("gateway", id), zap.Int64("epoch", o.epoch),
-			zap.Int64("interrupted_requests", *interrupted))
+	var reaped bool
+	err := e.db.Pool().QueryRow(ctx, `SELECT ledger_reap_v1($1, $2, $3, $4, $5)`, e.gateway, e.number, id, o.epoch, o.beat).Scan(&reaped)
+	if err != nil || !reaped {
+		if err != nil {
+			e.log.Warn("the epoch of a gateway without heartbeats could not be ended", zap.Int32("gateway", id), zap.Error(err))
+		}
+		return
 	}
+	e.metrics.reaped.Inc()
+	e.log.Warn("a gateway sends no heartbeats; its epoch is ended", zap.Int32("gateway", id), zap.Int64("epoch", o.epoch))
+	e.endWhatIsLeft(ctx)
 }
 
 // relistenPause is the time between attempts to listen again after the connection was lost.
@@ -180,8 +196,12 @@ func (e *epoch) listenOnce(ctx context.Context) error {
 		for _, lane := range e.lanes {
 			lane.requestCollect()
 		}
-		if _, err := conn.WaitForNotification(ctx); err != nil {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
 			return fmt.Errorf("wait for notifications: %w", err)
+		}
+		if n.Payload != "" { // an account whose caps, slots or keys have changed
+			e.lane(n.Payload).requestGrant(n.Payload)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"go.uber.org/zap"
 
 	"basegate/budget"
@@ -48,14 +46,25 @@ type lane struct {
 	lose       context.CancelFunc
 	idle       chan struct{} // closed when the queue is empty and no call is in flight; nil unless Close waits
 
+	putOff map[string]*holdOff // accounts that others hold
+
 	// Used by run alone.
-	conn *pgx.Conn
-	seq  int64
+	conn      *pgx.Conn
+	seq       int64
+	held      map[string]*account // as of the lane's last transaction on them
+	contended map[string]int      // how many transactions on an account are to lock it, since somebody else has changed it
+}
+
+// holdOff says that operations on an account wait since another session holds its row.
+type holdOff struct {
+	since time.Time
+	until time.Time
 }
 
 func newLane(e *epoch, n int) *lane {
 	l := &lane{
 		epoch: e, n: n, wake: make(chan struct{}, 1), waiting: map[string]*operation{}, open: map[*reservation]struct{}{},
+		putOff: map[string]*holdOff{}, held: map[string]*account{}, contended: map[string]int{},
 	}
 	l.lost, l.lose = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with the epoch
 	return l
@@ -83,6 +92,9 @@ func (l *lane) signal() {
 	default:
 	}
 }
+
+// requestGrant makes the next call evaluate the requests of an account that wait.
+func (l *lane) requestGrant(account string) { _ = l.enqueue(&operation{account: account}) }
 
 // requestCollect makes the next call fetch decisions on waiters.
 func (l *lane) requestCollect() {
@@ -188,7 +200,7 @@ func (l *lane) run(ctx context.Context) {
 		}
 	}()
 	for {
-		batch, wakeAccounts, collect := l.take()
+		batch, due, collect := l.take()
 		if len(batch) == 0 && !collect {
 			select {
 			case <-l.wake:
@@ -197,37 +209,37 @@ func (l *lane) run(ctx context.Context) {
 				return
 			}
 		}
-		l.execute(ctx, batch, wakeAccounts, collect)
+		l.execute(ctx, batch, due, collect)
 		if l.finish() != nil || ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-// take removes the next operations from the queue.
-func (l *lane) take() (batch []*operation, wakeAccounts []string, collect bool) {
+// take removes the next operations from the queue, but those on accounts that others hold. due are the accounts on which requests wait.
+func (l *lane) take() (batch []*operation, due []string, collect bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n, size := 0, 0
-	for n < min(len(l.queue), batchSize) && (n == 0 || size+l.queue[n].size() <= maxCallSize) {
-		size += l.queue[n].size()
-		n++
-	}
-	batch = slices.Clone(l.queue[:n])
-	l.queue = slices.Delete(l.queue, 0, n)
-	for _, o := range batch {
+	now, size := time.Now(), 0
+	l.queue = slices.DeleteFunc(l.queue, func(o *operation) bool {
+		if h := l.putOff[o.account]; h != nil && now.Before(h.until) || len(batch) == batchSize || len(batch) > 0 && size+o.size() > maxCallSize {
+			return false
+		}
+		size += o.size()
 		o.sent = true
-	}
+		batch = append(batch, o)
+		return true
+	})
 	if collect = l.collect; collect {
 		accounts := map[string]bool{}
 		for _, o := range l.waiting {
 			accounts[o.account] = true
 		}
-		wakeAccounts = slices.Sorted(maps.Keys(accounts))
+		due = slices.Sorted(maps.Keys(accounts))
 	}
 	l.collect = false
-	l.calling = n > 0 || collect
-	return batch, wakeAccounts, collect
+	l.calling = len(batch) > 0 || collect
+	return batch, due, collect
 }
 
 // finish ends a call, and returns the ledger's error.
@@ -242,17 +254,15 @@ func (l *lane) finish() error {
 	return l.failed
 }
 
-// execute sends one call and delivers its results. If the database refuses a value, each half is sent by itself, so that
+// execute makes one transaction and delivers its results. If the database refuses a value, each half is sent by itself, so that
 // only the operation with that value fails.
-func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []string, collect bool) {
-	c, err := newCall(batch, wakeAccounts, collect)
-	var r *reply
-	if err == nil {
-		r, err = l.send(ctx, c)
-	}
+func (l *lane) execute(ctx context.Context, batch []*operation, due []string, collect bool) {
+	t, r, err := l.send(ctx, batch, due, collect)
 	switch {
 	case err == nil:
-		l.deliver(batch, r)
+		l.deliver(t, r, batch)
+	case errors.Is(err, errHeld):
+		l.returnHeld(batch, nil, collect)
 	case errors.Is(err, ErrFenced) || errors.Is(err, ErrLostCommits):
 		l.epoch.fence(err)
 		for _, o := range batch {
@@ -267,7 +277,7 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 		l.epoch.metrics.bisected.Inc()
 		half := len(batch) / 2
 		l.execute(ctx, batch[:half], nil, false)
-		l.execute(ctx, batch[half:], wakeAccounts, collect)
+		l.execute(ctx, batch[half:], due, collect)
 	case len(batch) == 1:
 		l.epoch.log.Error("the database refuses an operation of the ledger", zap.Error(err))
 		if batch[0].settle != nil {
@@ -277,53 +287,214 @@ func (l *lane) execute(ctx context.Context, batch []*operation, wakeAccounts []s
 	}
 }
 
-// send sends one call until it has been executed, and returns its reply. The error is ErrFenced, ErrLostCommits, that of a
-// value that the database refuses, or that of ctx.
-func (l *lane) send(ctx context.Context, c *call) (*reply, error) {
+// returnHeld puts operations on accounts that others hold back to the front of the queue. If an account has been held for too long, the
+// session that holds it is ended.
+func (l *lane) returnHeld(held []*operation, free map[string]*account, collect bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	stuck := false
+	for account := range free {
+		delete(l.putOff, account)
+	}
+	for _, o := range held {
+		h := l.putOff[o.account]
+		if h == nil {
+			h = &holdOff{since: now}
+			l.putOff[o.account] = h
+		}
+		if now.Before(h.until) {
+			continue
+		}
+		age := now.Sub(h.since)
+		h.until = now.Add(min(max(age/2, minHoldOff), maxHoldOff))
+		stuck = stuck || age > maxHeld
+		time.AfterFunc(time.Until(h.until), l.signal)
+	}
+	l.queue = slices.Concat(held, l.queue)
+	l.collect = l.collect || collect
+	if stuck {
+		l.epoch.endHolders()
+	}
+}
+
+const (
+	minHoldOff = 2 * time.Millisecond
+	maxHoldOff = 500 * time.Millisecond
+	// maxHeld is how long an account may be held by another session of a gateway. A transaction of the ledger takes milliseconds, and the
+	// server ends one that is idle; but not one whose client has stopped in the middle of a message.
+	maxHeld = 4 * time.Second
+)
+
+// laneName is what the server calls the sessions of lanes.
+const laneName = "basegate lane"
+
+// endHolders ends the sessions of lanes, of any gateway, that have been in one transaction for longer than maxHeld.
+func (e *epoch) endHolders() {
+	if e.ending.Swap(true) {
+		return
+	}
+	e.group.Go(func() {
+		defer e.ending.Store(false)
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout) //nolint:forbidigo // it ends soon
+		defer cancel()
+		const text = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = current_user
+			AND datname = current_database() AND application_name = $1 AND xact_start < clock_timestamp() - $2::bigint * interval '1 ms'`
+		var ended int64
+		err := e.db.Pool().QueryRow(ctx, text, laneName, maxHeld.Milliseconds()).Scan(&ended)
+		if err != nil || ended > 0 {
+			e.log.Warn("sessions that hold accounts for too long are ended", zap.Int64("sessions", ended), zap.Error(err))
+		}
+	})
+}
+
+// errHeld is returned for a transaction all of whose accounts are held by others. Nothing was done.
+var errHeld = errors.New("others hold the accounts")
+
+// errConflict is returned for a transaction on rows that somebody else has changed, or on requests that are not, or already, in flight.
+// Nothing was done.
+var errConflict = errors.New("the rows have changed")
+
+// send makes one transaction, until one of its attempts has been executed, and returns that attempt and its reply. The error is
+// ErrFenced, ErrLostCommits, errHeld, that of a value that the database refuses, or that of ctx.
+//
+// An attempt whose outcome is not known may still be executed later: the lane's sequence lets one of them pass, and its reply says which.
+func (l *lane) send(ctx context.Context, batch []*operation, due []string, collect bool) (*transaction, *reply, error) {
 	l.seq++
-	backoff, partitioned := resendBackoff, false
-	for attempt := 0; ; attempt++ {
-		if attempt > 0 {
+	var attempts []*transaction
+	locking, inDoubt, backoff, partitioned := !l.holds(batch), false, resendBackoff, false
+	for failures := 0; ; {
+		if failures > 0 {
 			l.epoch.metrics.resent.Inc()
 			if !wait.For(ctx, backoff) {
-				return nil, context.Cause(ctx)
+				return nil, nil, context.Cause(ctx)
 			}
 			backoff = min(2*backoff, maxResendBackoff)
 		}
 		sent := time.Now()
-		r, err := l.try(ctx, c)
+		t := newTransaction(l.epoch.Ledger, l.epoch.gateway, l.epoch.number, l.n)
+		attempts = append(attempts, t)
+		r, err := l.try(ctx, t, len(attempts)-1, batch, due, collect, locking)
+		if err == nil && r.Attempt >= len(attempts) {
+			err = fmt.Errorf("%w: the reply is that of another call", ErrLostCommits)
+		}
+		if err != nil {
+			l.forget(batch)
+			locking = true
+		}
 		switch {
-		case err == nil, errors.Is(err, ErrFenced), errors.Is(err, ErrLostCommits):
+		case err == nil:
 			l.recordOutage(nil, sent)
-			return r, err
+			if executed := attempts[r.Attempt]; executed != t {
+				l.forget(batch)
+				return executed, r, nil
+			}
+			l.keep(t, r)
+			return t, r, nil
+		case errors.Is(err, ErrFenced), errors.Is(err, ErrLostCommits):
+			l.recordOutage(nil, sent)
+			return nil, nil, err
+		case errors.Is(err, errConflict), len(attempts) == 1 && postgres.Code(err) == lockNotAvailable:
+			l.epoch.metrics.conflicts.Inc()
+			continue
+		case errors.Is(err, errHeld):
+			if !inDoubt { // else an earlier attempt may still be executed
+				l.seq--
+				return nil, nil, err
+			}
 		case !partitioned && postgres.Code(err) == checkViolation:
 			// Perhaps the month has no partition yet. Without one, to give up would lose a settlement.
 			failure := l.epoch.createPartitions(ctx)
 			err, partitioned = errors.Join(err, failure), failure == nil
 		case postgres.IsData(err):
-			return l.useUp(ctx, c, err)
+			return l.useUp(ctx, attempts, err)
 		case postgres.IsConnection(err):
 			l.disconnect()
+			inDoubt = true
 		}
+		failures++
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, nil, context.Cause(ctx)
 		}
-		l.recordOutage(err, sent)
+		if !errors.Is(err, errHeld) {
+			l.recordOutage(err, sent)
+		}
 	}
 }
 
-// useUp executes an empty call in place of one whose value the database refuses. Until then, an earlier copy of the refused
-// call may be on its way, and might succeed when it arrives. If one has, its reply is returned, or else refused.
-func (l *lane) useUp(ctx context.Context, c *call, refused error) (*reply, error) {
-	if c.empty() {
-		return nil, refused
+// useUp makes an empty transaction in place of one whose value the database refuses. Until then, an earlier attempt of the refused
+// one may be on its way, and might succeed when it arrives. If one has, it is returned, or else refused.
+func (l *lane) useUp(ctx context.Context, attempts []*transaction, refused error) (*transaction, *reply, error) {
+	for {
+		t := newTransaction(l.epoch.Ledger, l.epoch.gateway, l.epoch.number, l.n)
+		r, err := l.try(ctx, t, len(attempts), nil, nil, false, false)
+		switch {
+		case err == nil && r.Attempt < len(attempts):
+			return attempts[r.Attempt], r, nil
+		case err == nil:
+			return nil, nil, refused
+		case errors.Is(err, ErrFenced), errors.Is(err, ErrLostCommits):
+			return nil, nil, err
+		}
+		l.disconnect()
+		if !wait.For(ctx, resendBackoff) {
+			return nil, nil, context.Cause(ctx)
+		}
 	}
-	l.seq-- // send counts again
-	r, err := l.send(ctx, &call{})
-	if err == nil && r.Empty {
-		return nil, refused
+}
+
+// holds reports whether all rows that a batch needs are held, so that it needs no lock.
+func (l *lane) holds(batch []*operation) bool {
+	for _, o := range batch {
+		if o.checkpoint != nil {
+			continue
+		}
+		a := l.held[o.account]
+		if a == nil || o.key == "" || a.owners[o.key] == nil || o.cancel != nil || l.contended[o.account] > 0 {
+			return false
+		}
 	}
-	return r, err
+	return true
+}
+
+// forget drops the rows of accounts, which may have changed.
+func (l *lane) forget(batch []*operation) {
+	for _, o := range batch {
+		delete(l.held, o.account)
+		l.contended[o.account] = lockedAfterConflict
+	}
+}
+
+const (
+	// lockedAfterConflict is how many transactions on an account lock it before they read, after somebody else has changed it.
+	lockedAfterConflict = 16
+	// maxHeldAccounts and maxHeldKeys limit the rows that a lane holds.
+	maxHeldAccounts, maxHeldKeys = 5_000, 1_000
+)
+
+// keep holds the rows of a transaction that has been executed.
+func (l *lane) keep(t *transaction, r *reply) {
+	if len(l.held) > maxHeldAccounts {
+		clear(l.held)
+		clear(l.contended)
+	}
+	for id, a := range t.accounts {
+		if l.contended[id]--; l.contended[id] <= 0 {
+			delete(l.contended, id)
+		}
+		before := l.held[id]
+		delete(l.held, id)
+		if a.Waiting > 0 || len(a.owners) > maxHeldKeys { // others may change what waits
+			continue
+		}
+		if before != nil && before != a {
+			a.adopt(before)
+		}
+		l.held[id] = a
+	}
+	for _, row := range t.changed {
+		row.Version = r.Version
+	}
 }
 
 const (
@@ -359,8 +530,8 @@ func (l *lane) disconnect() {
 	}
 }
 
-// try sends a call once.
-func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
+// try makes a transaction once. If locking is set, it locks and reads the accounts first.
+func (l *lane) try(ctx context.Context, t *transaction, attempt int, batch []*operation, due []string, collect, locking bool) (*reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if l.conn == nil {
@@ -368,34 +539,99 @@ func (l *lane) try(ctx context.Context, c *call) (*reply, error) {
 		if err != nil {
 			return nil, err
 		}
+		if _, err := conn.Exec(ctx, `SET application_name = '`+laneName+`'`); err != nil {
+			postgres.CloseConn(ctx, conn)
+			return nil, fmt.Errorf("connect to the database: %w", err)
+		}
 		l.conn = conn
 	}
-	const text = `SELECT status, reply, owners, counters FROM ledger_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
-	var (
-		status   string
-		body     []byte
-		owners   []string
-		counters pgtype.FlatArray[int64]
-	)
-	err := l.conn.QueryRow(ctx, text, l.epoch.gateway, l.epoch.number, l.n, l.seq, c.accounts, c.keys,
-		c.settle, c.checkpoint, c.cancel, c.admit, c.collect, c.wake).Scan(&status, &body, &owners, &counters)
-	if err != nil {
-		return nil, fmt.Errorf("call the ledger: %w", err)
+	call := &call{seq: l.seq, attempt: attempt, due: due, collect: collect}
+	l.epoch.metrics.calls.Inc()
+	if locking {
+		return l.tryLocking(ctx, t, call, batch)
+	}
+	for _, o := range batch {
+		if a := l.held[o.account]; o.checkpoint == nil {
+			t.accounts[o.account] = a
+			t.concerns(a, a.owners[o.account])
+			t.concerns(a, a.owners[o.key])
+		}
+	}
+	t.apply(batch)
+	return t.commit(ctx, func(ctx context.Context, text string, args []any, into ...any) error {
+		return l.conn.QueryRow(ctx, text, args...).Scan(into...)
+	}, call)
+}
+
+// tryLocking makes a transaction in two round trips.
+func (l *lane) tryLocking(ctx context.Context, t *transaction, c *call, batch []*operation) (r *reply, err error) {
+	defer func() {
+		if err == nil || l.conn == nil {
+			return
+		}
+		if _, failed := l.conn.Exec(ctx, `ROLLBACK`); failed != nil {
+			l.disconnect()
+		}
+	}()
+	s := selectionOf(batch)
+	begin := &pgx.Batch{}
+	begin.Queue(`BEGIN`)
+	first := true
+	query := func(ctx context.Context, text string, args []any, into ...any) error {
+		if !first {
+			return l.conn.QueryRow(ctx, text, args...).Scan(into...)
+		}
+		first = false
+		begin.Queue(text, args...)
+		return scanLast(l.conn.SendBatch(ctx, begin), 1, into)
+	}
+	for {
+		executed, err := t.lock(ctx, query, c, s)
+		if executed != nil {
+			_, err = l.conn.Exec(ctx, `ROLLBACK`)
+		}
+		if err != nil || executed != nil {
+			return executed, err
+		}
+		free := t.split(batch)
+		if len(free) == 0 && len(batch) > 0 {
+			return nil, errHeld
+		}
+		t.apply(free)
+		if !t.incomplete() {
+			break
+		}
+		s.heads *= moreHeads
+		t.reset()
 	}
 	l.epoch.metrics.calls.Inc()
-	switch status {
-	case "fenced":
-		return nil, ErrFenced
-	case "lost":
-		return nil, ErrLostCommits
+	return t.commit(ctx, func(ctx context.Context, text string, args []any, into ...any) error {
+		end := &pgx.Batch{}
+		end.Queue(text, args...)
+		end.Queue(`COMMIT`)
+		return scanFirst(l.conn.SendBatch(ctx, end), into)
+	}, c)
+}
+
+// scanLast reads the row of the last statement of a batch, after others without rows.
+func scanLast(results pgx.BatchResults, others int, into []any) error {
+	defer results.Close()
+	for range others {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
 	}
-	l.epoch.balances.store(owners, counters)
-	r := &reply{}
-	if err := json.Unmarshal(body, r); err != nil {
-		return nil, fmt.Errorf("%w: read the ledger's reply: %w", ErrLostCommits, err)
+	if err := results.QueryRow().Scan(into...); err != nil {
+		return err
 	}
-	if !c.empty() && r.Settled+len(r.Absent) != c.settlements {
-		return nil, fmt.Errorf("%w: the reply is that of another call", ErrLostCommits)
+	return results.Close()
+}
+
+// scanFirst reads the row of the first statement of a batch, and executes the others.
+func scanFirst(results pgx.BatchResults, into []any) error {
+	defer results.Close()
+	if err := results.QueryRow().Scan(into...); err != nil {
+		return err
 	}
-	return r, nil
+	return results.Close()
 }

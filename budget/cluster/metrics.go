@@ -10,8 +10,8 @@ import (
 type metrics struct {
 	*budget.Metrics
 
-	calls, operations, resent, bisected prometheus.Counter
-	fenced, reaped, replayed, uncharged prometheus.Counter
+	calls, operations, resent, bisected, conflicts prometheus.Counter
+	fenced, reaped, replayed, uncharged            prometheus.Counter
 }
 
 func newMetrics(load func() budget.Load) *metrics {
@@ -21,6 +21,7 @@ func newMetrics(load func() budget.Load) *metrics {
 		calls:      m.NewCounter("calls_total", "Calls of the ledger in the database."),
 		operations: m.NewCounter("operations_total", "Operations in the calls of the ledger."),
 		resent:     m.NewCounter("resent_calls_total", "Calls of the ledger that were sent again because their outcome was unknown."),
+		conflicts:  m.NewCounter("conflicts_total", "Calls of the ledger that were made again because others had changed the rows."),
 		bisected:   m.NewCounter("split_calls_total", "Calls of the ledger that were split because the database refused a value."),
 		fenced:     m.NewCounter("fenced_total", "Epochs of this gateway that another gateway, or a failover, has ended."),
 		reaped:     m.NewCounter("reaped_gateways_total", "Gateways without heartbeats whose epochs this gateway has ended."),

@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,7 +10,8 @@ import (
 	"basegate/database"
 )
 
-// operation is one element of a call. Exactly one of the pointers is set.
+// operation is one element of a call. At most one of the pointers is set; without one, it evaluates the requests of the account that
+// wait.
 type operation struct {
 	account, key string
 
@@ -50,31 +49,41 @@ func (o *operation) complete(d decision) {
 	}
 }
 
-// admission asks for a reservation. Its fields, and those of the next types, are read by ledger_v1.
+// admission asks for a reservation. Its fields, and those of the next types, are read by ledger_write_v1.
 type admission struct {
-	ID         string  `json:"id"`
-	Key        string  `json:"key"`
-	Account    string  `json:"account"`
-	Prompt     int64   `json:"prompt"`
-	Candidates int64   `json:"candidates"`
-	Max        int64   `json:"max"`
+	ID       string `json:"id"`
+	Key      string `json:"key"`
+	Account  string `json:"account"`
+	Epoch    *int64 `json:"epoch,omitempty"` // nil: the caller's
+	Model    string `json:"model"`
+	Endpoint string `json:"endpoint"`
+	Workload string `json:"workload"`
+	Tag      string `json:"tag,omitempty"`
+	Stream   bool   `json:"stream,omitempty"`
+	Batch    string `json:"batch,omitempty"`
+	Details  string `json:"details,omitempty"` // of a request that is interrupted
+
+	// Of one that is in flight.
+	Day  int64 `json:"day,omitempty"` // since 1970
+	Time int64 `json:"time,omitempty"`
+	In   int64 `json:"in,omitempty"` // reserved tokens
+	Out  int64 `json:"out,omitempty"`
+
+	// Of one that waits.
+	Ticket     int64   `json:"ticket,omitempty"`
+	Arrived    int64   `json:"arrived,omitempty"`
+	Prompt     int64   `json:"prompt,omitempty"`
+	Candidates int64   `json:"candidates,omitempty"`
+	Max        int64   `json:"max,omitempty"`
 	Min        int64   `json:"min,omitempty"`
-	Output     int64   `json:"output"` // of all candidates
-	Exact      bool    `json:"exact,omitempty"`
-	NoWait     bool    `json:"no_wait,omitempty"`
 	Prompts    []int64 `json:"prompts,omitempty"` // lengths
 	Times      []int64 `json:"times,omitempty"`   // how many prompts have each length
 	Context    int64   `json:"context,omitempty"`
-	Age        int64   `json:"age"` // microseconds since the request arrived
-	Model      string  `json:"model"`
-	Endpoint   string  `json:"endpoint"`
-	Workload   string  `json:"workload"`
-	Tag        string  `json:"tag,omitempty"`
-	Stream     bool    `json:"stream,omitempty"`
-	Batch      string  `json:"batch,omitempty"`
-	Details    string  `json:"details,omitempty"` // of a request that is interrupted
 
 	// The rest is not sent; guarded by the lane's lock.
+	demand    budget.Demand
+	noWait    bool
+	arrived   time.Time
 	abandoned bool  // nobody waits any longer: a reservation that is granted is to be canceled
 	ticket    int64 // of the wait, if it waits
 }
@@ -94,9 +103,11 @@ type settlement struct {
 	Boot       int64       `json:"boot,omitempty"`
 	Attempts   string      `json:"attempts,omitempty"`
 	Receipt    []byte      `json:"receipt,omitempty"`
-	Time       int64       `json:"time,omitempty"` // of the row, if it may have been written already
+	Gateway    int32       `json:"gateway,omitempty"` // 0: the caller's, as its epoch
+	Epoch      int64       `json:"epoch,omitempty"`
 
-	row requestRow // of the request, in case its admission is lost by a failover
+	lease budget.Lease
+	row   requestRow // of the request, in case its admission is lost by a failover
 }
 
 // requestRow is what the ledger knows of a request that was admitted.
@@ -123,7 +134,7 @@ type cancellation struct {
 // escape replaces U+0000, which PostgreSQL does not store, by its symbol.
 func escape(text string) string { return strings.ReplaceAll(text, "\x00", "␀") }
 
-// The kinds of decisions, as ledger_v1 names them.
+// The kinds of decisions, as they are left for other lanes.
 const (
 	kindGranted   = "granted"
 	kindRefused   = "refused"
@@ -135,25 +146,40 @@ const (
 	kindDisabled  = "disabled"
 )
 
-// decision is the result of an operation.
+var kinds = map[budget.Kind]string{
+	budget.Granted: kindGranted, budget.Refused: kindRefused, budget.Waits: kindWait, budget.MustCount: kindCount,
+	budget.Reserved: kindReserved, budget.Duplicate: kindDuplicate, budget.KeyInvalid: kindDisabled,
+}
+
+// decision is the result of an operation, also as it is left for another lane.
 type decision struct {
-	ID      string  `json:"id"`
-	Kind    string  `json:"kind"`
-	Max     int64   `json:"max"`
-	Prompt  int64   `json:"prompt"`
-	Ticket  int64   `json:"ticket"`
-	Time    int64   `json:"time"` // of the row
-	Refusal refusal `json:"cap"`
+	ID      string           `json:"id"`
+	Gateway int32            `json:"gateway,omitempty"` // that it is left for
+	Lane    int              `json:"lane,omitempty"`
+	Kind    string           `json:"kind"`
+	Max     int64            `json:"max,omitempty"`
+	Prompt  int64            `json:"prompt,omitempty"`
+	Ticket  int64            `json:"ticket,omitempty"`
+	Time    int64            `json:"time,omitempty"` // of the row
+	Refusal *budget.Exceeded `json:"cap,omitempty"`
 
 	err   error           // of the call
 	ended <-chan decision // delivers the decision after a wait
+}
+
+func newDecision(id string, d *budget.Decision) decision {
+	made := decision{ID: id, Kind: kinds[d.Kind], Refusal: d.Exceeded}
+	if d.Kind == budget.Granted {
+		made.Max, made.Prompt, made.Time = d.MaxTokens, d.Lease.Input, d.Time.UnixMicro()
+	}
+	return made
 }
 
 // failure returns the error of a decision that is neither a grant nor a wait.
 func (d *decision) failure() error {
 	switch d.Kind {
 	case kindRefused:
-		return (*budget.Exceeded)(&d.Refusal)
+		return d.Refusal
 	case kindReserved:
 		return budget.ErrReserved
 	case kindDuplicate:
@@ -164,27 +190,4 @@ func (d *decision) failure() error {
 		return budget.ErrKeyDisabled
 	}
 	return fmt.Errorf("%w: an unknown decision: %q", database.ErrUnavailable, d.Kind)
-}
-
-// refusal is a budget.Exceeded in the encoding of ledger_evaluate.
-type refusal budget.Exceeded
-
-// UnmarshalJSON reads scope, window, meter, limit, used, reserved and the end of the window.
-func (r *refusal) UnmarshalJSON(text []byte) error {
-	var fields []json.RawMessage
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return fmt.Errorf("read a refusal: %w", err)
-	}
-	var resets int64
-	targets := []any{&r.Scope, &r.Window, &r.Meter, &r.Limit, &r.Used, &r.Reserved, &resets}
-	if len(fields) != len(targets) {
-		return errors.New("read a refusal: wrong number of fields")
-	}
-	for i, target := range targets {
-		if err := json.Unmarshal(fields[i], target); err != nil {
-			return fmt.Errorf("read a refusal: %w", err)
-		}
-	}
-	r.ResetsAt = time.UnixMicro(resets).UTC()
-	return nil
 }

@@ -19,8 +19,8 @@ type Owner struct {
 	Enabled bool // false refuses its requests, also those that wait
 }
 
-// ownerRow is an Owner as ledger_owners reads it.
-type ownerRow struct {
+// ownerChange is an Owner as ledger_owners reads it.
+type ownerChange struct {
 	ID          string    `json:"id"`
 	Account     string    `json:"account"`
 	Enabled     bool      `json:"enabled"`
@@ -34,9 +34,9 @@ type ownerRow struct {
 // SetOwners does what changes of keys and accounts do, without their tables. An account that only keys name is recorded as
 // disabled.
 func (l *Ledger) SetOwners(ctx context.Context, owners []Owner) error {
-	rows := make([]ownerRow, 0, len(owners))
+	rows := make([]ownerChange, 0, len(owners))
 	for _, o := range owners {
-		row := ownerRow{
+		row := ownerChange{
 			ID: o.ID, Account: cmp.Or(o.Account, o.ID), Enabled: o.Enabled, MonthTotal: o.Caps.MonthTotal,
 			DayTotal: o.Caps.DayTotal, MonthInput: o.Caps.MonthInput, MonthOutput: o.Caps.MonthOutput,
 		}
@@ -45,7 +45,7 @@ func (l *Ledger) SetOwners(ctx context.Context, owners []Owner) error {
 		}
 		rows = append(rows, row)
 	}
-	slices.SortFunc(rows, func(a, b ownerRow) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(rows, func(a, b ownerChange) int { return cmp.Compare(a.ID, b.ID) })
 	text, err := json.Marshal(rows)
 	if err != nil {
 		return fmt.Errorf("set owners: %w", err)

@@ -2,12 +2,12 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 )
 
@@ -72,45 +72,13 @@ func (r *recentSettlements) list() []*settlement {
 	return all
 }
 
-// replayedSettlement is a settlement with all that its row needs.
-type replayedSettlement struct {
-	*settlement
-
-	Account  string `json:"account"`
-	Key      string `json:"key"`
-	Time     int64  `json:"time"`
-	Model    string `json:"model"`
-	Endpoint string `json:"endpoint"`
-	Workload string `json:"workload"`
-	Tag      string `json:"tag"`
-	Stream   bool   `json:"stream"`
-	Batch    string `json:"batch,omitempty"`
-}
-
-func newReplayedSettlement(s *settlement) replayedSettlement {
-	a := s.row.admission
-	return replayedSettlement{
-		settlement: s, Account: a.Account, Key: a.Key, Time: s.row.time, Model: a.Model, Endpoint: a.Endpoint, Workload: a.Workload,
-		Tag: a.Tag, Stream: a.Stream, Batch: a.Batch,
-	}
-}
-
 // replay writes the settlements of the last minute again, after the database has lost commits. It is called before the
 // gateway joins again, so that leases that are left are settled and not interrupted. It can be repeated.
 func (l *Ledger) replay(ctx context.Context, lost *epoch) error {
 	all := l.recent.list()
-	var written int64
+	written := 0
 	for batch := range slices.Chunk(all, replayBatch) {
-		rows := make([]replayedSettlement, len(batch))
-		for i, s := range batch {
-			rows[i] = newReplayedSettlement(s)
-		}
-		text, err := json.Marshal(rows)
-		if err != nil {
-			return fmt.Errorf("encode settlements: %w", err)
-		}
-		var n int64
-		err = l.db.Pool().QueryRow(ctx, `SELECT ledger_replay_v1($1, $2, $3)`, lost.gateway, lost.number, string(text)).Scan(&n)
+		n, err := l.replayBatch(ctx, lost, batch)
 		if err != nil {
 			return fmt.Errorf("write settlements again: %w", err)
 		}
@@ -119,6 +87,60 @@ func (l *Ledger) replay(ctx context.Context, lost *epoch) error {
 	}
 	l.log.Error("the database has lost commits that it had acknowledged, as after a failover to a standby that was behind; "+
 		"the settlements of the last minute that it did not have are written again",
-		zap.Int("kept", len(all)), zap.Int64("written", written))
+		zap.Int("kept", len(all)), zap.Int("written", written))
 	return nil
+}
+
+// replayBatch writes settlements that the database does not have, and returns their number. A lease that is left of a request is settled;
+// a request without a lease is charged in the windows of its row's time.
+func (l *Ledger) replayBatch(ctx context.Context, lost *epoch, all []*settlement) (written int, err error) {
+	t, s := newTransaction(l, lost.gateway, 0, noLane), &selection{heads: defaultHeads, wait: true}
+	for _, n := range all {
+		s.accounts, s.keys = append(s.accounts, n.row.admission.Account), append(s.keys, n.row.admission.Key)
+		s.ids, s.times = append(s.ids, n.ID), append(s.times, n.row.time)
+	}
+	err = l.inTransaction(ctx, func(q query) error {
+		return t.update(ctx, q, s, func() {
+			written = 0
+			for _, n := range all {
+				if t.replay(n, lost.number) {
+					written++
+				}
+			}
+		})
+	})
+	return written, err
+}
+
+func (t *transaction) replay(n *settlement, epoch int64) bool {
+	r := n.row.admission
+	a := t.accounts[r.Account]
+	if _, done := t.rows[n.ID]; done || a == nil || a.owners[r.Key] == nil {
+		return false
+	}
+	again := *n
+	held, found := t.leases[n.ID]
+	if found {
+		again.Gateway, again.Epoch, again.lease = held.Gateway, held.Epoch, *held.lease()
+	} else {
+		opened := *r
+		opened.Epoch, opened.Time, opened.Day = &epoch, n.row.time, n.lease.Date.Days()
+		t.write.open = append(t.write.open, &opened)
+		again.Gateway, again.Epoch, again.lease.Input, again.lease.Output = t.gateway, epoch, 0, 0
+		again.lease.Line = true // it has no slot any longer
+	}
+	a.Settle(&again.lease, n.Prompt, n.Completion)
+	a.Grant(t.time(a), false)
+	t.collect(a)
+	t.write.settle = append(t.write.settle, &again)
+	return true
+}
+
+// inTransaction runs f in a transaction of the database.
+func (l *Ledger) inTransaction(ctx context.Context, f func(q query) error) error {
+	return pgx.BeginFunc(ctx, l.db.Pool(), func(tx pgx.Tx) error {
+		return f(func(ctx context.Context, text string, args []any, into ...any) error {
+			return tx.QueryRow(ctx, text, args...).Scan(into...)
+		})
+	})
 }

@@ -129,7 +129,10 @@ func (r *reservation) newSettlement(state usage.State, outcome *budget.Outcome) 
 		ID: r.id, State: state, Prompt: o.Prompt, Completion: o.Completion,
 		Status: o.Status, Code: escape(o.Code), Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
 		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, r.row.chain)),
-		Receipt: o.Receipt, row: r.row,
+		Receipt: o.Receipt, row: r.row, lease: budget.Lease{
+			Request: r.id, Key: r.key, Line: r.row.admission.Batch != "", Date: budget.DateOf(time.UnixMicro(r.row.time)),
+			Input: r.Input, Output: r.Output,
+		},
 	}
 }
 

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -15,14 +14,14 @@ import (
 type deferredSettlement struct {
 	reservation *reservation
 	settle      *settlement
+	written     *transaction // by the latest Write
 }
 
 // Prepare implements budget.Reservation.
 func (r *reservation) Prepare(o budget.Outcome) budget.Settlement {
 	var s budget.Settlement
 	r.once.Do(func() {
-		prepared := &deferredSettlement{r, r.newSettlement(usage.Settled, &o)}
-		prepared.settle.Time = r.row.time
+		prepared := &deferredSettlement{reservation: r, settle: r.newSettlement(usage.Settled, &o)}
 		r.ending = prepared.operation()
 		r.ending.complete(decision{}) // for a Settle that comes too late
 		r.lane.close(r)
@@ -35,48 +34,79 @@ func (s *deferredSettlement) operation() *operation {
 	return &operation{account: s.reservation.account, key: s.reservation.key, settle: s.settle, done: make(chan decision, 1)}
 }
 
-// Write implements budget.Settlement. The request is settled when the transaction is committed. The error is
-// budget.ErrNotReserved if the gateway's epoch has ended.
+// Write implements budget.Settlement. Until the transaction ends, the account is locked. The error is budget.ErrNotReserved if the
+// gateway's epoch has ended.
 func (s *deferredSettlement) Write(ctx context.Context, tx database.Tx) error {
 	return s.WriteAll(ctx, tx, []budget.Settlement{s})
 }
 
-// WriteAll writes settlements of one ledger by one statement for each of its epochs.
+// WriteAll writes settlements of one ledger by one transaction of the ledger for each of its epochs.
 func (*deferredSettlement) WriteAll(ctx context.Context, tx database.Tx, all []budget.Settlement) error {
-	byEpoch := map[*epoch][]*settlement{}
+	byEpoch := map[*epoch][]*deferredSettlement{}
 	for _, other := range all {
 		d, ok := other.(*deferredSettlement)
 		if !ok {
 			return errors.New("write settlements: they are of another ledger")
 		}
 		e := d.reservation.lane.epoch
-		byEpoch[e] = append(byEpoch[e], d.settle)
+		byEpoch[e] = append(byEpoch[e], d)
 	}
-	for e, settle := range byEpoch {
-		if err := e.prepare(ctx, tx, settle); err != nil {
+	for e, settlements := range byEpoch {
+		if err := e.write(ctx, tx, settlements); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *epoch) prepare(ctx context.Context, tx database.Tx, settle []*settlement) error {
-	text, err := json.Marshal(settle)
-	if err != nil {
-		return fmt.Errorf("encode settlements: %w", err)
+// write settles in a transaction of the caller's.
+func (e *epoch) write(ctx context.Context, tx database.Tx, all []*deferredSettlement) error {
+	batch, t := make([]*operation, len(all)), newTransaction(e.Ledger, e.gateway, e.number, noLane)
+	for i, s := range all {
+		batch[i] = s.operation()
 	}
-	var status string
-	err = tx.QueryRowContext(ctx, `SELECT ledger_prepare_v1($1, $2, $3)`, e.gateway, e.number, string(text)).Scan(&status)
+	selected := selectionOf(batch)
+	selected.wait = true
+	for _, s := range all {
+		selected.times = append(selected.times, s.reservation.row.time)
+	}
+	query := func(ctx context.Context, text string, args []any, into ...any) error {
+		return tx.QueryRowContext(ctx, text, args...).Scan(into...)
+	}
+	err := t.update(ctx, query, selected, func() { t.apply(batch) })
 	switch {
-	case err != nil:
-		return fmt.Errorf("prepare settlements: %w", err)
-	case status == "fenced":
+	case errors.Is(err, ErrFenced):
 		e.fence(ErrFenced)
-		return fmt.Errorf("prepare settlements: %w: %w", budget.ErrNotReserved, ErrFenced)
-	case status != "ok":
-		return fmt.Errorf("prepare settlements: %w", budget.ErrNotReserved)
+		return fmt.Errorf("write settlements: %w: %w", budget.ErrNotReserved, ErrFenced)
+	case err != nil:
+		return fmt.Errorf("write settlements: %w", err)
+	}
+	for _, r := range t.results {
+		if r.decision.err != nil {
+			return fmt.Errorf("write settlements: %w", budget.ErrNotReserved)
+		}
+	}
+	for _, s := range all {
+		s.written = t
 	}
 	return nil
+}
+
+// update makes a transaction of the ledger beside the lanes, in a transaction of the database that the caller commits.
+func (t *transaction) update(ctx context.Context, q query, s *selection, apply func()) error {
+	for {
+		if _, err := t.lock(ctx, q, &call{}, s); err != nil {
+			return err
+		}
+		apply()
+		if !t.incomplete() {
+			break
+		}
+		s.heads *= moreHeads
+		t.reset()
+	}
+	_, err := t.commit(ctx, q, &call{})
+	return err
 }
 
 // Commit implements budget.Settlement.
@@ -84,6 +114,13 @@ func (s *deferredSettlement) Commit() {
 	e := s.reservation.lane.epoch
 	e.metrics.CountEnded(usage.Settled)
 	e.recent.add(s.settle)
+	if t := s.written; t != nil { // of several settlements of one transaction, the first one ends it
+		alarms := t.alarms
+		t.alarms = nil
+		for _, alarm := range alarms {
+			e.raise(alarm)
+		}
+	}
 }
 
 // Abandon implements budget.Settlement.

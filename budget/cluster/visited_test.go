@@ -35,8 +35,8 @@ func (p *plan) visit(do func(*plan)) {
 func TestCallVisitsOnlyTheRowsOfItsOperations(t *testing.T) {
 	db := newDatabase(t)
 	db.exec(t, `ALTER TABLE inflight SET (autovacuum_enabled = off)`)
-	db.exec(t, `INSERT INTO owner (id, account, enabled, day, month)
-		SELECT format('acc%s', i), format('acc%s', i), true, now()::date, date_trunc('month', now())::date FROM generate_series(1, 5000) i`)
+	db.exec(t, `INSERT INTO owner (id, account, enabled, day)
+		SELECT format('acc%s', i), format('acc%s', i), true, now()::date FROM generate_series(1, 5000) i`)
 	db.exec(t, `INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint,
 			workload, user_tag, stream, details)
 		SELECT format('dead%s', i), 1, 1, 'acc1', 'acc1', now()::date, 0, 0, 0, '', '', '', '', false, '' FROM generate_series(1, 20000) i`)
@@ -59,19 +59,25 @@ func TestCallVisitsOnlyTheRowsOfItsOperations(t *testing.T) {
 		must(t, err)
 	}
 	const n = 10
-	var admits, settles, accounts []string
+	var admits, settles, accounts, ids []string
 	for i := range n {
 		account := fmt.Sprint("acc", 100+i)
-		accounts = append(accounts, account)
-		admits = append(admits, fmt.Sprintf(`{"id":"r%d","key":"%s","account":"%s","prompt":1,"candidates":1,"max":1,"output":1,
-			"exact":true,"age":0,"model":"","endpoint":"","workload":""}`, i, account, account))
+		accounts, ids = append(accounts, account), append(ids, fmt.Sprint("r", i))
+		admits = append(admits, fmt.Sprintf(`{"id":"r%d","key":"%s","account":"%s","day":20000,"time":0,"in":1,"out":1,"model":"","endpoint":"","workload":""}`, i, account, account))
 		settles = append(settles, fmt.Sprintf(`{"id":"r%d","state":"settled","prompt":1,"completion":1}`, i))
 	}
 	call := func(seq int, settle, admit any) {
 		t.Helper()
-		var reply string
-		must(t, conn.QueryRow(t.Context(), `SELECT reply FROM ledger_v1(1, 1, 0, $1, $2, $2, $3, NULL, NULL, $4, false, NULL)`,
-			seq, accounts, settle, admit).Scan(&reply))
+		var status, reply string
+		must(t, conn.QueryRow(t.Context(), `SELECT status, reply FROM ledger_read_v1(1, 1, 0, $1, $2, $2, $3, NULL, 16, false, false, NULL)`,
+			seq, accounts, ids).Scan(&status, &reply))
+		const write = `SELECT w.status, w.reply FROM ledger_write_v1(1, 1, 0, $1, 0, (now()::date - date '1970-01-01'), $2, $2,
+			(SELECT array_agg(o.xmin ORDER BY a.i) FROM unnest($2::text[]) WITH ORDINALITY a(id, i) JOIN owner o ON o.id = a.id),
+			(SELECT array_agg(n) FROM generate_series(1, 13 * cardinality($2::text[])) n(n)), $4, $3, NULL, NULL, NULL, NULL, false, NULL) w`
+		must(t, conn.QueryRow(t.Context(), write, seq, accounts, settle, admit).Scan(&status, &reply))
+		if status != "ok" {
+			t.Fatal(status)
+		}
 	}
 	call(1, nil, "["+strings.Join(admits, ",")+"]")
 	call(2, "["+strings.Join(settles, ",")+"]", nil)

@@ -100,11 +100,11 @@ func want(t *testing.T, problems []string, texts ...string) {
 func TestCountersAreComparedAndCountedAgain(t *testing.T) {
 	l := newLedger(t)
 	want(t, l.check(t))
-	l.exec(t, `UPDATE owner SET day_in = day_in + 1, month_in = month_in + 1, running = 1, reserved_in = 7 WHERE id = 'key1';
+	l.exec(t, `UPDATE owner SET day_used = day_used + 1, month_in = month_in + 1, running = 1, reserved_in = 7 WHERE id = 'key1';
 		UPDATE owner SET waiting = 2, reserved_day = 1, reserved_out = 3 WHERE id = 'acc2';
 		UPDATE spend SET input = input + 5 WHERE owner = 'acc1' AND day = (SELECT min(day) FROM spend WHERE owner = 'acc1');
 		DELETE FROM spend WHERE owner = 'key2' AND day = (SELECT min(day) FROM spend WHERE owner = 'key2')`)
-	want(t, l.check(t), "key1 of account acc1: day_in", "key1 of account acc1: month_in", "running is 1, its rows have 0", "reserved_in is 7",
+	want(t, l.check(t), "key1 of account acc1: day_used", "key1 of account acc1: month_in", "running is 1, its rows have 0", "reserved_in is 7",
 		"acc2 of account acc2: waiting is 2", "reserved_day is 1", "reserved_out is 3", "acc1 of account acc1: input of ",
 		"key2 of account acc2: input of ", "key2 of account acc2: output of ")
 	want(t, l.repair(t), "10 counters of 2 accounts are counted again")

@@ -25,6 +25,9 @@ const (
 type Ledger struct {
 	db *postgres.DB
 
+	// EndLeft ends what the ended epochs of gateways have left, as the ledger does, and returns how many requests were in flight.
+	EndLeft func(ctx context.Context) (int64, error)
+
 	// Observe is how long a gateway that seems dead is observed before its requests are ended; 0 means 15 s. Gateways send a
 	// heartbeat every 2 s.
 	Observe time.Duration
@@ -270,13 +273,19 @@ func (l *Ledger) endOrphans(ctx context.Context, conn *pgx.Conn, report func(str
 		}
 	}
 	for _, o := range found {
-		var ended int64
-		if err := conn.QueryRow(ctx, `SELECT ledger_release_v1($1, $2, $3)`, o.Gateway, o.Epoch, o.Beat).Scan(&ended); err != nil {
-			return err
-		}
-		if ended > 0 || o.Waiters > 0 {
-			report(fmt.Sprintf("leases: %d requests of %s are charged by their last checkpoint, as interrupted", ended, o))
+		if o.Alive { // it is not ended if it has beaten meanwhile
+			if _, err := conn.Exec(ctx, `SELECT ledger_reap_v1(NULL, NULL, $1, $2, $3)`, o.Gateway, o.Epoch, o.Beat); err != nil {
+				return err
+			}
 		}
 	}
+	if len(found) == 0 {
+		return nil
+	}
+	ended, err := l.EndLeft(ctx)
+	if err != nil {
+		return err
+	}
+	report(fmt.Sprintf("leases: %d requests of ended gateways are charged by their last checkpoint, as interrupted", ended))
 	return nil
 }

@@ -35,8 +35,8 @@ type Proxy struct {
 // Reply is what a server sends in response to one Query or Sync message, to ReadyForQuery inclusive, or to the startup of a
 // connection.
 type Reply struct {
-	Statement string   // its text; empty for the startup of a connection
-	Arguments [][]byte // of the statement
+	Statement string   // its text, of a pipeline those of all its statements; empty for the startup of a connection
+	Arguments [][]byte // of the statement, of a pipeline those of the last one with arguments
 	Executed  bool     // false if the statement was only parsed and described
 	Text      []byte   // the messages
 	Ends      []int    // offset of the end of each message
@@ -178,7 +178,7 @@ func (p *Proxy) forwardRequests(ctx context.Context, client, server net.Conn, pe
 		return
 	}
 	prepared := map[string]string{}
-	next, expected := Reply{Executed: true}, true
+	next, expected, bound := Reply{Executed: true}, true, false
 	for {
 		if expected {
 			select {
@@ -186,7 +186,7 @@ func (p *Proxy) forwardRequests(ctx context.Context, client, server net.Conn, pe
 			case <-ctx.Done():
 				return
 			}
-			next, expected = Reply{}, false
+			next, expected, bound = Reply{}, false, false
 		}
 		message, err := messages.Receive()
 		p.waitWhilePaused()
@@ -197,8 +197,14 @@ func (p *Proxy) forwardRequests(ctx context.Context, client, server net.Conn, pe
 		case *pgproto3.Parse:
 			prepared[m.Name], next.Statement = m.Query, m.Query
 		case *pgproto3.Bind:
-			next.Statement = prepared[m.PreparedStatement]
-			next.Arguments = nil
+			text := prepared[m.PreparedStatement]
+			if bound { // one of several in a pipeline, of which one has arguments
+				text = next.Statement + "; " + text
+			}
+			next.Statement, bound = text, true
+			if len(m.Parameters) > 0 {
+				next.Arguments = nil
+			}
 			for _, argument := range m.Parameters {
 				next.Arguments = append(next.Arguments, slices.Clone(argument))
 			}

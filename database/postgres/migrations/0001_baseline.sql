@@ -2,7 +2,7 @@
 
 -- The schema of release 1.0.0 on PostgreSQL. Times are microseconds since the epoch, UTC, unless a column says otherwise.
 -- database/migrations has the same tables for SQLite; what several gateways need beside them is only here. The ledger differs:
--- here it is the tables owner to settling and the functions ledger_*, which make all changes of these tables, so no gateway writes
+-- here it is the tables owner to decided and the functions ledger_*, which make all changes of these tables, so no gateway writes
 -- them itself. docs/cluster-protocol.md describes the protocol.
 
 -- ===== Accounts and keys: package identity =====
@@ -331,7 +331,8 @@ CREATE TABLE gateway (
     epoch   BIGINT NOT NULL,
     alive   BOOLEAN NOT NULL,
     beat    BIGINT NOT NULL,
-    beat_at BIGINT NOT NULL -- for people; whether a gateway is dead is decided by beat alone
+    beat_at BIGINT NOT NULL, -- for people; whether a gateway is dead is decided by beat alone
+    "left"  BOOLEAN NOT NULL DEFAULT false -- requests of its ended epochs may still be in flight, or wait
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
 -- A lane is one connection of a gateway on which ledger calls follow each other. It keeps the reply to its last call, so that a
@@ -347,7 +348,8 @@ CREATE TABLE lane (
 ALTER TABLE lane ALTER COLUMN reply SET STORAGE MAIN;
 
 -- A key or an account: its caps and counters. The row of an account is the lock of all its keys: their counters, their waiters and
--- their requests in flight change only while it is locked. Days are UTC.
+-- their requests in flight change only while it is locked. Whoever has read a row knows by xmin whether it has been changed since.
+-- Days are UTC.
 CREATE TABLE owner (
     id           TEXT PRIMARY KEY,
     account      TEXT NOT NULL, -- of a key; the id itself of an account
@@ -367,25 +369,15 @@ CREATE TABLE owner (
     blocked      BOOLEAN NOT NULL DEFAULT false, -- a waiter waits because of this owner's caps or slots
     -- The windows: day is the latest day on which the owner was charged or asked; it never goes back.
     day          DATE NOT NULL,
-    month        DATE NOT NULL, -- the first day of day's month
-    day_in       BIGINT NOT NULL DEFAULT 0, -- used tokens
-    day_out      BIGINT NOT NULL DEFAULT 0,
-    month_in     BIGINT NOT NULL DEFAULT 0,
+    day_used     BIGINT NOT NULL DEFAULT 0, -- tokens
+    month_in     BIGINT NOT NULL DEFAULT 0, -- used tokens of the day's month
     month_out    BIGINT NOT NULL DEFAULT 0,
     reserved_day BIGINT NOT NULL DEFAULT 0, -- by requests in flight that were admitted on this day
     reserved_in  BIGINT NOT NULL DEFAULT 0, -- by those that were admitted in this month
-    reserved_out BIGINT NOT NULL DEFAULT 0
+    reserved_out BIGINT NOT NULL DEFAULT 0,
+    regrant      BOOLEAN NOT NULL DEFAULT false -- of an account: caps, slots or state have changed since its waiters were last evaluated
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0);
-
--- What was used on days that have ended. The days of a month, with the owner's day_in and day_out, add up to its month.
-CREATE TABLE spend (
-    owner  TEXT NOT NULL,
-    day    DATE NOT NULL,
-    input  BIGINT NOT NULL,
-    output BIGINT NOT NULL,
-    PRIMARY KEY (owner, day)
-);
 
 -- Requests in flight, with their reservation and their last checkpoint. It has no second index: the planner would choose it and
 -- walk the entries of all requests that have ended since the last vacuum.
@@ -447,29 +439,6 @@ CREATE TABLE decided (
     reply      JSON NOT NULL,
     PRIMARY KEY (gateway, lane, request_id)
 ) WITH (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
-
--- Settlements that a client writes in a transaction of its own, together with the results of a batch. They are executed at its
--- commit, by a trigger: the accounts are locked in order, and only while the server commits. Rows never outlive their transaction.
-CREATE UNLOGGED TABLE settling (
-    xid     XID8 NOT NULL DEFAULT pg_current_xact_id(),
-    gateway INTEGER NOT NULL,
-    epoch   BIGINT NOT NULL,
-    account TEXT NOT NULL,
-    key     TEXT NOT NULL,
-    settle  JSON NOT NULL
-) WITH (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
-
-CREATE INDEX settling_xid ON settling (xid);
-
--- Caps that are nearly used or used up, until one gateway has taken the row and raised the alarm. cap is in the encoding of
--- ledger_evaluate.
-CREATE TABLE alarm (
-    id      BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    percent INTEGER NOT NULL,
-    key     TEXT NOT NULL, -- that was charged or refused
-    account TEXT NOT NULL,
-    cap     JSON NOT NULL
-);
 
 -- What the configuration of the gateways says about all keys and accounts. synced is false until owner follows a changed value.
 CREATE TABLE ledger_setting (
@@ -822,10 +791,11 @@ CREATE TABLE batch_runners (
 
 -- ===== The functions of the ledger, version 1 =====
 
--- A call of ledger_v1 is one transaction under READ COMMITTED: each statement of these VOLATILE functions has a snapshot of its own,
--- so what is read after a lock is what the lock protects. Every lock is taken in one order: the gateway's advisory lock, the lane,
--- the accounts by id. Functions without a version in their names are internal: they run inside the others, with their settings and
--- their owner's rights.
+-- The rules of the ledger are Go's: budget.Account. These functions read and write its rows, and guard what a gateway does by its
+-- epoch, the sequence of its lane and the versions of the rows. Each is one transaction under READ COMMITTED, or part of one: each
+-- statement of a VOLATILE function has a snapshot of its own, so what is read after a lock is what the lock protects. Every lock is
+-- taken in one order: the gateway's advisory lock, the lane, the accounts by id. Functions without a version in their names are
+-- internal: they run inside the others, with their settings and their owner's rights.
 
 -- ----- Times, by this server's clock; days are UTC -----
 
@@ -853,15 +823,6 @@ CREATE FUNCTION ledger_month(p_day date) RETURNS date LANGUAGE sql IMMUTABLE AS 
 $$;
 -- +goose StatementEnd
 
--- ledger_time returns the time of a request's row: when it arrived, if that lies in the day that is charged, or else the
--- closest to now that does.
--- +goose StatementBegin
-CREATE FUNCTION ledger_time(p_arrived bigint, p_now bigint, p_day date) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN ledger_day(p_arrived) = p_day THEN p_arrived
-        WHEN ledger_day(p_now) = p_day THEN p_now ELSE ledger_start(p_day) END
-$$;
--- +goose StatementEnd
-
 -- ledger_time_v1 returns the time by which the ledger works.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_time_v1() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
@@ -869,210 +830,249 @@ CREATE FUNCTION ledger_time_v1() RETURNS bigint LANGUAGE sql VOLATILE SECURITY D
 $$;
 -- +goose StatementEnd
 
--- ----- What a call consists of -----
+-- ----- Reading and writing -----
 
--- ledger_roll moves the counters of owners to the day of their account, which is today, unless that lies in its past, and
--- returns the accounts among them that have waiters. What was used on the days that have ended goes to spend. The caller
--- has locked the accounts.
+-- ledger_fence guards a transaction of a lane. status is:
+--
+--   ok      it is the next one
+--   done    it has been executed; reply is what it returned
+--   fenced  the epoch has ended: nothing was done
+--   lost    the lane has not executed the calls before seq: commits that were acknowledged are lost
+--
+-- Without a lane, it is one that a caller makes beside its lanes; the epoch cannot end before the transaction does. Without an epoch,
+-- it concerns what ended epochs have left.
 -- +goose StatementBegin
-CREATE FUNCTION ledger_roll(p_owners text[], p_today date) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_rolled text[];
-BEGIN
-    INSERT INTO spend (owner, day, input, output)
-        SELECT o.id, o.day, o.day_in, o.day_out FROM owner o JOIN owner a ON a.id = o.account
-        WHERE o.id = ANY (p_owners) AND o.day < greatest(a.day, p_today) AND (o.day_in > 0 OR o.day_out > 0)
-        ON CONFLICT (owner, day) DO UPDATE SET input = spend.input + excluded.input, output = spend.output + excluded.output;
-    WITH rolled AS (
-        UPDATE owner o SET day = n.day, month = n.month, day_in = 0, day_out = 0, reserved_day = 0,
-            raised = CASE WHEN n.month = o.month THEN o.raised & ~2 ELSE 0 END,
-            month_in = CASE WHEN n.month = o.month THEN o.month_in ELSE 0 END,
-            month_out = CASE WHEN n.month = o.month THEN o.month_out ELSE 0 END,
-            reserved_in = CASE WHEN n.month = o.month THEN o.reserved_in ELSE 0 END,
-            reserved_out = CASE WHEN n.month = o.month THEN o.reserved_out ELSE 0 END
-        FROM (SELECT a.id, greatest(a.day, p_today) AS day, ledger_month(greatest(a.day, p_today)) AS month FROM owner a) n
-        WHERE o.id = ANY (p_owners) AND n.id = o.account AND o.day < n.day
-        RETURNING o.id, o.account, o.waiting)
-    SELECT array_agg(id) INTO v_rolled FROM rolled WHERE id = account AND waiting > 0;
-    RETURN v_rolled;
-END
-$$;
--- +goose StatementEnd
-
--- ledger_prompt returns the tokens of all prompts beside a max_tokens: prompts that are truncated to what max_tokens leaves
--- of the context are longer if it is lowered. p_times are the numbers of prompts of the lengths in p_prompts.
--- +goose StatementBegin
-CREATE FUNCTION ledger_prompt(p_at bigint, p_prompt bigint, p_max bigint, p_prompts bigint[], p_times bigint[],
-    p_context bigint)
-RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_prompts IS NULL OR p_at >= p_max THEN p_prompt ELSE
-        (SELECT least(coalesce(sum(times * least(n, greatest(p_context - p_at, 0))::numeric), 0), 1125899906842624)::bigint
-            FROM unnest(p_prompts, p_times) u(n, times))
-        END
-$$;
--- +goose StatementEnd
-
--- ledger_evaluate decides on one request by all caps at once, by the same rules as package budget. Used tokens refuse the
--- request or lower its max_tokens; reservations, taken slots, and earlier requests that they block make it wait. refusal is
--- the cap that refuses: scope, window, meter, limit, used, reserved and the end of the window; named is its number, from 1.
--- p_slot is false for a line of a batch, which needs no slot.
--- +goose StatementBegin
-CREATE FUNCTION ledger_evaluate(k owner, a owner, p_prompt bigint, p_candidates bigint, p_max bigint, p_min bigint,
-    p_prompts bigint[], p_times bigint[], p_context bigint, p_slot boolean,
-    OUT max_tokens bigint, OUT prompt bigint, OUT output bigint, OUT refusal text, OUT named integer, OUT blocked_slot boolean,
-    OUT blocked_key boolean, OUT blocked_account boolean)
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    -- Of each owner: the month's total, the day's total, the month's input, the month's output.
-    v_caps bigint[] := ARRAY[k.month_total, k.day_total, k.month_input, k.month_output,
-        a.month_total, a.day_total, a.month_input, a.month_output];
-    v_used bigint[] := ARRAY[k.month_in + k.month_out, k.day_in + k.day_out, k.month_in, k.month_out,
-        a.month_in + a.month_out, a.day_in + a.day_out, a.month_in, a.month_out];
-    v_reserved bigint[] := ARRAY[k.reserved_in + k.reserved_out, k.reserved_day, k.reserved_in, k.reserved_out,
-        a.reserved_in + a.reserved_out, a.reserved_day, a.reserved_in, a.reserved_out];
-    v_least bigint := greatest(1, least(p_min, p_max));
-    v_left bigint;
-    v_allowed bigint;
-    v_high bigint;
-    v_middle bigint;
-    v_named integer; -- the cap that a refusal names
-    v_need bigint;
-BEGIN
-    max_tokens := p_max;
-    FOR i IN 1..8 LOOP
-        CONTINUE WHEN v_caps[i] IS NULL;
-        v_left := v_caps[i] - v_used[i];
-        IF i IN (3, 7) THEN
-            v_allowed := CASE WHEN v_left <= 0 OR p_prompt > v_left THEN 0 ELSE p_max END;
-        ELSIF i IN (4, 8) THEN
-            v_allowed := greatest(v_left, 0) / p_candidates;
-        ELSIF p_prompts IS NULL THEN
-            v_allowed := CASE WHEN v_left <= p_prompt THEN 0 ELSE (v_left - p_prompt) / p_candidates END;
-        ELSE -- the most that fits, by bisection: the cost of one more token of max_tokens is never negative
-            v_allowed := 0;
-            v_high := p_max;
-            WHILE v_allowed < v_high LOOP
-                v_middle := (v_allowed + v_high + 1) / 2;
-                IF ledger_prompt(v_middle, p_prompt, p_max, p_prompts, p_times, p_context)
-                    + least(p_candidates::numeric * v_middle, 1125899906842624) <= v_left THEN
-                    v_allowed := v_middle;
-                ELSE
-                    v_high := v_middle - 1;
-                END IF;
-            END LOOP;
-        END IF;
-        IF v_allowed < v_least AND (v_named IS NULL OR CASE WHEN (i IN (2, 6)) = (v_named IN (2, 6))
-            THEN v_left < v_caps[v_named] - v_used[v_named] ELSE v_named IN (2, 6) END) THEN
-            v_named := i;
-        END IF;
-        max_tokens := least(max_tokens, v_allowed);
-    END LOOP;
-    prompt := ledger_prompt(max_tokens, p_prompt, p_max, p_prompts, p_times, p_context);
-    FOREACH v_need IN ARRAY ARRAY[3, 7] LOOP -- a truncated prompt is longer at a lower max_tokens
-        v_left := v_caps[v_need] - v_used[v_need];
-        IF prompt > v_left AND (v_named IS NULL OR v_named IN (2, 6) OR v_left < v_caps[v_named] - v_used[v_named]) THEN
-            v_named := v_need;
-        END IF;
-    END LOOP;
-    IF v_named IS NOT NULL THEN
-        refusal := json_build_array(CASE WHEN v_named <= 4 THEN 'key' ELSE 'account' END,
-            CASE WHEN v_named IN (2, 6) THEN 'day' ELSE 'month' END,
-            CASE v_named % 4 WHEN 3 THEN 'input' WHEN 0 THEN 'output' ELSE 'total' END,
-            v_caps[v_named], v_used[v_named], v_reserved[v_named],
-            ledger_start(CASE WHEN v_named IN (2, 6) THEN a.day + 1 ELSE (a.month + interval '1 month')::date END));
-        named := v_named;
-        RETURN;
-    END IF;
-    output := least(p_candidates::numeric * max_tokens, 1125899906842624);
-    blocked_slot := p_slot AND (k.running >= k.slots OR a.running >= a.slots) IS TRUE;
-    blocked_key := k.blocked AND coalesce(k.month_total, k.day_total, k.month_input, k.month_output) IS NOT NULL;
-    blocked_account := a.blocked AND coalesce(a.month_total, a.day_total, a.month_input, a.month_output) IS NOT NULL;
-    FOR i IN 1..8 LOOP
-        v_need := CASE WHEN i IN (3, 7) THEN prompt WHEN i IN (4, 8) THEN output ELSE prompt + output END;
-        IF v_need > v_caps[i] - v_used[i] - v_reserved[i] THEN
-            IF i <= 4 THEN blocked_key := true; ELSE blocked_account := true; END IF;
-        END IF;
-    END LOOP;
-END
-$$;
--- +goose StatementEnd
-
--- ledger_crosses reports whether a charge has taken used tokens over 80 % or 100 % of a cap. The cap less a fifth, rounded down,
--- is 80 %, rounded up.
--- +goose StatementBegin
-CREATE FUNCTION ledger_crosses(p_used bigint, p_charge bigint, p_cap bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_used >= p_cap AND p_used - p_charge < p_cap
-        OR p_used >= p_cap - p_cap / 5 AND p_used - p_charge < p_cap - p_cap / 5
-$$;
--- +goose StatementEnd
-
--- ledger_raise leaves alarms about the caps of owners that a charge takes over 80 % or 100 %. charged has the owners that
--- were charged, with what was added to their windows.
--- +goose StatementBegin
-CREATE FUNCTION ledger_raise(p_charged json) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    c record;
-BEGIN
-    FOR c IN
-        SELECT o.id, o.account, o.day, o.month, n.key, v.bit, v.meter, v.cap, v.used, v.reserved,
-            CASE WHEN v.used >= v.cap AND v.used - v.charge < v.cap THEN 100 ELSE 80 END AS percent
-        FROM json_to_recordset(p_charged) AS n(owner text, key text, day_in bigint, day_out bigint, month_in bigint, month_out bigint)
-        JOIN owner o ON o.id = n.owner
-        CROSS JOIN LATERAL (VALUES
-            (1, 'total', o.month_total, o.month_in + o.month_out, n.month_in + n.month_out, o.reserved_in + o.reserved_out),
-            (2, 'total', o.day_total, o.day_in + o.day_out, n.day_in + n.day_out, o.reserved_day),
-            (4, 'input', o.month_input, o.month_in, n.month_in, o.reserved_in),
-            (8, 'output', o.month_output, o.month_out, n.month_out, o.reserved_out)) v(bit, meter, cap, used, charge, reserved)
-        WHERE ledger_crosses(v.used, v.charge, v.cap)
-        ORDER BY o.id, v.bit
-    LOOP
-        INSERT INTO alarm (percent, key, account, cap) VALUES (c.percent, c.key, c.account,
-            json_build_array(CASE WHEN c.id = c.account THEN 'account' ELSE 'key' END, CASE c.bit WHEN 2 THEN 'day' ELSE 'month' END,
-                c.meter, c.cap, c.used, c.reserved,
-                ledger_start(CASE c.bit WHEN 2 THEN c.day + 1 ELSE (c.month + interval '1 month')::date END)));
-        UPDATE owner SET raised = CASE c.percent WHEN 100 THEN raised | c.bit ELSE raised & ~c.bit END WHERE id = c.id;
-    END LOOP;
-END
-$$;
--- +goose StatementEnd
-
--- ledger_raise_refusal leaves an alarm about a cap that has refused a request because it is used up, or nearly so: what is
--- left of a cap may be too little for any request. It does that once in the cap's window, unless the cap is changed.
--- p_named is the cap's number in ledger_evaluate.
--- +goose StatementBegin
-CREATE FUNCTION ledger_raise_refusal(p_key text, p_account text, p_named integer, p_refusal text) RETURNS void
+CREATE FUNCTION ledger_fence(p_gateway integer, p_epoch bigint, p_lane integer, p_seq bigint, OUT status text, OUT reply text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    v_cap json := p_refusal::json;
-    v_bit integer := 1 << ((p_named - 1) % 4);
+    v_lane lane;
 BEGIN
-    IF (v_cap ->> 3)::bigint = 0 OR (v_cap ->> 4)::numeric * 100 < (v_cap ->> 3)::numeric * 95 THEN
+    status := 'ok';
+    IF p_epoch IS NULL THEN
+        PERFORM pg_advisory_xact_lock(25191, p_gateway);
         RETURN;
     END IF;
-    UPDATE owner SET raised = raised | v_bit
-        WHERE id = CASE WHEN p_named <= 4 THEN p_key ELSE p_account END AND raised & v_bit = 0;
-    IF FOUND THEN
-        INSERT INTO alarm (percent, key, account, cap) VALUES (100, p_key, p_account, v_cap);
+    PERFORM pg_advisory_xact_lock_shared(25191, p_gateway);
+    IF p_lane IS NULL THEN
+        PERFORM 1 FROM gateway WHERE id = p_gateway AND epoch = p_epoch AND alive;
+        IF NOT FOUND THEN
+            status := 'fenced';
+        END IF;
+        RETURN;
+    END IF;
+    SELECT * INTO v_lane FROM lane WHERE gateway = p_gateway AND n = p_lane FOR UPDATE;
+    IF v_lane.epoch IS DISTINCT FROM p_epoch THEN
+        status := 'fenced';
+    ELSIF v_lane.seq = p_seq THEN
+        status := 'done';
+        reply := v_lane.reply;
+    ELSIF v_lane.seq <> p_seq - 1 THEN
+        status := 'lost';
     END IF;
 END
 $$;
 -- +goose StatementEnd
 
--- ledger_settle ends requests of one gateway: it deletes their rows in flight, replaces their reservations by what they
--- used, in the windows in which they were admitted, and inserts their rows into requests, unless they are dropped. It
--- returns the ids of those that were in flight, and their accounts. The caller has locked the accounts and rolled the owners.
+-- ledger_read_v1 locks accounts and returns their rows, the rows of keys of theirs, what waits there, and requests in flight, for a
+-- transaction in which ledger_write_v1 follows. It leaves out accounts that others hold, unless p_wait is set. Of each key it returns the
+-- first p_heads requests that wait, and those with p_tickets; requests in flight are those with p_ids, and with p_ended all of the
+-- accounts whose gateways' epochs have ended. p_rows has the times of requests of p_ids that may have ended: those that have are returned as ended.
 -- +goose StatementBegin
-CREATE FUNCTION ledger_settle(p_gateway integer, p_epoch bigint, p_settle json, OUT settled text[], OUT accounts text[])
-LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION ledger_read_v1(p_gateway integer, p_epoch bigint, p_lane integer, p_seq bigint, p_accounts text[], p_keys text[],
+    p_ids text[], p_tickets bigint[], p_heads integer, p_wait boolean, p_ended boolean, p_rows bigint[], OUT status text, OUT reply text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = basegate, pg_temp
+SET lock_timeout = '100ms'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
-    v_charged json;
+    v_locked text[];
+    v_keys text[] := p_keys;
+    v_waiters json;
+    v_waiting text[];
+BEGIN
+    SELECT f.status, f.reply INTO status, reply FROM ledger_fence(p_gateway, p_epoch, p_lane, p_seq) f;
+    IF status <> 'ok' THEN
+        RETURN;
+    END IF;
+    IF p_wait THEN
+        SELECT array_agg(id) INTO v_locked
+            FROM (SELECT id FROM owner WHERE id = ANY (p_accounts) ORDER BY id FOR NO KEY UPDATE) o;
+    ELSE
+        SELECT array_agg(id) INTO v_locked
+            FROM (SELECT id FROM owner WHERE id = ANY (p_accounts) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) o;
+    END IF;
+    SELECT array_agg(id) INTO v_waiting FROM owner WHERE id = ANY (v_locked) AND waiting > 0;
+    IF v_waiting IS NOT NULL THEN
+        WITH RECURSIVE head AS (
+            SELECT a.account, (SELECT min(key) FROM waiter w WHERE w.account = a.account) AS key FROM unnest(v_waiting) a(account)
+            UNION ALL
+            SELECT h.account, (SELECT min(key) FROM waiter w WHERE w.account = h.account AND w.key > h.key) FROM head h
+            WHERE h.key IS NOT NULL
+        ), found AS (
+            SELECT w.* FROM head h CROSS JOIN LATERAL (
+                SELECT * FROM waiter w WHERE w.account = h.account AND w.key = h.key ORDER BY ticket LIMIT p_heads) w
+            UNION
+            SELECT w.* FROM waiter w WHERE w.account = ANY (v_waiting) AND w.key = ANY (p_keys) AND w.ticket = ANY (p_tickets)
+        )
+        SELECT json_agg(json_build_object('account', f.account, 'key', f.key, 'ticket', f.ticket, 'id', f.request_id,
+                'gateway', f.gateway, 'lane', f.lane, 'ended', g.epoch IS DISTINCT FROM f.epoch OR NOT g.alive, 'arrived', f.arrived,
+                'prompt', f.prompt, 'candidates', f.candidates, 'max', f.max_tokens, 'min', f.min_tokens, 'prompts', f.prompts,
+                'times', f.times, 'context', f.context, 'batch', f.batch_id,
+                'duplicate', EXISTS (SELECT FROM inflight i WHERE i.request_id = f.request_id)) ORDER BY f.account, f.key, f.ticket),
+                v_keys || array_agg(DISTINCT f.key)
+            INTO v_waiters, v_keys FROM found f LEFT JOIN gateway g ON g.id = f.gateway;
+    END IF;
+    reply := json_build_object('now', ledger_now(), 'locked', v_locked, 'waiters', v_waiters,
+        'owners', (SELECT json_agg(json_build_object('id', o.id, 'account', o.account, 'version', o.xmin::text::bigint,
+                'enabled', o.enabled, 'month_total', o.month_total, 'day_total', o.day_total, 'month_input', o.month_input,
+                'month_output', o.month_output, 'slots', o.slots, 'expires', o.expires_at, 'regrant', o.regrant,
+                'numbers', ARRAY[o.day - date '1970-01-01', o.month_in, o.month_out, o.day_used, o.reserved_in, o.reserved_out,
+                    o.reserved_day, o.running, o.waiting, o.blocked::integer, o.raised, o.ticket, o.last_use]))
+            FROM owner o WHERE o.id = ANY (v_locked || v_keys)),
+        'leases', (SELECT json_agg(json_build_object('id', i.request_id, 'gateway', i.gateway, 'epoch', i.epoch, 'account', i.account,
+                'key', i.key, 'day', i.day - date '1970-01-01', 'in', i.reserved_in, 'out', i.reserved_out, 'line', i.batch_id IS NOT NULL))
+            FROM inflight i WHERE i.request_id = ANY (p_ids)),
+        'ended', CASE WHEN p_ended THEN (SELECT json_agg(json_build_object('id', i.request_id, 'gateway', i.gateway, 'epoch', i.epoch,
+                'account', i.account, 'key', i.key, 'day', i.day - date '1970-01-01', 'in', i.reserved_in, 'out', i.reserved_out,
+                'line', i.batch_id IS NOT NULL, 'prompt', i.prompt_tokens, 'completion', i.completion_tokens))
+            FROM inflight i LEFT JOIN gateway g ON g.id = i.gateway
+            WHERE i.account = ANY (v_locked) AND (g.epoch IS DISTINCT FROM i.epoch OR NOT g.alive)) END,
+        'missing', (SELECT json_agg(a.id) FROM unnest(p_accounts) a(id) WHERE NOT EXISTS (SELECT FROM owner o WHERE o.id = a.id)),
+        'rows', (SELECT json_agg(r.request_id) FROM unnest(p_ids, p_rows) n(id, "time")
+            JOIN requests r ON r.time = n.time AND r.request_id = n.id AND r.state = 'settled'));
+END
+$$;
+-- +goose StatementEnd
+
+-- ledger_write_v1 writes what operations on accounts have changed. p_ids and p_versions are the rows of accounts and keys that were
+-- evaluated; p_numbers has ledger_numbers() new numbers of each of the first of them. In a transaction of its own it locks p_accounts, and writes
+-- nothing and returns 'conflict' if another transaction has changed a row. The other arguments are lists of objects:
+--
+--   p_open        requests that are in flight now
+--   p_settle      requests that end; state 'dropped' leaves no row
+--   p_checkpoint  progress of requests in flight
+--   p_wait        requests that wait
+--   p_gone        requests that wait no longer; those with a day are in flight now
+--   p_decided     decisions for other gateways and lanes; their gateways are notified
+--
+-- collect returns the decisions that others have left for the lane, and which of p_due have a change of caps or a new day to evaluate. An
+-- error with the SQLSTATE BG001 says that a request is in flight already, or not any longer; nothing is written then.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_write_v1(p_gateway integer, p_epoch bigint, p_lane integer, p_seq bigint, p_attempt bigint, p_day integer,
+    p_accounts text[], p_ids text[], p_versions xid[], p_numbers bigint[], p_open json, p_settle json, p_checkpoint json, p_wait json,
+    p_gone json, p_decided json, p_collect boolean, p_due text[], OUT status text, OUT reply text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = basegate, pg_temp
+SET lock_timeout = '100ms'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    v_n bigint;
+    v_gateway integer;
+    v_decided json;
+    v_due json;
+BEGIN
+    status := 'ok';
+    IF p_seq IS NOT NULL THEN
+        SELECT f.status, f.reply INTO status, reply FROM ledger_fence(p_gateway, p_epoch, p_lane, p_seq) f;
+        IF status <> 'ok' THEN
+            RETURN;
+        END IF;
+    END IF;
+    IF p_accounts IS NOT NULL THEN
+        PERFORM 1 FROM owner WHERE id = ANY (p_accounts) ORDER BY id FOR NO KEY UPDATE;
+        SELECT count(*) INTO v_n FROM unnest(p_ids, p_versions) n(id, version) JOIN owner o ON o.id = n.id AND o.xmin = n.version;
+        IF v_n <> cardinality(p_ids) OR ledger_day(ledger_now()) <> date '1970-01-01' + p_day THEN
+            status := 'conflict';
+            RETURN;
+        END IF;
+    END IF;
+    UPDATE owner o SET day = date '1970-01-01' + p_numbers[n.at + 1]::integer, month_in = p_numbers[n.at + 2],
+        month_out = p_numbers[n.at + 3], day_used = p_numbers[n.at + 4], reserved_in = p_numbers[n.at + 5],
+        reserved_out = p_numbers[n.at + 6], reserved_day = p_numbers[n.at + 7], running = p_numbers[n.at + 8],
+        waiting = p_numbers[n.at + 9], blocked = p_numbers[n.at + 10] = 1, raised = p_numbers[n.at + 11],
+        ticket = p_numbers[n.at + 12], last_use = p_numbers[n.at + 13], regrant = false
+    FROM (SELECT u.id, (u.i - 1) * 13 AS at FROM unnest(p_ids) WITH ORDINALITY u(id, i)
+        WHERE u.i <= cardinality(p_numbers) / 13) n
+    WHERE o.id = n.id;
+    IF p_open IS NOT NULL THEN
+        INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint,
+            workload, user_tag, stream, batch_id, details)
+        SELECT n.id, p_gateway, coalesce(n.epoch, p_epoch), n.account, n.key, date '1970-01-01' + n.day, n.time, coalesce(n."in", 0), coalesce(n.out, 0), n.model, n.endpoint,
+            n.workload, coalesce(n.tag, ''), coalesce(n.stream, false), n.batch, coalesce(n.details, '')
+        FROM json_to_recordset(p_open) AS n(id text, epoch bigint, account text, key text, day integer, "time" bigint, "in" bigint, out bigint, model text,
+            endpoint text, workload text, tag text, stream boolean, batch text, details text)
+        ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS v_n = ROW_COUNT;
+        IF v_n <> json_array_length(p_open) THEN
+            RAISE EXCEPTION 'a request with this id is in flight already' USING ERRCODE = 'BG001';
+        END IF;
+    END IF;
+    IF p_gone IS NOT NULL THEN
+        WITH n AS (
+            SELECT * FROM json_to_recordset(p_gone) AS n(account text, key text, ticket bigint, day integer, "time" bigint, "in" bigint, out bigint)
+        ), gone AS (
+            DELETE FROM waiter w USING n WHERE w.account = n.account AND w.key = n.key AND w.ticket = n.ticket
+            RETURNING w.*, n.day, n.time, n."in", n.out
+        )
+        INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint,
+            workload, user_tag, stream, batch_id, details)
+        SELECT request_id, gateway, epoch, account, key, date '1970-01-01' + day, time, coalesce("in", 0), coalesce(out, 0), model, endpoint, workload, user_tag,
+            stream, batch_id, details
+        FROM gone WHERE day IS NOT NULL;
+    END IF;
+    IF p_settle IS NOT NULL THEN
+        PERFORM ledger_settle(p_gateway, p_epoch, p_settle);
+    END IF;
+    IF p_checkpoint IS NOT NULL THEN
+        UPDATE inflight i SET prompt_tokens = c.prompt, completion_tokens = c.completion, backend = c.backend
+            FROM json_to_recordset(p_checkpoint) AS c(id text, prompt bigint, completion bigint, backend text)
+            WHERE i.request_id = c.id AND i.gateway = p_gateway AND i.epoch = p_epoch;
+    END IF;
+    IF p_wait IS NOT NULL THEN
+        INSERT INTO waiter (account, key, ticket, request_id, gateway, epoch, lane, arrived, prompt, candidates, max_tokens, min_tokens,
+            prompts, times, context, model, endpoint, workload, user_tag, stream, batch_id, details)
+        SELECT n.account, n.key, n.ticket, n.id, p_gateway, p_epoch, p_lane, n.arrived, coalesce(n.prompt, 0), n.candidates, n.max, coalesce(n.min, 0),
+            n.prompts, n.times, n.context, n.model, n.endpoint, n.workload, coalesce(n.tag, ''), coalesce(n.stream, false), n.batch,
+            coalesce(n.details, '')
+        FROM json_to_recordset(p_wait) AS n(account text, key text, ticket bigint, id text, arrived bigint, prompt bigint, candidates bigint,
+            max bigint, min bigint, prompts bigint[], times bigint[], context bigint, model text, endpoint text, workload text, tag text,
+            stream boolean, batch text, details text);
+    END IF;
+    IF p_decided IS NOT NULL THEN
+        INSERT INTO decided (gateway, lane, request_id, reply)
+            SELECT (n ->> 'gateway')::integer, coalesce((n ->> 'lane')::integer, 0), n ->> 'id', n FROM json_array_elements(p_decided) n;
+        FOR v_gateway IN SELECT DISTINCT (n ->> 'gateway')::integer FROM json_array_elements(p_decided) n LOOP
+            PERFORM pg_notify('basegate_gateway_' || v_gateway, '');
+        END LOOP;
+    END IF;
+    IF p_collect THEN
+        WITH c AS (DELETE FROM decided d WHERE d.gateway = p_gateway AND d.lane = p_lane RETURNING d.reply)
+        SELECT json_agg(c.reply) INTO v_decided FROM c;
+        SELECT json_agg(id) INTO v_due FROM owner WHERE id = ANY (p_due) AND (regrant OR day < ledger_day(ledger_now()));
+    END IF;
+    reply := json_build_object('attempt', p_attempt, 'version', pg_current_xact_id()::xid::text::bigint, 'decided', v_decided, 'due', v_due);
+    IF p_seq IS NOT NULL THEN
+        UPDATE lane SET seq = p_seq, reply = ledger_write_v1.reply WHERE gateway = p_gateway AND n = p_lane;
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- ledger_settle ends requests: it deletes their rows in flight and inserts their rows into requests, unless they are dropped.
+-- +goose StatementBegin
+CREATE FUNCTION ledger_settle(p_gateway integer, p_epoch bigint, p_settle json) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_settled text[];
     v_keys text[];
 BEGIN
     WITH s AS (
-        SELECT * FROM json_to_recordset(p_settle) AS s(id text, state text, prompt bigint, completion bigint, status bigint,
-            code text, backend text, queue bigint, first bigint, total bigint, boot bigint, attempts text)
+        SELECT * FROM json_to_recordset(p_settle) AS s(id text, gateway integer, epoch bigint, state text, prompt bigint,
+            completion bigint, status bigint, code text, backend text, queue bigint, first bigint, total bigint, boot bigint, attempts text)
     ), d AS (
-        DELETE FROM inflight i USING s WHERE i.request_id = s.id AND i.gateway = p_gateway AND i.epoch = p_epoch
+        DELETE FROM inflight i USING s WHERE i.request_id = s.id AND i.gateway = coalesce(s.gateway, p_gateway)
+            AND i.epoch = coalesce(s.epoch, p_epoch)
         RETURNING i.*, s.state, s.prompt, s.completion, s.status, s.code, s.backend AS final_backend, s.queue, s.first,
             s.total, s.boot, s.attempts
     ), r AS (
@@ -1082,478 +1082,53 @@ BEGIN
             coalesce(status, 0), coalesce(code, ''), state, prompt, completion, coalesce(queue, 0), coalesce(first, 0),
             coalesce(total, 0), coalesce(boot, 0), coalesce(attempts, details), batch_id
         FROM d WHERE state <> 'dropped'
-    ), e AS ( -- each ended request twice: for its key, and for its account
-        SELECT v.owner, d.*, d.day = a.day AS today, d.day >= a.month AS this_month
-        FROM d JOIN owner a ON a.id = d.account CROSS JOIN LATERAL (VALUES (d.key), (d.account)) v(owner)
-    ), late AS (
-        INSERT INTO spend AS x (owner, day, input, output)
-        SELECT e.owner, e.day, sum(prompt), sum(completion) FROM e WHERE NOT today GROUP BY e.owner, e.day
-        ON CONFLICT (owner, day) DO UPDATE SET input = x.input + excluded.input, output = x.output + excluded.output
-    ), u AS (
-        UPDATE owner o SET running = o.running - n.n,
-            day_in = o.day_in + n.day_in, day_out = o.day_out + n.day_out, reserved_day = o.reserved_day - n.reserved_day,
-            month_in = o.month_in + n.month_in, month_out = o.month_out + n.month_out,
-            reserved_in = o.reserved_in - n.reserved_in, reserved_out = o.reserved_out - n.reserved_out
-        FROM (
-            SELECT e.owner, count(*) FILTER (WHERE batch_id IS NULL) AS n, min(e.key) AS key,
-                coalesce(sum(prompt) FILTER (WHERE today), 0) AS day_in,
-                coalesce(sum(completion) FILTER (WHERE today), 0) AS day_out,
-                coalesce(sum(reserved_in + reserved_out) FILTER (WHERE today), 0) AS reserved_day,
-                coalesce(sum(prompt) FILTER (WHERE this_month), 0) AS month_in,
-                coalesce(sum(completion) FILTER (WHERE this_month), 0) AS month_out,
-                coalesce(sum(reserved_in) FILTER (WHERE this_month), 0) AS reserved_in,
-                coalesce(sum(reserved_out) FILTER (WHERE this_month), 0) AS reserved_out
-            FROM e GROUP BY e.owner) n
-        WHERE o.id = n.owner
-        RETURNING n.owner, n.key, n.day_in, n.day_out, n.month_in, n.month_out,
-            (ledger_crosses(o.month_in + o.month_out, (n.month_in + n.month_out)::bigint, o.month_total)
-                OR ledger_crosses(o.day_in + o.day_out, (n.day_in + n.day_out)::bigint, o.day_total)
-                OR ledger_crosses(o.month_in, n.month_in::bigint, o.month_input)
-                OR ledger_crosses(o.month_out, n.month_out::bigint, o.month_output)) IS TRUE AS crosses)
-    SELECT array_agg(d.request_id), array_agg(d.key), array_agg(DISTINCT d.account), (SELECT json_agg(u) FROM u WHERE crosses)
-        INTO settled, v_keys, accounts, v_charged FROM d;
+    )
+    SELECT array_agg(d.request_id), array_agg(d.key) INTO v_settled, v_keys FROM d;
+    IF coalesce(cardinality(v_settled), 0) <> json_array_length(p_settle) THEN
+        RAISE EXCEPTION 'a request is not in flight any longer' USING ERRCODE = 'BG001';
+    END IF;
     IF strpos(p_settle::text, '"receipt":') > 0 THEN
         INSERT INTO receipts (leaf_hash, nonce, entry, key_id)
             SELECT substr(r.receipt, 1, 32), substr(r.receipt, 33, 32), substr(r.receipt, 65), r.key FROM (
                 SELECT d.i, d.key, decode(s.receipt, 'base64') AS receipt
-                FROM unnest(settled, v_keys) WITH ORDINALITY d(id, key, i)
+                FROM unnest(v_settled, v_keys) WITH ORDINALITY d(id, key, i)
                 JOIN json_to_recordset(p_settle) AS s(id text, receipt text) ON s.id = d.id
                 WHERE s.receipt IS NOT NULL) AS r
             ORDER BY r.i
             ON CONFLICT (leaf_hash) DO NOTHING; -- it is settled again after a failover
     END IF;
-    IF v_charged IS NOT NULL THEN
-        PERFORM ledger_raise(v_charged);
-    END IF;
-END
-$$;
--- +goose StatementEnd
-
--- ledger_dequeue takes a waiter out of the counters of its owners. If it was the last one of its key, nothing blocks the
--- key's later requests.
--- +goose StatementBegin
-CREATE FUNCTION ledger_dequeue(p_key text, p_account text) RETURNS void LANGUAGE sql VOLATILE AS $$
-    UPDATE owner SET waiting = waiting - 1, blocked = blocked AND waiting > 1 WHERE id IN (p_key, p_account)
-$$;
--- +goose StatementEnd
-
--- ledger_open inserts the row in flight of a request that is admitted and counts its reservation. It returns false if
--- another request in flight has the same id.
--- +goose StatementBegin
-CREATE FUNCTION ledger_open(w waiter, p_day date, p_now bigint, p_prompt bigint, p_output bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_time bigint := ledger_time(w.arrived, p_now, p_day);
-BEGIN
-    INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint,
-        workload, user_tag, stream, batch_id, details)
-    VALUES (w.request_id, w.gateway, w.epoch, w.account, w.key, p_day, v_time, p_prompt, p_output,
-        w.model, w.endpoint, w.workload, w.user_tag, w.stream, w.batch_id, w.details)
-    ON CONFLICT DO NOTHING;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    UPDATE owner SET running = running + (w.batch_id IS NULL)::integer, last_use = greatest(last_use, v_time),
-        reserved_day = reserved_day + p_prompt + p_output, reserved_in = reserved_in + p_prompt, reserved_out = reserved_out + p_output
-    WHERE id IN (w.key, w.account);
-    RETURN true;
-END
-$$;
--- +goose StatementEnd
-
--- ledger_grant evaluates the waiters of an account: the head of each key's queue, in the order of their tickets, and the
--- next one of its key after each whose wait ends. A head that is blocked blocks its key; one that the account blocks ends the
--- evaluation: what follows could only be refused, which can wait. A key or account some of whose waiters are not evaluated for
--- lack of a slot stays as blocked as it was, or a line of a batch, which needs no slot, would take the tokens that they wait
--- for. With p_all, after a change of caps, it evaluates every waiter, so that all that the change refuses end at once. Decisions
--- on waiters of this gateway and lane are returned, others are left for their lanes to collect, and their gateways notified. The
--- caller has locked the account and rolled it.
--- +goose StatementBegin
-CREATE FUNCTION ledger_grant(p_account text, p_now bigint, p_gateway integer, p_lane integer, p_all boolean) RETURNS json[]
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_keys text[];
-    v_heads bigint[]; -- their tickets
-    v_tickets bigint[];
-    v_blocked boolean[]; -- of keys, before their heads were evaluated
-    v_account boolean; -- the same of the account
-    v_next integer;
-    v_ended boolean;
-    v_reply json;
-    v_replies json[];
-    k owner;
-    a owner;
-    w waiter;
-    d record;
-BEGIN
-    WITH RECURSIVE head AS (
-        (SELECT key, ticket FROM waiter WHERE account = p_account ORDER BY key, ticket LIMIT 1)
-        UNION ALL
-        SELECT n.key, n.ticket FROM head, LATERAL (
-            SELECT key, ticket FROM waiter WHERE account = p_account AND key > head.key ORDER BY key, ticket LIMIT 1) n)
-    SELECT array_agg(key), array_agg(ticket), array_agg(ticket) INTO v_keys, v_heads, v_tickets FROM head;
-    UPDATE owner SET blocked = false WHERE id = p_account AND blocked;
-    v_account := FOUND;
-    PERFORM ledger_roll(v_keys, ledger_day(p_now));
-    LOOP
-        SELECT i INTO v_next FROM unnest(v_tickets) WITH ORDINALITY t(ticket, i) WHERE ticket IS NOT NULL ORDER BY ticket LIMIT 1;
-        EXIT WHEN NOT FOUND;
-        SELECT * INTO w FROM waiter WHERE account = p_account AND key = v_keys[v_next] AND ticket = v_tickets[v_next];
-        UPDATE owner SET blocked = false WHERE id = w.key AND w.ticket = v_heads[v_next] AND blocked;
-        v_blocked[v_next] := FOUND OR v_blocked[v_next];
-        SELECT * INTO k FROM owner WHERE id = w.key;
-        SELECT * INTO a FROM owner WHERE id = p_account;
-        SELECT * INTO d FROM ledger_evaluate(k, a, w.prompt, w.candidates, w.max_tokens, w.min_tokens, w.prompts, w.times,
-            w.context, w.batch_id IS NULL);
-        v_ended := true;
-        IF NOT (k.enabled AND a.enabled) OR k.expires_at <= p_now THEN
-            v_reply := json_build_object('id', w.request_id, 'kind', 'disabled');
-        ELSIF d.refusal IS NOT NULL THEN
-            PERFORM ledger_raise_refusal(w.key, p_account, d.named, d.refusal);
-            v_reply := json_build_object('id', w.request_id, 'kind', 'refused', 'cap', d.refusal::json);
-        ELSIF d.blocked_slot OR d.blocked_key OR d.blocked_account THEN
-            v_ended := false;
-            UPDATE owner SET blocked = true WHERE id = w.key AND d.blocked_key OR id = p_account AND d.blocked_account;
-            IF NOT p_all THEN
-                UPDATE owner SET blocked = true WHERE id = w.key AND v_blocked[v_next] AND EXISTS (
-                    SELECT FROM waiter WHERE account = p_account AND key = w.key AND ticket > w.ticket);
-                IF (a.running >= a.slots) IS TRUE THEN -- all that wait need a slot
-                    UPDATE owner SET blocked = true WHERE id = p_account AND v_account;
-                    EXIT;
-                END IF;
-                EXIT WHEN d.blocked_account;
-            END IF;
-        ELSIF ledger_open(w, a.day, p_now, d.prompt, d.output) THEN
-            v_reply := json_build_object('id', w.request_id, 'kind', 'granted', 'max', d.max_tokens, 'prompt', d.prompt,
-                'time', ledger_time(w.arrived, p_now, a.day));
-        ELSE
-            v_reply := json_build_object('id', w.request_id, 'kind', 'duplicate');
-        END IF;
-        IF NOT v_ended THEN
-            v_tickets[v_next] := CASE WHEN p_all THEN (
-                SELECT min(ticket) FROM waiter WHERE account = p_account AND key = w.key AND ticket > w.ticket) END;
-            CONTINUE;
-        END IF;
-        DELETE FROM waiter WHERE account = p_account AND key = w.key AND ticket = w.ticket;
-        PERFORM ledger_dequeue(w.key, p_account);
-        IF w.gateway = p_gateway AND w.lane = p_lane THEN
-            v_replies := v_replies || v_reply;
-        ELSE
-            INSERT INTO decided (gateway, lane, request_id, reply) VALUES (w.gateway, w.lane, w.request_id, v_reply);
-            IF w.gateway IS DISTINCT FROM p_gateway THEN
-                PERFORM pg_notify('basegate_gateway_' || w.gateway, '');
-            END IF;
-        END IF;
-        v_tickets[v_next] := (
-            SELECT min(ticket) FROM waiter WHERE account = p_account AND key = w.key AND ticket > w.ticket);
-    END LOOP;
-    RETURN v_replies;
-END
-$$;
--- +goose StatementEnd
-
--- ledger_cancel ends what is left of requests whose clients have disconnected while they waited: the waiter, or the
--- reservation that another call has granted it meanwhile. It returns the accounts.
--- +goose StatementBegin
-CREATE FUNCTION ledger_cancel(p_gateway integer, p_epoch bigint, p_lane integer, p_cancel json) RETURNS text[]
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    c record;
-    v_accounts text[];
-BEGIN
-    FOR c IN SELECT * FROM json_to_recordset(p_cancel) AS c(id text, account text, key text, ticket bigint) LOOP
-        v_accounts := v_accounts || c.account;
-        DELETE FROM waiter WHERE account = c.account AND key = c.key AND ticket = c.ticket AND gateway = p_gateway
-            AND epoch = p_epoch AND request_id = c.id;
-        IF FOUND THEN
-            PERFORM ledger_dequeue(c.key, c.account);
-        ELSE
-            DELETE FROM decided WHERE gateway = p_gateway AND lane = p_lane AND request_id = c.id;
-            PERFORM ledger_settle(p_gateway, p_epoch,
-                json_build_array(json_build_object('id', c.id, 'state', 'dropped', 'prompt', 0, 'completion', 0)));
-        END IF;
-    END LOOP;
-    RETURN v_accounts;
-END
-$$;
--- +goose StatementEnd
-
--- ledger_admit_each decides on requests one by one, in their order, and returns the decisions but full grants.
--- +goose StatementBegin
-CREATE FUNCTION ledger_admit_each(p_gateway integer, p_epoch bigint, p_lane integer, p_admit json, p_done text[], p_now bigint)
-RETURNS json[] LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    n record;
-    k owner;
-    a owner;
-    w waiter;
-    d record;
-    v_ticket bigint;
-    v_reply json;
-    v_replies json[];
-BEGIN
-    FOR n IN
-        SELECT * FROM json_to_recordset(p_admit) AS n(id text, key text, account text, prompt bigint, candidates bigint,
-            max bigint, min bigint, exact boolean, no_wait boolean, prompts bigint[], times bigint[], context bigint,
-            age bigint, model text, endpoint text, workload text, tag text, stream boolean, batch text, details text)
-        WHERE NOT id = ANY (p_done)
-    LOOP
-        SELECT * INTO k FROM owner WHERE id = n.key AND account = n.account;
-        SELECT * INTO a FROM owner WHERE id = n.account AND account = n.account;
-        IF k.id IS NULL OR a.id IS NULL THEN
-            v_replies := v_replies || json_build_object('id', n.id, 'kind', 'unknown');
-            CONTINUE;
-        ELSIF NOT (k.enabled AND a.enabled) OR k.expires_at <= p_now THEN
-            v_replies := v_replies || json_build_object('id', n.id, 'kind', 'disabled');
-            CONTINUE;
-        END IF;
-        SELECT * INTO d FROM ledger_evaluate(k, a, n.prompt, n.candidates, n.max, coalesce(n.min, 0), n.prompts, n.times,
-            n.context, n.batch IS NULL);
-        w := ROW(n.account, n.key, 0, n.id, p_gateway, p_epoch, p_lane, p_now - n.age, n.prompt, n.candidates, n.max,
-            coalesce(n.min, 0), n.prompts, n.times, n.context, n.model, n.endpoint, n.workload, coalesce(n.tag, ''),
-            coalesce(n.stream, false), n.batch, coalesce(n.details, ''));
-        IF NOT coalesce(n.exact, false)
-            AND (d.refusal IS NOT NULL OR d.blocked_slot OR d.blocked_key OR d.blocked_account OR d.max_tokens < n.max) THEN
-            v_reply := json_build_object('id', n.id, 'kind', 'count');
-        ELSIF d.refusal IS NOT NULL THEN
-            PERFORM ledger_raise_refusal(n.key, n.account, d.named, d.refusal);
-            v_reply := json_build_object('id', n.id, 'kind', 'refused', 'cap', d.refusal::json);
-        ELSIF NOT (d.blocked_slot OR d.blocked_key OR d.blocked_account) THEN
-            IF ledger_open(w, a.day, p_now, d.prompt, d.output) THEN
-                v_reply := json_build_object('id', n.id, 'kind', 'granted', 'max', d.max_tokens, 'prompt', d.prompt,
-                    'time', ledger_time(w.arrived, p_now, a.day));
-            ELSE
-                v_reply := json_build_object('id', n.id, 'kind', 'duplicate');
-            END IF;
-        ELSIF n.no_wait THEN
-            v_reply := json_build_object('id', n.id, 'kind', 'reserved');
-        ELSE
-            UPDATE owner SET ticket = ticket + 1, waiting = waiting + 1, blocked = blocked OR d.blocked_account
-                WHERE id = n.account RETURNING ticket INTO v_ticket;
-            UPDATE owner SET waiting = waiting + 1, blocked = blocked OR d.blocked_key WHERE id = n.key;
-            w.ticket := v_ticket;
-            INSERT INTO waiter (account, key, ticket, request_id, gateway, epoch, lane, arrived, prompt, candidates, max_tokens, min_tokens,
-                    prompts, times, context, model, endpoint, workload, user_tag, stream, batch_id, details)
-                VALUES (w.account, w.key, w.ticket, w.request_id, w.gateway, w.epoch, w.lane, w.arrived, w.prompt, w.candidates,
-                    w.max_tokens, w.min_tokens, w.prompts, w.times, w.context, w.model, w.endpoint, w.workload, w.user_tag, w.stream,
-                    w.batch_id, w.details);
-            v_reply := json_build_object('id', n.id, 'kind', 'wait', 'ticket', v_ticket);
-        END IF;
-        v_replies := v_replies || v_reply;
-    END LOOP;
-    RETURN v_replies;
-END
-$$;
--- +goose StatementEnd
-
--- ledger_admit decides on new requests and returns the decisions but full grants. The requests of an account that fit all
--- its caps and slots together, with no waiters before them, are admitted by one statement; others one by one. The
--- caller has locked the accounts and rolled the owners.
--- +goose StatementBegin
-CREATE FUNCTION ledger_admit(p_gateway integer, p_epoch bigint, p_lane integer, p_admit json, p_now bigint) RETURNS json[]
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_done text[];
-BEGIN
-    WITH n AS MATERIALIZED (
-        SELECT * FROM json_to_recordset(p_admit) AS n(id text, key text, account text, prompt bigint, output bigint, age bigint,
-            model text, endpoint text, workload text, tag text, stream boolean, batch text, details text)
-    ), need AS (
-        SELECT v.owner, n.account, count(*) FILTER (WHERE n.batch IS NULL) AS n, sum(n.prompt) AS input, sum(n.output) AS output
-        FROM n CROSS JOIN LATERAL (VALUES (n.key), (n.account)) v(owner) GROUP BY v.owner, n.account
-    ), fits AS (
-        SELECT need.account, min(o.day) AS day
-        FROM need LEFT JOIN owner o ON o.id = need.owner AND o.account = need.account
-        GROUP BY need.account
-        HAVING bool_and(coalesce(o.enabled, false) AND o.waiting = 0 AND (o.expires_at IS NULL OR o.expires_at > p_now)
-            AND (o.slots IS NULL OR need.n = 0 OR o.running + need.n <= o.slots)
-            AND (o.month_total IS NULL OR
-                o.month_in + o.month_out + o.reserved_in + o.reserved_out + need.input + need.output <= o.month_total)
-            AND (o.day_total IS NULL OR o.day_in + o.day_out + o.reserved_day + need.input + need.output <= o.day_total)
-            AND (o.month_input IS NULL OR
-                o.month_in < o.month_input AND o.month_in + o.reserved_in + need.input <= o.month_input)
-            AND (o.month_output IS NULL OR o.month_out + o.reserved_out + need.output <= o.month_output))
-    ), opened AS (
-        INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint,
-            workload, user_tag, stream, batch_id, details)
-        SELECT n.id, p_gateway, p_epoch, n.account, n.key, f.day, ledger_time(p_now - n.age, p_now, f.day), n.prompt, n.output,
-            n.model, n.endpoint, n.workload, coalesce(n.tag, ''), coalesce(n.stream, false), n.batch, coalesce(n.details, '')
-        FROM n JOIN fits f ON f.account = n.account
-        ON CONFLICT DO NOTHING
-        RETURNING request_id, key, account, reserved_in, reserved_out, time, batch_id
-    ), u AS (
-        UPDATE owner o SET running = o.running + s.n, last_use = greatest(o.last_use, s.time), reserved_day = o.reserved_day + s.input + s.output,
-            reserved_in = o.reserved_in + s.input, reserved_out = o.reserved_out + s.output
-        FROM (
-            SELECT v.owner, count(*) FILTER (WHERE batch_id IS NULL) AS n, sum(reserved_in) AS input, sum(reserved_out) AS output,
-                max(time) AS time
-            FROM opened CROSS JOIN LATERAL (VALUES (opened.key), (opened.account)) v(owner) GROUP BY v.owner) s
-        WHERE o.id = s.owner)
-    SELECT array_agg(request_id) INTO v_done FROM opened;
-    IF cardinality(v_done) = json_array_length(p_admit) THEN
-        RETURN NULL;
-    END IF;
-    RETURN ledger_admit_each(p_gateway, p_epoch, p_lane, p_admit, coalesce(v_done, '{}'), p_now);
-END
-$$;
--- +goose StatementEnd
-
--- ledger_v1 executes the operations of one lane of a gateway and returns the reply. accounts and keys are those of all
--- operations; collect fetches decisions on waiters that other calls have left; wake are accounts with waiters, which are
--- evaluated again if a new day has begun. status is:
---
---   ok      the reply is that of this call, or of the same call if it has been executed before (seq is the lane's last)
---   fenced  the epoch has ended: nothing was done
---   lost    the lane has not executed the calls before seq: commits that were acknowledged are lost
---
--- counters are, of each owner: used input and output of the month, used tokens of the day, reserved input and output of
--- the month, reserved tokens of the day, requests that run, requests that wait, the day as its number since 1970.
---
--- now in the reply is the time by which requests that were granted in full got theirs; ahead has the starts of the days of
--- accounts whose day is later, since the clock went back.
--- +goose StatementBegin
-CREATE FUNCTION ledger_v1(p_gateway integer, p_epoch bigint, p_lane integer, p_seq bigint, p_accounts text[], p_keys text[],
-    p_settle json, p_checkpoint json, p_cancel json, p_admit json, p_collect boolean, p_wake text[],
-    OUT status text, OUT reply text, OUT owners text[], OUT counters bigint[])
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = basegate, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
-DECLARE
-    v_lane lane;
-    v_accounts text[] := p_accounts;
-    v_now bigint;
-    v_today date;
-    v_stale text[];
-    v_freed text[]; -- accounts whose waiters may have become free
-    v_more text[];
-    v_settled text[];
-    v_decided json[];
-    v_replies json[];
-    v_account text;
-    v_ahead json;
-BEGIN
-    PERFORM pg_advisory_xact_lock_shared(25191, p_gateway);
-    SELECT * INTO v_lane FROM lane WHERE gateway = p_gateway AND n = p_lane FOR UPDATE;
-    IF v_lane.epoch IS DISTINCT FROM p_epoch THEN
-        status := 'fenced';
-        RETURN;
-    ELSIF v_lane.seq = p_seq THEN
-        status := 'ok';
-        reply := v_lane.reply;
-        RETURN;
-    ELSIF v_lane.seq <> p_seq - 1 THEN
-        status := 'lost';
-        RETURN;
-    END IF;
-    IF p_wake IS NOT NULL THEN
-        SELECT v_accounts || array_agg(id) INTO v_accounts FROM owner WHERE id = ANY (p_wake) AND day < ledger_day(ledger_now());
-    END IF;
-    PERFORM 1 FROM owner WHERE id = ANY (v_accounts) ORDER BY id FOR NO KEY UPDATE;
-    v_now := ledger_now();
-    v_today := ledger_day(v_now);
-    SELECT array_agg(o.id) INTO v_stale FROM owner o JOIN owner a ON a.id = o.account
-        WHERE o.id = ANY (v_accounts || p_keys) AND o.day < greatest(a.day, v_today);
-    IF v_stale IS NOT NULL THEN
-        v_freed := ledger_roll(v_stale, v_today);
-    END IF;
-    IF p_checkpoint IS NOT NULL THEN
-        UPDATE inflight i SET prompt_tokens = c.prompt, completion_tokens = c.completion, backend = c.backend
-            FROM json_to_recordset(p_checkpoint) AS c(id text, prompt bigint, completion bigint, backend text)
-            WHERE i.request_id = c.id AND i.gateway = p_gateway AND i.epoch = p_epoch;
-    END IF;
-    IF p_settle IS NOT NULL THEN
-        SELECT s.settled, s.accounts INTO v_settled, v_more FROM ledger_settle(p_gateway, p_epoch, p_settle) s;
-        v_freed := v_freed || v_more;
-    END IF;
-    IF p_cancel IS NOT NULL THEN
-        v_freed := v_freed || ledger_cancel(p_gateway, p_epoch, p_lane, p_cancel);
-    END IF;
-    IF v_freed IS NOT NULL THEN
-        FOR v_account IN SELECT id FROM owner WHERE id = ANY (v_freed) AND waiting > 0 ORDER BY id LOOP
-            v_decided := v_decided || ledger_grant(v_account, v_now, p_gateway, p_lane, false);
-        END LOOP;
-    END IF;
-    IF p_admit IS NOT NULL THEN
-        v_replies := ledger_admit(p_gateway, p_epoch, p_lane, p_admit, v_now);
-    END IF;
-    IF p_collect THEN
-        WITH c AS (DELETE FROM decided WHERE gateway = p_gateway AND lane = p_lane RETURNING decided.reply)
-        SELECT v_decided || array_agg(c.reply) INTO v_decided FROM c;
-    END IF;
-    SELECT array_agg(o.id), array_agg(ARRAY[month_in, month_out, day_in + day_out, reserved_in, reserved_out, reserved_day,
-            running, waiting, day - date '1970-01-01']),
-            json_object_agg(o.id, ledger_start(o.day)) FILTER (WHERE o.day > v_today AND o.id = o.account)
-        INTO owners, counters, v_ahead FROM owner o WHERE o.id = ANY (v_accounts || p_keys);
-    reply := json_build_object('empty', p_settle IS NULL AND p_checkpoint IS NULL AND p_cancel IS NULL AND p_admit IS NULL
-            AND NOT p_collect, 'settled', coalesce(cardinality(v_settled), 0),
-        'absent', CASE WHEN cardinality(v_settled) IS DISTINCT FROM json_array_length(p_settle) THEN
-            (SELECT json_agg(s.id) FROM json_to_recordset(p_settle) AS s(id text) WHERE NOT s.id = ANY (coalesce(v_settled, '{}'))) END,
-        'admit', v_replies, 'decided', v_decided, 'now', v_now, 'ahead', v_ahead);
-    UPDATE lane SET seq = p_seq, reply = ledger_v1.reply WHERE gateway = p_gateway AND n = p_lane;
-    status := 'ok';
 END
 $$;
 -- +goose StatementEnd
 
 -- ----- The epochs of gateways -----
 
--- ledger_end ends an epoch of a gateway: its requests in flight end as interrupted, with the tokens of their last
--- checkpoint, its waiters are dropped, and waiters of others that this lets run are granted. The caller holds the gateway's
--- advisory lock exclusively, so none of its calls is running.
+-- ledger_end ends an epoch of a gateway. What it has left, requests in flight and those that wait, is ended afterwards, account by
+-- account, by any gateway: until then left is set. The caller holds the gateway's advisory lock exclusively, so none of its calls is running.
 -- +goose StatementBegin
-CREATE FUNCTION ledger_end(p_gateway integer) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_accounts text[];
-    v_keys text[];
-    v_epoch bigint;
-    v_now bigint;
-    v_rows json;
-    v_account text;
-    v_ended bigint := 0;
+CREATE FUNCTION ledger_end(p_gateway integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    UPDATE gateway SET epoch = epoch + 1, alive = false WHERE id = p_gateway RETURNING epoch - 1 INTO v_epoch;
-    UPDATE lane SET epoch = v_epoch + 1, seq = 0, reply = '' WHERE gateway = p_gateway;
-    SELECT array_agg(DISTINCT account), array_agg(DISTINCT key) INTO v_accounts, v_keys FROM (
-        SELECT account, key FROM inflight WHERE gateway = p_gateway
-        UNION SELECT account, key FROM waiter WHERE gateway = p_gateway) o;
-    PERFORM 1 FROM owner WHERE id = ANY (v_accounts) ORDER BY id FOR NO KEY UPDATE;
-    v_now := ledger_now();
-    PERFORM ledger_roll(v_accounts, ledger_day(v_now));
-    PERFORM ledger_roll(v_keys, ledger_day(v_now));
-    WITH d AS (
-        DELETE FROM waiter WHERE gateway = p_gateway RETURNING key, account
-    ), n AS (
-        SELECT v.owner, count(*) AS n FROM d CROSS JOIN LATERAL (VALUES (d.key), (d.account)) v(owner) GROUP BY v.owner)
-    UPDATE owner o SET waiting = o.waiting - n.n, blocked = o.blocked AND o.waiting > n.n FROM n WHERE o.id = n.owner;
+    UPDATE gateway SET epoch = epoch + 1, alive = false, "left" = "left" OR EXISTS (SELECT FROM inflight WHERE gateway = p_gateway)
+        OR EXISTS (SELECT FROM waiter WHERE gateway = p_gateway) WHERE id = p_gateway;
+    UPDATE lane SET epoch = epoch + 1, seq = 0, reply = '' WHERE gateway = p_gateway;
     DELETE FROM decided WHERE gateway = p_gateway;
-    SELECT json_agg(json_build_object('id', request_id, 'state', 'interrupted', 'prompt', prompt_tokens,
-        'completion', completion_tokens)), count(*) INTO v_rows, v_ended FROM inflight WHERE gateway = p_gateway;
-    IF v_rows IS NOT NULL THEN
-        PERFORM ledger_settle(p_gateway, v_epoch, v_rows);
-    END IF;
-    FOR v_account IN SELECT id FROM owner WHERE id = ANY (v_accounts) AND waiting > 0 ORDER BY id LOOP
-        PERFORM ledger_grant(v_account, v_now, NULL, NULL, false);
-    END LOOP;
-    RETURN v_ended;
 END
 $$;
 -- +goose StatementEnd
 
 -- ledger_join_v1 begins an epoch of the gateway of this name, with this many lanes, and ends the one before, if there was
--- one. It returns the gateway's number, the epoch, and how many requests of the epoch before were interrupted.
+-- one. It returns the gateway's number, the epoch, and whether an earlier epoch has left something.
 -- +goose StatementBegin
-CREATE FUNCTION ledger_join_v1(p_name text, p_version text, p_lanes integer, OUT gateway integer, OUT epoch bigint,
-    OUT interrupted bigint)
+CREATE FUNCTION ledger_join_v1(p_name text, p_version text, p_lanes integer, OUT gateway integer, OUT epoch bigint, OUT "left" boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
 BEGIN
     INSERT INTO gateway AS g (name, version, epoch, alive, beat, beat_at) VALUES (p_name, p_version, 0, false, 0, 0)
         ON CONFLICT (name) DO NOTHING;
     SELECT g.id INTO gateway FROM gateway g WHERE g.name = p_name;
     PERFORM pg_advisory_xact_lock(25191, gateway);
-    interrupted := ledger_end(gateway);
+    PERFORM ledger_end(gateway);
     UPDATE gateway g SET version = p_version, alive = true, beat = g.beat + 1, beat_at = ledger_now()
-        WHERE g.id = ledger_join_v1.gateway RETURNING g.epoch INTO epoch;
+        WHERE g.id = ledger_join_v1.gateway RETURNING g.epoch, g.left INTO epoch, "left";
     DELETE FROM lane l WHERE l.gateway = ledger_join_v1.gateway;
     INSERT INTO lane (gateway, n, epoch, seq, reply)
         SELECT ledger_join_v1.gateway, i, ledger_join_v1.epoch, 0, '' FROM generate_series(0, p_lanes - 1) i;
@@ -1561,171 +1136,71 @@ END
 $$;
 -- +goose StatementEnd
 
--- ledger_beat_v1 records that a gateway is alive, and returns the beats of all that have an epoch, its own among them. It
--- returns none if the gateway's own epoch has ended.
+-- ledger_beat_v1 records that a gateway is alive, and returns the beats of all that have an epoch or have left something, its own among
+-- them. It returns none if the gateway's own epoch has ended.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_beat_v1(p_gateway integer, p_epoch bigint)
-RETURNS TABLE (gateway integer, epoch bigint, beat bigint, "time" bigint)
+RETURNS TABLE (gateway integer, epoch bigint, beat bigint, alive boolean, "left" boolean, "time" bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
 BEGIN
     UPDATE gateway g SET beat = g.beat + 1, beat_at = ledger_now() WHERE g.id = p_gateway AND g.epoch = p_epoch AND g.alive;
     IF FOUND THEN
-        RETURN QUERY SELECT g.id, g.epoch, g.beat, ledger_now() FROM gateway g WHERE g.alive;
+        RETURN QUERY SELECT g.id, g.epoch, g.beat, g.alive, g.left, ledger_now() FROM gateway g WHERE g.alive OR g.left;
     END IF;
 END
 $$;
 -- +goose StatementEnd
 
 -- ledger_reap_v1 ends the epoch of a gateway that has been seen with this beat for too long, unless it has beaten since,
--- and returns how many of its requests were interrupted, or NULL if it was not ended. The caller must be alive itself.
+-- and reports whether it did. The caller must be alive itself, or be a command (no gateway).
 -- +goose StatementBegin
 CREATE FUNCTION ledger_reap_v1(p_gateway integer, p_epoch bigint, p_dead integer, p_dead_epoch bigint, p_dead_beat bigint)
-RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
+RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(25191, p_dead);
     PERFORM 1 FROM gateway g WHERE g.id = p_gateway AND g.epoch = p_epoch AND g.alive;
-    IF NOT FOUND THEN
-        RETURN NULL;
+    IF NOT FOUND AND p_gateway IS NOT NULL THEN
+        RETURN false;
     END IF;
     PERFORM 1 FROM gateway g WHERE g.id = p_dead AND g.epoch = p_dead_epoch AND g.beat = p_dead_beat AND g.alive FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN false;
     END IF;
-    RETURN ledger_end(p_dead);
+    PERFORM ledger_end(p_dead);
+    RETURN true;
 END
 $$;
 -- +goose StatementEnd
 
--- ledger_leave_v1 ends a gateway's own epoch, and returns how many of its requests were interrupted.
+-- ledger_leave_v1 ends a gateway's own epoch.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_leave_v1(p_gateway integer, p_epoch bigint)
-RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(25191, p_gateway);
     PERFORM 1 FROM gateway g WHERE g.id = p_gateway AND g.epoch = p_epoch AND g.alive FOR UPDATE;
-    IF NOT FOUND THEN
-        RETURN 0;
+    IF FOUND THEN
+        PERFORM ledger_end(p_gateway);
     END IF;
-    RETURN ledger_end(p_gateway);
 END
 $$;
 -- +goose StatementEnd
 
--- ----- Settlements in a transaction of the client's, and those that a failover has lost -----
-
+-- ledger_left_v1 returns the accounts with requests in flight, or waiting, of epochs that have ended, and records of gateways
+-- without any that they have left nothing.
 -- +goose StatementBegin
-CREATE FUNCTION ledger_settle_prepared() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = basegate, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
-DECLARE
-    v_accounts text[];
-    v_keys text[];
-    v_settle json;
-    v_settled text[];
-    v_now bigint;
-    v_account text;
+CREATE FUNCTION ledger_left_v1() RETURNS TABLE (account text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = basegate, pg_temp AS $$
 BEGIN
-    WITH d AS (DELETE FROM settling WHERE xid = NEW.xid RETURNING account, key, settle)
-        SELECT array_agg(DISTINCT account), array_agg(DISTINCT key), json_agg(settle) INTO v_accounts, v_keys, v_settle FROM d;
-    IF v_settle IS NULL THEN -- an earlier call has executed all
-        RETURN NULL;
-    END IF;
-    PERFORM 1 FROM owner WHERE id = ANY (v_accounts) ORDER BY id FOR NO KEY UPDATE;
-    v_now := ledger_now();
-    PERFORM ledger_roll(v_accounts, ledger_day(v_now));
-    PERFORM ledger_roll(v_keys, ledger_day(v_now));
-    SELECT s.settled INTO v_settled FROM ledger_settle(NEW.gateway, NEW.epoch, v_settle) s;
-    IF cardinality(v_settled) IS DISTINCT FROM json_array_length(v_settle) THEN
-        RAISE EXCEPTION 'a request that is settled is not in flight';
-    END IF;
-    FOR v_account IN SELECT id FROM owner WHERE id = ANY (v_accounts) AND waiting > 0 ORDER BY id LOOP
-        PERFORM ledger_grant(v_account, v_now, NULL, NULL, false);
-    END LOOP;
-    RETURN NULL;
+    UPDATE gateway g SET "left" = false WHERE g.left
+        AND NOT EXISTS (SELECT FROM inflight i WHERE i.gateway = g.id AND (i.epoch <> g.epoch OR NOT g.alive))
+        AND NOT EXISTS (SELECT FROM waiter w WHERE w.gateway = g.id AND (w.epoch <> g.epoch OR NOT g.alive));
+    RETURN QUERY
+        SELECT i.account FROM inflight i LEFT JOIN gateway g ON g.id = i.gateway WHERE g.epoch IS DISTINCT FROM i.epoch OR NOT g.alive
+        UNION
+        SELECT w.account FROM waiter w LEFT JOIN gateway g ON g.id = w.gateway WHERE g.epoch IS DISTINCT FROM w.epoch OR NOT g.alive
+        ORDER BY 1;
 END
-$$;
--- +goose StatementEnd
-
-CREATE CONSTRAINT TRIGGER settling_settle AFTER INSERT ON settling DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW EXECUTE FUNCTION ledger_settle_prepared();
-
--- ledger_prepare_v1 makes the commit of the caller's transaction settle requests of one gateway. It returns ok, or fenced, or
--- absent if one is not in flight and was not settled by an earlier try of the transaction; then it has prepared nothing. From
--- its call to the end of the transaction, the gateway's epoch cannot end, so the commit finds the requests in flight.
--- +goose StatementBegin
-CREATE FUNCTION ledger_prepare_v1(p_gateway integer, p_epoch bigint, p_settle json) RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
-DECLARE
-    v_absent integer;
-BEGIN
-    PERFORM pg_advisory_xact_lock_shared(25191, p_gateway);
-    PERFORM 1 FROM gateway WHERE id = p_gateway AND epoch = p_epoch AND alive;
-    IF NOT FOUND THEN
-        RETURN 'fenced';
-    END IF;
-    SELECT count(*) INTO v_absent FROM json_to_recordset(p_settle) AS s(id text, time bigint)
-        WHERE NOT EXISTS (SELECT FROM inflight i WHERE i.request_id = s.id AND i.gateway = p_gateway AND i.epoch = p_epoch)
-            AND NOT EXISTS (SELECT FROM requests r WHERE r.time = s.time AND r.request_id = s.id AND r.state = 'settled');
-    IF v_absent > 0 THEN
-        RETURN 'absent';
-    END IF;
-    INSERT INTO settling (gateway, epoch, account, key, settle)
-        SELECT p_gateway, p_epoch, i.account, i.key, s.value
-        FROM json_array_elements(p_settle) s JOIN inflight i ON i.request_id = s.value ->> 'id'
-        WHERE i.gateway = p_gateway AND i.epoch = p_epoch;
-    RETURN 'ok';
-END
-$$;
--- +goose StatementEnd
-
--- ledger_replay_v1 writes settlements of an epoch again that the database has acknowledged and lost, as after a failover to
--- a standby that was behind, and returns their number. A lease that is left of the request is settled; a request without a
--- lease and without a row is charged in the windows of its row's time; one with a row is left as it is.
--- +goose StatementBegin
-CREATE FUNCTION ledger_replay_v1(p_gateway integer, p_epoch bigint, p_settle json) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
-DECLARE
-    s record;
-    w waiter;
-    v_accounts text[];
-    v_keys text[];
-    v_settled text[];
-    v_now bigint;
-    v_account text;
-BEGIN
-    PERFORM pg_advisory_xact_lock(25191, p_gateway);
-    SELECT array_agg(DISTINCT n.account), array_agg(DISTINCT n.key) INTO v_accounts, v_keys
-        FROM json_to_recordset(p_settle) AS n(account text, key text);
-    PERFORM 1 FROM owner WHERE id = ANY (v_accounts) ORDER BY id FOR NO KEY UPDATE;
-    v_now := ledger_now();
-    PERFORM ledger_roll(v_accounts, ledger_day(v_now));
-    PERFORM ledger_roll(v_keys, ledger_day(v_now));
-    FOR s IN
-        SELECT n.* FROM json_to_recordset(p_settle) AS n(id text, account text, key text, time bigint, model text, endpoint text,
-            workload text, tag text, stream boolean, batch text)
-        WHERE NOT EXISTS (SELECT FROM inflight i WHERE i.request_id = n.id)
-            AND NOT EXISTS (SELECT FROM requests r WHERE r.time = n.time AND r.request_id = n.id)
-    LOOP
-        w := ROW(s.account, s.key, 0, s.id, p_gateway, p_epoch, 0, s.time, 0, 0, 0, 0, NULL, NULL, NULL, s.model, s.endpoint,
-            s.workload, coalesce(s.tag, ''), coalesce(s.stream, false), s.batch, '');
-        PERFORM ledger_open(w, ledger_day(s.time), s.time, 0, 0);
-    END LOOP;
-    SELECT r.settled INTO v_settled FROM ledger_settle(p_gateway, p_epoch, p_settle) r;
-    FOR v_account IN SELECT id FROM owner WHERE id = ANY (v_accounts) AND waiting > 0 ORDER BY id LOOP
-        PERFORM ledger_grant(v_account, v_now, NULL, NULL, false);
-    END LOOP;
-    RETURN coalesce(cardinality(v_settled), 0);
-END
-$$;
--- +goose StatementEnd
-
--- ledger_alarms_v1 takes the alarms that no gateway has raised yet.
--- +goose StatementBegin
-CREATE FUNCTION ledger_alarms_v1() RETURNS TABLE (percent integer, key text, account text, cap json)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
-    DELETE FROM alarm a WHERE a.id IN (SELECT id FROM alarm ORDER BY id FOR UPDATE SKIP LOCKED)
-    RETURNING a.percent, a.key, a.account, a.cap
 $$;
 -- +goose StatementEnd
 
@@ -1735,26 +1210,21 @@ $$;
 -- changes those changes owner too, at its commit. Only accounts that were never active are deleted; their rows in owner stay
 -- disabled.
 
--- ledger_owners inserts keys and accounts or changes their caps, slots and state, and evaluates the waiters of their accounts
--- again. It leaves the counters as they are.
+-- ledger_owners inserts keys and accounts or changes their caps, slots and state, and has a gateway evaluate the waiters of their
+-- accounts again. It leaves the counters as they are.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_owners(p_owners json) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_accounts text[];
-    v_account text;
-    v_now bigint;
+    w record;
 BEGIN
     SELECT array_agg(DISTINCT account) INTO v_accounts FROM json_to_recordset(p_owners) AS n(account text);
     -- The row of an account that is new is inserted before it is locked, so that its keys never exist without it.
-    INSERT INTO owner (id, account, enabled, day, month)
-        SELECT id, id, false, ledger_day(ledger_now()), ledger_month(ledger_day(ledger_now()))
-        FROM unnest(v_accounts) id ORDER BY id ON CONFLICT DO NOTHING;
+    INSERT INTO owner (id, account, enabled, day)
+        SELECT id, id, false, ledger_day(ledger_now()) FROM unnest(v_accounts) id ORDER BY id ON CONFLICT DO NOTHING;
     PERFORM 1 FROM owner WHERE id = ANY (v_accounts) ORDER BY id FOR NO KEY UPDATE;
-    v_now := ledger_now();
-    PERFORM ledger_roll(v_accounts, ledger_day(v_now));
-    INSERT INTO owner AS o (id, account, enabled, month_total, day_total, month_input, month_output, slots, expires_at, day, month)
-        SELECT n.id, n.account, n.enabled, n.month_total, n.day_total, n.month_input, n.month_output, n.slots, n.expires_at,
-            a.day, a.month
+    INSERT INTO owner AS o (id, account, enabled, month_total, day_total, month_input, month_output, slots, expires_at, day)
+        SELECT n.id, n.account, n.enabled, n.month_total, n.day_total, n.month_input, n.month_output, n.slots, n.expires_at, a.day
         FROM json_to_recordset(p_owners) AS n(id text, account text, enabled boolean, month_total bigint, day_total bigint,
             month_input bigint, month_output bigint, slots integer, expires_at bigint) JOIN owner a ON a.id = n.account
         ON CONFLICT (id) DO UPDATE SET enabled = excluded.enabled, month_total = excluded.month_total,
@@ -1767,8 +1237,9 @@ BEGIN
         WHERE o.account = excluded.account AND (o.enabled, o.month_total, o.day_total, o.month_input, o.month_output, o.slots,
             o.expires_at) IS DISTINCT FROM (excluded.enabled, excluded.month_total, excluded.day_total, excluded.month_input,
             excluded.month_output, excluded.slots, excluded.expires_at);
-    FOR v_account IN SELECT id FROM owner WHERE id = ANY (v_accounts) AND waiting > 0 ORDER BY id LOOP
-        PERFORM ledger_grant(v_account, v_now, NULL, NULL, true);
+    UPDATE owner SET regrant = true WHERE id = ANY (v_accounts) AND waiting > 0;
+    FOR w IN SELECT DISTINCT account, gateway FROM waiter WHERE account = ANY (v_accounts) LOOP
+        PERFORM pg_notify('basegate_gateway_' || w.gateway, w.account);
     END LOOP;
 END
 $$;
@@ -1786,9 +1257,8 @@ DECLARE
     v_key integer;
     v_account integer;
 BEGIN
-    INSERT INTO owner (id, account, enabled, day, month)
-        SELECT DISTINCT id, id, false, ledger_day(ledger_now()), ledger_month(ledger_day(ledger_now()))
-        FROM unnest(p_accounts) id ORDER BY id ON CONFLICT DO NOTHING;
+    INSERT INTO owner (id, account, enabled, day)
+        SELECT DISTINCT id, id, false, ledger_day(ledger_now()) FROM unnest(p_accounts) id ORDER BY id ON CONFLICT DO NOTHING;
     PERFORM 1 FROM owner WHERE id = ANY (p_accounts) ORDER BY id FOR NO KEY UPDATE;
     SELECT concurrency_per_key, concurrency_per_account INTO v_key, v_account FROM ledger_setting;
     SELECT json_agg(o) INTO v_owners FROM (
@@ -1980,88 +1450,74 @@ LANGUAGE sql STABLE AS $$
         SELECT v.owner, 0, 1, NULL, 0, 0 FROM waiter w CROSS JOIN LATERAL (VALUES (w.key), (w.account)) v(owner))
     SELECT o.id, sum(e.running), sum(e.waiting),
         coalesce(sum(e.reserved_in + e.reserved_out) FILTER (WHERE e.day = o.day), 0)::bigint,
-        coalesce(sum(e.reserved_in) FILTER (WHERE e.day >= o.month), 0)::bigint,
-        coalesce(sum(e.reserved_out) FILTER (WHERE e.day >= o.month), 0)::bigint
+        coalesce(sum(e.reserved_in) FILTER (WHERE e.day >= ledger_month(o.day)), 0)::bigint,
+        coalesce(sum(e.reserved_out) FILTER (WHERE e.day >= ledger_month(o.day)), 0)::bigint
     FROM e JOIN owner o ON o.id = e.owner GROUP BY o.id
 $$;
 -- +goose StatementEnd
 
--- ledger_differences_v1 returns the counters of owners in a month that are not the sums of their rows: those of the day and
--- the month that the owner is in, and those of the days of the month that have ended.
+-- ledger_differences_v1 returns the counters of the owners whose day is in a month that are not the sums of their rows.
 -- +goose StatementBegin
 CREATE FUNCTION ledger_differences_v1(p_month date)
 RETURNS TABLE (account text, owner text, counter text, stored bigint, counted bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
     WITH used AS MATERIALIZED (
-        SELECT u.*, o.account, o.day AS today FROM ledger_used(NULL, ledger_start(p_month), ledger_start((p_month + interval '1 month')::date)) u
-            JOIN owner o ON o.id = u.owner
-    ), month AS (
-        SELECT u.owner, sum(u.input) AS input, sum(u.output) AS output FROM used u GROUP BY u.owner
-    ), ended AS (
-        SELECT s.owner, s.day, o.account, s.input, s.output FROM spend s JOIN owner o ON o.id = s.owner
-        WHERE s.day >= p_month AND s.day < (p_month + interval '1 month')::date
+        SELECT * FROM ledger_used(NULL, ledger_start(p_month), ledger_start((p_month + interval '1 month')::date))
+    ), sums AS (
+        SELECT o.id, sum(u.input + u.output) FILTER (WHERE u.day = o.day) AS day_used, sum(u.input) AS month_in, sum(u.output) AS month_out
+        FROM owner o JOIN used u ON u.owner = o.id GROUP BY o.id
     )
     SELECT o.account, o.id, c.counter, c.stored, c.counted
     FROM owner o
-        LEFT JOIN used d ON d.owner = o.id AND d.day = o.day
-        LEFT JOIN month m ON m.owner = o.id
+        LEFT JOIN sums s ON s.id = o.id
         LEFT JOIN ledger_leased() l ON l.owner = o.id
         CROSS JOIN LATERAL (VALUES
-            ('day_in', o.day_in, coalesce(d.input, 0)), ('day_out', o.day_out, coalesce(d.output, 0)),
-            ('month_in', o.month_in, coalesce(m.input, 0)::bigint), ('month_out', o.month_out, coalesce(m.output, 0)::bigint),
+            ('day_used', o.day_used, coalesce(s.day_used, 0)::bigint),
+            ('month_in', o.month_in, coalesce(s.month_in, 0)::bigint), ('month_out', o.month_out, coalesce(s.month_out, 0)::bigint),
             ('running', o.running, coalesce(l.running, 0)), ('waiting', o.waiting, coalesce(l.waiting, 0)),
             ('reserved_day', o.reserved_day, coalesce(l.reserved_day, 0)),
             ('reserved_in', o.reserved_in, coalesce(l.reserved_in, 0)),
             ('reserved_out', o.reserved_out, coalesce(l.reserved_out, 0))) c(counter, stored, counted)
-    WHERE o.month = p_month AND c.stored <> c.counted
-    UNION ALL
-    SELECT coalesce(e.account, u.account), coalesce(e.owner, u.owner), c.counter || ' of ' || coalesce(e.day, u.day), c.stored, c.counted
-    FROM ended e FULL JOIN (SELECT * FROM used WHERE day <> today) u ON u.owner = e.owner AND u.day = e.day
-        CROSS JOIN LATERAL (VALUES ('input', coalesce(e.input, 0), coalesce(u.input, 0)),
-            ('output', coalesce(e.output, 0), coalesce(u.output, 0))) c(counter, stored, counted)
-    WHERE c.stored <> c.counted
+    WHERE ledger_month(o.day) = p_month AND c.stored <> c.counted
     ORDER BY 1, 2, 3
 $$;
 -- +goose StatementEnd
 
--- ledger_recount_v1 makes the counters of accounts, or of all if NULL, and of their keys the sums of their rows. Rows are kept
--- since p_since; the days before it stay. Requests of the accounts wait meanwhile.
+-- ledger_recount_v1 makes the counters of accounts, or of all if NULL, and of their keys the sums of their rows. Requests of the accounts
+-- wait meanwhile. The day of an owner never goes back, and no row lies behind it.
 -- +goose StatementBegin
-CREATE FUNCTION ledger_recount_v1(p_accounts text[], p_since date) RETURNS void
+CREATE FUNCTION ledger_recount_v1(p_accounts text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
 DECLARE
-    v_now bigint;
+    v_today date;
 BEGIN
     PERFORM 1 FROM owner WHERE p_accounts IS NULL OR id = ANY (p_accounts) ORDER BY id FOR NO KEY UPDATE;
-    v_now := ledger_now();
-    CREATE TEMPORARY TABLE recount ON COMMIT DROP AS
-        SELECT u.* FROM ledger_used(p_accounts, ledger_start(p_since), 9223372036854775807) u JOIN owner o ON o.id = u.owner;
-    -- The day of an owner never goes back, and no row lies behind it.
-    UPDATE owner o SET day = n.day, month = ledger_month(n.day)
-    FROM (SELECT a.account, greatest(max(a.day), ledger_day(v_now), max(r.day)) AS day
-        FROM owner a LEFT JOIN pg_temp.recount r ON r.owner = a.id GROUP BY a.account) n
-    WHERE n.account = o.account AND (p_accounts IS NULL OR o.account = ANY (p_accounts));
-    DELETE FROM spend s USING owner o
-        WHERE o.id = s.owner AND (p_accounts IS NULL OR o.account = ANY (p_accounts)) AND s.day >= p_since;
-    INSERT INTO spend (owner, day, input, output)
-        SELECT r.owner, r.day, r.input, r.output FROM pg_temp.recount r JOIN owner o ON o.id = r.owner
-        WHERE r.day < o.day AND (r.input > 0 OR r.output > 0);
-    UPDATE owner o SET day_in = n.day_in, day_out = n.day_out, month_in = n.month_in, month_out = n.month_out,
-        running = n.running, waiting = n.waiting, blocked = o.blocked AND n.waiting > 0,
+    v_today := ledger_day(ledger_now());
+    WITH used AS MATERIALIZED (
+        SELECT u.*, o.account FROM ledger_used(p_accounts,
+            (SELECT ledger_start(ledger_month(least(v_today, min(day)))) FROM owner WHERE p_accounts IS NULL OR account = ANY (p_accounts)),
+            9223372036854775807) u JOIN owner o ON o.id = u.owner
+    ), today AS (
+        SELECT a.account, greatest(max(a.day), v_today, max(u.day)) AS day
+        FROM owner a LEFT JOIN used u ON u.owner = a.id
+        WHERE p_accounts IS NULL OR a.account = ANY (p_accounts) GROUP BY a.account
+    ), sums AS (
+        SELECT o.id, t.day, coalesce(sum(u.input + u.output) FILTER (WHERE u.day = t.day), 0) AS day_used,
+            coalesce(sum(u.input), 0) AS month_in, coalesce(sum(u.output), 0) AS month_out
+        FROM owner o JOIN today t ON t.account = o.account
+            LEFT JOIN used u ON u.owner = o.id AND ledger_month(u.day) = ledger_month(t.day)
+        GROUP BY o.id, t.day
+    )
+    UPDATE owner o SET day = s.day, day_used = s.day_used, month_in = s.month_in, month_out = s.month_out
+    FROM sums s WHERE s.id = o.id;
+    UPDATE owner o SET running = n.running, waiting = n.waiting, blocked = o.blocked AND n.waiting > 0,
         reserved_day = n.reserved_day, reserved_in = n.reserved_in, reserved_out = n.reserved_out
     FROM (
-        SELECT a.id, coalesce(sum(r.input) FILTER (WHERE r.day = a.day), 0) AS day_in,
-            coalesce(sum(r.output) FILTER (WHERE r.day = a.day), 0) AS day_out,
-            coalesce(sum(r.input) FILTER (WHERE r.day >= a.month), 0) AS month_in,
-            coalesce(sum(r.output) FILTER (WHERE r.day >= a.month), 0) AS month_out,
-            coalesce(max(l.running), 0) AS running, coalesce(max(l.waiting), 0) AS waiting,
-            coalesce(max(l.reserved_day), 0) AS reserved_day, coalesce(max(l.reserved_in), 0) AS reserved_in,
-            coalesce(max(l.reserved_out), 0) AS reserved_out
-        FROM owner a LEFT JOIN pg_temp.recount r ON r.owner = a.id LEFT JOIN ledger_leased() l ON l.owner = a.id
-        WHERE p_accounts IS NULL OR a.account = ANY (p_accounts)
-        GROUP BY a.id) n
+        SELECT a.id, coalesce(l.running, 0) AS running, coalesce(l.waiting, 0) AS waiting, coalesce(l.reserved_day, 0) AS reserved_day,
+            coalesce(l.reserved_in, 0) AS reserved_in, coalesce(l.reserved_out, 0) AS reserved_out
+        FROM owner a LEFT JOIN ledger_leased() l ON l.owner = a.id
+        WHERE p_accounts IS NULL OR a.account = ANY (p_accounts)) n
     WHERE n.id = o.id;
-    DROP TABLE pg_temp.recount;
 END
 $$;
 -- +goose StatementEnd
@@ -2071,14 +1527,12 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ledger_fill_v1() RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
-DECLARE
-    v_today date := ledger_day(ledger_now());
 BEGIN
-    INSERT INTO owner (id, account, enabled, day, month)
-        SELECT o.id, o.account, false, v_today, ledger_month(v_today)
+    INSERT INTO owner (id, account, enabled, day)
+        SELECT o.id, o.account, false, ledger_day(ledger_now())
         FROM (SELECT id, id AS account FROM accounts UNION ALL SELECT id, account_id FROM keys) o
         ON CONFLICT (id) DO NOTHING;
-    PERFORM ledger_recount_v1(NULL, '1970-01-01');
+    PERFORM ledger_recount_v1(NULL);
 END
 $$;
 -- +goose StatementEnd
@@ -2095,58 +1549,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
         LEFT JOIN gateway g ON g.id = h.gateway
     WHERE g.id IS NULL OR NOT g.alive OR g.epoch <> h.epoch OR g.beat_at < ledger_now() - p_silent
     GROUP BY h.gateway ORDER BY h.gateway
-$$;
--- +goose StatementEnd
-
--- ledger_release_v1 ends the requests in flight of a gateway as interrupted, with the tokens of their last checkpoint, and
--- drops its waiters: those of epochs that have ended, and those of the current one if its beat is still p_beat. It returns
--- the requests that it ended.
--- +goose StatementBegin
-CREATE FUNCTION ledger_release_v1(p_gateway integer, p_epoch bigint, p_beat bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = basegate, pg_temp AS $$
-DECLARE
-    v_current bigint;
-    v_accounts text[];
-    v_keys text[];
-    v_account text;
-    v_epoch bigint;
-    v_now bigint;
-    v_rows json;
-    v_n bigint;
-    v_ended bigint := 0;
-BEGIN
-    PERFORM pg_advisory_xact_lock(25191, p_gateway);
-    PERFORM 1 FROM gateway g WHERE g.id = p_gateway AND g.alive AND g.epoch = p_epoch AND g.beat = p_beat FOR UPDATE;
-    IF FOUND THEN
-        RETURN ledger_end(p_gateway);
-    END IF;
-    SELECT g.epoch INTO v_current FROM gateway g WHERE g.id = p_gateway AND g.alive;
-    SELECT array_agg(DISTINCT account), array_agg(DISTINCT key) INTO v_accounts, v_keys FROM (
-        SELECT account, key FROM inflight WHERE gateway = p_gateway AND epoch IS DISTINCT FROM v_current
-        UNION SELECT account, key FROM waiter WHERE gateway = p_gateway AND epoch IS DISTINCT FROM v_current) o;
-    PERFORM 1 FROM owner WHERE id = ANY (v_accounts) ORDER BY id FOR NO KEY UPDATE;
-    v_now := ledger_now();
-    PERFORM ledger_roll(v_accounts, ledger_day(v_now));
-    PERFORM ledger_roll(v_keys, ledger_day(v_now));
-    WITH d AS (
-        DELETE FROM waiter WHERE gateway = p_gateway AND epoch IS DISTINCT FROM v_current RETURNING key, account
-    ), n AS (
-        SELECT v.owner, count(*) AS n FROM d CROSS JOIN LATERAL (VALUES (d.key), (d.account)) v(owner) GROUP BY v.owner)
-    UPDATE owner o SET waiting = o.waiting - n.n, blocked = o.blocked AND o.waiting > n.n FROM n WHERE o.id = n.owner;
-    IF v_current IS NULL THEN
-        DELETE FROM decided WHERE gateway = p_gateway;
-    END IF;
-    FOR v_epoch IN SELECT DISTINCT epoch FROM inflight WHERE gateway = p_gateway AND epoch IS DISTINCT FROM v_current LOOP
-        SELECT json_agg(json_build_object('id', request_id, 'state', 'interrupted', 'prompt', prompt_tokens,
-            'completion', completion_tokens)), count(*) INTO v_rows, v_n FROM inflight WHERE gateway = p_gateway AND epoch = v_epoch;
-        PERFORM ledger_settle(p_gateway, v_epoch, v_rows);
-        v_ended := v_ended + v_n;
-    END LOOP;
-    FOR v_account IN SELECT id FROM owner WHERE id = ANY (v_accounts) AND waiting > 0 ORDER BY id LOOP
-        PERFORM ledger_grant(v_account, v_now, NULL, NULL, false);
-    END LOOP;
-    RETURN v_ended;
-END
 $$;
 -- +goose StatementEnd
 
@@ -2212,7 +1614,7 @@ BEGIN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, v_role);
         END LOOP;
         FOR v_table IN SELECT oid FROM pg_class WHERE relnamespace = 'basegate'::regnamespace AND relkind IN ('r', 'p')
-            AND relname NOT IN ('gateway', 'lane', 'owner', 'spend', 'inflight', 'waiter', 'decided', 'alarm', 'settling', 'ledger_setting',
+            AND relname NOT IN ('gateway', 'lane', 'owner', 'inflight', 'waiter', 'decided', 'ledger_setting',
                 'schema_migrations', 'schema_compatibility')
             AND relname !~ '^requests($|_\d)' LOOP
             EXECUTE format('GRANT INSERT, UPDATE, DELETE ON %s TO %I', v_table, v_role);

@@ -1,0 +1,719 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"basegate/budget"
+	"basegate/budget/quota"
+	"basegate/budget/usage"
+	"basegate/database/postgres"
+)
+
+// transaction is one transaction of the ledger: the rows of accounts as they were read, what operations by the rules of
+// budget.Account have decided on them, and what is to be written.
+//
+// If the rows are held from the transaction before, it is one round trip, which fails if somebody else has changed them meanwhile. If
+// not, it is two: one locks and reads the accounts, the other one writes.
+type transaction struct {
+	ledger  *Ledger
+	gateway int32
+	epoch   int64
+	lane    int // noLane: decisions on requests of this gateway are left for their lanes too
+	now     time.Time
+
+	accounts map[string]*account
+	leases   map[string]lease    // requests in flight, of those that were asked for
+	ended    []lease             // requests in flight of ended epochs
+	missing  map[string]struct{} // accounts that are not on the ledger
+	rows     map[string]struct{} // requests that have ended already, of those that were asked for
+	opened   map[string]struct{} // ids in open
+
+	known     bool        // leases has those of the operations' requests
+	concerned []*ownerRow // the rows that are evaluated
+
+	write   writes
+	alarms  []budget.Alarm
+	results []result
+	changed []*ownerRow  // that were written
+	putOff  []*operation // on accounts that others hold
+}
+
+// noLane is the lane of a transaction that is made beside the lanes.
+const noLane = -1
+
+// account is an account as it was read, with the keys that are needed.
+type account struct {
+	*budget.Account
+
+	owners  map[string]*ownerRow // the account and its keys, by id
+	keys    map[string]*budget.Owner
+	waiters map[int64]*waiterRow // by ticket
+	origins map[*budget.Waiter]*waiterRow
+	regrant bool // caps, slots or keys have changed since the requests that wait were evaluated
+	touched bool // its row is written even if its numbers are the same
+}
+
+// ownerRow is the row of a key or an account.
+type ownerRow struct {
+	ID          string          `json:"id"`
+	Account     string          `json:"account"`
+	Version     uint32          `json:"version"`
+	Enabled     bool            `json:"enabled"`
+	MonthTotal  *int64          `json:"month_total"`
+	DayTotal    *int64          `json:"day_total"`
+	MonthInput  *int64          `json:"month_input"`
+	MonthOutput *int64          `json:"month_output"`
+	Slots       int             `json:"slots"`
+	Expires     int64           `json:"expires"`
+	Regrant     bool            `json:"regrant"`
+	Numbers     json.RawMessage `json:"numbers"`
+
+	owner  *budget.Owner
+	before *budget.Numbers // when the transaction began; nil if it does not concern the row
+}
+
+// waiterRow is the row of a request that waits.
+type waiterRow struct {
+	Account    string  `json:"account"`
+	Key        string  `json:"key"`
+	Ticket     int64   `json:"ticket"`
+	ID         string  `json:"id"`
+	Gateway    int32   `json:"gateway"`
+	Lane       int     `json:"lane"`
+	Ended      bool    `json:"ended"` // the epoch of its gateway
+	Arrived    int64   `json:"arrived"`
+	Prompt     int64   `json:"prompt"`
+	Candidates int64   `json:"candidates"`
+	Max        int64   `json:"max"`
+	Min        int64   `json:"min"`
+	Prompts    []int64 `json:"prompts"`
+	Times      []int64 `json:"times"`
+	Context    int64   `json:"context"`
+	Batch      string  `json:"batch"`
+	Duplicate  bool    `json:"duplicate"`
+
+	waiter *budget.Waiter
+}
+
+// lease is the row of a request in flight.
+type lease struct {
+	ID         string `json:"id"`
+	Gateway    int32  `json:"gateway"`
+	Epoch      int64  `json:"epoch"`
+	Account    string `json:"account"`
+	Key        string `json:"key"`
+	Day        int64  `json:"day"`
+	In         int64  `json:"in"`
+	Out        int64  `json:"out"`
+	Line       bool   `json:"line"`
+	Prompt     int64  `json:"prompt"`
+	Completion int64  `json:"completion"`
+}
+
+func (l *lease) lease() *budget.Lease {
+	return &budget.Lease{Request: l.ID, Key: l.Key, Line: l.Line, Date: budget.DateOfDay(l.Day), Input: l.In, Output: l.Out}
+}
+
+// writes are the arguments of ledger_write_v1.
+type writes struct {
+	open       []*admission
+	settle     []*settlement
+	checkpoint []*checkpoint
+	wait       []*admission
+	gone       []goneWaiter
+	decided    []decision
+}
+
+// goneWaiter is a request that waits no longer; with a day it is in flight.
+type goneWaiter struct {
+	Account string `json:"account"`
+	Key     string `json:"key"`
+	Ticket  int64  `json:"ticket"`
+	Day     *int64 `json:"day,omitempty"`
+	Time    int64  `json:"time,omitempty"`
+	In      int64  `json:"in,omitempty"`
+	Out     int64  `json:"out,omitempty"`
+}
+
+// result is the decision on an operation, or on one that has waited.
+type result struct {
+	operation *operation // nil: the one that waits with the decision's id
+	waiter    *budget.Waiter
+	decision  decision
+}
+
+// read is what ledger_read_v1 returns.
+type read struct {
+	Now     int64        `json:"now"`
+	Locked  []string     `json:"locked"`
+	Owners  []*ownerRow  `json:"owners"`
+	Missing []string     `json:"missing"` // accounts that are not on the ledger
+	Waiters []*waiterRow `json:"waiters"`
+	Leases  []lease      `json:"leases"`
+	Ended   []lease      `json:"ended"`
+	Rows    []string     `json:"rows"`
+}
+
+func newTransaction(l *Ledger, gateway int32, epoch int64, lane int) *transaction {
+	return &transaction{
+		ledger: l, gateway: gateway, epoch: epoch, lane: lane, now: l.balances.now(),
+		accounts: map[string]*account{}, leases: map[string]lease{}, opened: map[string]struct{}{},
+	}
+}
+
+// load takes over what was read.
+func (t *transaction) load(r *read) error {
+	t.now = time.UnixMicro(r.Now).UTC()
+	locked := map[string]bool{}
+	for _, id := range r.Locked {
+		locked[id] = true
+	}
+	t.accounts = map[string]*account{}
+	for _, row := range r.Owners {
+		if row.ID == row.Account && locked[row.ID] {
+			t.accounts[row.ID] = newAccount(row)
+		}
+	}
+	for _, row := range r.Owners {
+		a := t.accounts[row.Account]
+		if a == nil {
+			continue
+		}
+		if err := a.add(row); err != nil {
+			return err
+		}
+		t.concerns(a, row)
+	}
+	for _, w := range r.Waiters {
+		t.accounts[w.Account].addWaiter(w)
+	}
+	for _, l := range r.Leases {
+		t.leases[l.ID] = l
+	}
+	t.rows, t.missing = map[string]struct{}{}, map[string]struct{}{}
+	for _, id := range r.Rows {
+		t.rows[id] = struct{}{}
+	}
+	for _, id := range r.Missing {
+		t.missing[id] = struct{}{}
+	}
+	t.ended = r.Ended
+	return nil
+}
+
+func newAccount(row *ownerRow) *account {
+	keys := map[string]*budget.Owner{}
+	return &account{
+		Account: budget.NewAccount(row.ID, keys), regrant: row.Regrant, keys: keys,
+		owners: map[string]*ownerRow{}, waiters: map[int64]*waiterRow{}, origins: map[*budget.Waiter]*waiterRow{},
+	}
+}
+
+// add adds the row of the account or of a key.
+func (a *account) add(row *ownerRow) error {
+	row.owner = &a.Owner
+	if row.ID != a.ID {
+		row.owner = a.Key(row.ID)
+	}
+	var n [numbersPerOwner]int64
+	if err := json.Unmarshal(row.Numbers, &n); err != nil {
+		return fmt.Errorf("read counters: %w", err)
+	}
+	o := row.owner
+	o.Load(budget.Numbers{
+		Day: n[0], MonthInput: n[1], MonthOutput: n[2], DayUsed: n[3], ReservedInput: n[4], ReservedOutput: n[5], ReservedDay: n[6],
+		Running: n[7], Waiting: n[8], Blocked: n[9], Raised: n[10], Ticket: n[11], LastUse: n[12],
+	})
+	if row.ID == a.ID {
+		a.Granted = budget.DateOfDay(n[0])
+	}
+	o.Caps = quota.Caps{
+		MonthTotal: capOf(row.MonthTotal), DayTotal: capOf(row.DayTotal), MonthInput: capOf(row.MonthInput), MonthOutput: capOf(row.MonthOutput),
+	}
+	o.Slots, o.Disabled = row.Slots, !row.Enabled
+	if row.Expires > 0 {
+		o.Expires = time.UnixMicro(row.Expires)
+	}
+	a.owners[row.ID] = row
+	return nil
+}
+
+// adopt takes over the keys that were held of an earlier read. If one has been changed since, the transaction that uses it fails.
+func (a *account) adopt(before *account) {
+	for id, row := range before.owners {
+		if a.owners[id] == nil {
+			a.owners[id], a.keys[id] = row, row.owner
+		}
+	}
+}
+
+// numbersPerOwner is how many numbers ledger_write_v1 takes for each row of owner.
+const numbersPerOwner = 13
+
+func appendNumbers(to []int64, n budget.Numbers) []int64 {
+	return append(to, n.Day, n.MonthInput, n.MonthOutput, n.DayUsed, n.ReservedInput, n.ReservedOutput, n.ReservedDay, n.Running,
+		n.Waiting, n.Blocked, n.Raised, n.Ticket, n.LastUse)
+}
+
+func capOf(tokens *int64) quota.Cap {
+	if tokens == nil {
+		return quota.Unbounded()
+	}
+	return quota.Limit(*tokens)
+}
+
+// addWaiter adds the row of a request that waits.
+func (a *account) addWaiter(row *waiterRow) {
+	w := &budget.Waiter{
+		Request: budget.Request{ID: row.ID, KeyID: row.Key, AccountID: a.ID, Batch: row.Batch, Time: time.UnixMicro(row.Arrived)},
+		Demand: budget.Demand{
+			PromptTokens: row.Prompt, Exact: true, Candidates: row.Candidates, MaxTokens: row.Max, MinTokens: row.Min, Context: row.Context,
+		},
+		Ticket: row.Ticket, Taken: row.Duplicate,
+	}
+	for i, length := range row.Prompts {
+		w.Demand.Prompts = append(w.Demand.Prompts, slices.Repeat([]int64{length}, int(row.Times[i]))...)
+	}
+	row.waiter = w
+	a.waiters[row.Ticket], a.origins[w] = row, row
+	a.Enqueue(w)
+}
+
+// concerns records the numbers that a row has before the transaction, unless that is done.
+func (t *transaction) concerns(a *account, row *ownerRow) {
+	if row.before == nil {
+		n := row.owner.Numbers(budget.DateOf(t.time(a)))
+		row.before = &n
+		t.concerned = append(t.concerned, row)
+	}
+}
+
+// time returns the time by which operations on an account are decided: its day never goes back.
+func (t *transaction) time(a *account) time.Time {
+	if day := a.Granted; day.Days() > budget.DateOf(t.now).Days() {
+		return day.Start()
+	}
+	return t.now
+}
+
+// apply decides on the operations of accounts that were read, and collects what is to be written.
+func (t *transaction) apply(batch []*operation) {
+	for _, a := range t.accounts {
+		if a.regrant {
+			a.Grant(t.time(a), true)
+			a.regrant, a.touched = false, true
+			t.collect(a)
+		}
+	}
+	for _, o := range batch {
+		if o.checkpoint != nil {
+			t.write.checkpoint = append(t.write.checkpoint, o.checkpoint)
+			t.results = append(t.results, result{operation: o})
+			continue
+		}
+		a := t.accounts[o.account]
+		var key *ownerRow
+		if a != nil {
+			key = a.owners[o.key]
+		}
+		switch {
+		case o.admit != nil && key == nil:
+			t.results = append(t.results, result{operation: o, decision: decision{Kind: kindUnknown}})
+		case o.admit != nil:
+			t.admit(a, o)
+		case o.settle != nil:
+			t.settle(a, o)
+		case o.cancel != nil:
+			t.cancel(a, o.cancel)
+			t.results = append(t.results, result{operation: o})
+		default:
+			if a != nil {
+				a.touched = true
+				a.Grant(t.time(a), false)
+			}
+			t.results = append(t.results, result{operation: o})
+		}
+		if a != nil {
+			t.collect(a)
+		}
+	}
+}
+
+// admit decides on a new request.
+func (t *transaction) admit(a *account, o *operation) {
+	n := o.admit
+	_, taken := t.opened[n.ID]
+	_, inFlight := t.leases[n.ID]
+	w := &budget.Waiter{
+		Request: budget.Request{
+			ID: n.ID, KeyID: n.Key, AccountID: n.Account, Batch: n.Batch, Time: t.arrival(n.arrived),
+		},
+		Demand: n.demand, NoWait: n.noWait, Taken: taken || inFlight,
+	}
+	d := a.Admit(t.time(a), w)
+	t.results = append(t.results, result{operation: o, waiter: w, decision: newDecision(n.ID, &d)})
+	switch d.Kind {
+	case budget.Granted:
+		t.open(n, &d)
+	case budget.Waits:
+		waits := *n
+		waits.Ticket, waits.Arrived = w.Ticket, w.Request.Time.UnixMicro()
+		t.write.wait = append(t.write.wait, &waits)
+		t.results[len(t.results)-1].decision.Ticket = w.Ticket
+	}
+}
+
+// arrival returns when a request arrived, by the database's clock.
+func (t *transaction) arrival(here time.Time) time.Time {
+	if here.IsZero() {
+		return t.now
+	}
+	return t.now.Add(-max(time.Since(here), 0))
+}
+
+// open has a request inserted that is in flight.
+func (t *transaction) open(n *admission, d *budget.Decision) {
+	t.opened[n.ID] = struct{}{}
+	opened := *n
+	opened.Day, opened.Time, opened.In, opened.Out = d.Lease.Date.Days(), d.Time.UnixMicro(), d.Lease.Input, d.Lease.Output
+	t.write.open = append(t.write.open, &opened)
+}
+
+// settle ends a request, unless it is known not to be in flight.
+func (t *transaction) settle(a *account, o *operation) {
+	s := o.settle
+	if _, written := t.rows[s.ID]; written {
+		t.results = append(t.results, result{operation: o})
+		return
+	}
+	if l, found := t.leases[s.ID]; a == nil || t.known && (!found || l.Gateway != t.gateway || l.Epoch != t.epoch) {
+		t.results = append(t.results, result{operation: o, decision: decision{err: ErrAbsent}})
+		return
+	}
+	a.Settle(&s.lease, s.Prompt, s.Completion)
+	a.Grant(t.time(a), false)
+	t.write.settle = append(t.write.settle, s)
+	t.results = append(t.results, result{operation: o})
+}
+
+// cancel ends a wait, or drops the reservation with which it has ended.
+func (t *transaction) cancel(a *account, c *cancellation) {
+	if a == nil {
+		return
+	}
+	if row := a.waiters[c.Ticket]; row != nil && row.ID == c.ID {
+		switch {
+		case a.Cancel(row.waiter):
+			t.write.gone = append(t.write.gone, goneWaiter{Account: c.Account, Key: c.Key, Ticket: c.Ticket})
+		case row.waiter.Result.Kind == budget.Granted: // in this transaction
+			a.Settle(&row.waiter.Result.Lease, 0, 0)
+			for i := range t.write.gone {
+				if g := &t.write.gone[i]; g.Account == c.Account && g.Ticket == c.Ticket {
+					g.Day = nil
+				}
+			}
+		}
+	} else if l, found := t.leases[c.ID]; found && l.Gateway == t.gateway && l.Epoch == t.epoch {
+		a.Settle(l.lease(), 0, 0)
+		t.write.settle = append(t.write.settle, &settlement{ID: c.ID, State: stateDropped})
+	}
+	a.Grant(t.time(a), false)
+}
+
+// stateDropped is the state of a request that leaves no row.
+const stateDropped usage.State = "dropped"
+
+// collect takes over the decisions on requests that have waited, and alarms.
+func (t *transaction) collect(a *account) {
+	for _, w := range a.Changes.Decided {
+		d := newDecision(w.Request.ID, &w.Result)
+		row := a.origins[w]
+		if row == nil { // it has waited in this transaction only
+			t.endWait(w, d)
+			continue
+		}
+		gone := goneWaiter{Account: a.ID, Key: row.Key, Ticket: row.Ticket}
+		if w.Result.Kind == budget.Granted {
+			day := w.Result.Lease.Date.Days()
+			gone.Day, gone.Time, gone.In, gone.Out = &day, w.Result.Time.UnixMicro(), w.Result.Lease.Input, w.Result.Lease.Output
+		}
+		t.write.gone = append(t.write.gone, gone)
+		if row.Gateway == t.gateway && row.Lane == t.lane {
+			t.results = append(t.results, result{decision: d})
+		} else if !row.Ended {
+			d.Gateway, d.Lane = row.Gateway, row.Lane
+			t.write.decided = append(t.write.decided, d)
+		}
+	}
+	t.alarms = append(t.alarms, a.Changes.Alarms...)
+	a.Changes = budget.Changes{}
+}
+
+// endWait replaces the decision that a request of this transaction waits by the one with which the wait has ended.
+func (t *transaction) endWait(w *budget.Waiter, d decision) {
+	t.write.wait = slices.DeleteFunc(t.write.wait, func(n *admission) bool { return n.Ticket == w.Ticket && n.ID == w.Request.ID })
+	for i := range t.results {
+		if r := &t.results[i]; r.waiter == w {
+			r.decision = d
+			if w.Result.Kind == budget.Granted {
+				t.open(r.operation.admit, &w.Result)
+			}
+		}
+	}
+}
+
+// expire ends what ended epochs have left in an account, and returns the number of requests that were in flight.
+func (t *transaction) expire(a *account) (interrupted int64) {
+	for _, row := range a.waiters {
+		if row.Ended && a.Cancel(row.waiter) {
+			t.write.gone = append(t.write.gone, goneWaiter{Account: a.ID, Key: row.Key, Ticket: row.Ticket})
+		}
+	}
+	for _, l := range t.ended {
+		a.Settle(l.lease(), l.Prompt, l.Completion)
+		t.write.settle = append(t.write.settle, &settlement{
+			ID: l.ID, State: usage.Interrupted, Prompt: l.Prompt, Completion: l.Completion, Gateway: l.Gateway, Epoch: l.Epoch,
+		})
+	}
+	a.Grant(t.time(a), false)
+	a.touched = true
+	t.collect(a)
+	return int64(len(t.ended))
+}
+
+// incomplete reports whether requests that wait and were not read have to be evaluated.
+func (t *transaction) incomplete() bool {
+	for _, a := range t.accounts {
+		if a.Incomplete {
+			return true
+		}
+	}
+	return false
+}
+
+// owners returns the rows that the transaction concerns, accounts first and in the order of their ids: those that change, with their
+// numbers, and then those that were only evaluated.
+func (t *transaction) owners() (ids []string, versions []uint32, numbers []int64) {
+	slices.SortFunc(t.concerned, func(x, y *ownerRow) int {
+		if isAccount := x.ID == x.Account; isAccount != (y.ID == y.Account) {
+			if isAccount {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(x.ID, y.ID)
+	})
+	var same []*ownerRow
+	for _, row := range t.concerned {
+		a := t.accounts[row.Account]
+		if after := row.owner.Numbers(budget.DateOf(t.time(a))); after != *row.before || a.touched && row.ID == a.ID {
+			t.changed, numbers = append(t.changed, row), appendNumbers(numbers, after)
+		} else {
+			same = append(same, row)
+		}
+	}
+	for _, row := range slices.Concat(t.changed, same) {
+		ids, versions = append(ids, row.ID), append(versions, row.Version)
+	}
+	return ids, versions, numbers
+}
+
+// query runs a statement that returns one row.
+type query func(ctx context.Context, text string, args []any, into ...any) error
+
+// selection says what ledger_read_v1 locks and returns.
+type selection struct {
+	accounts, keys, ids []string
+	tickets, times      []int64
+	heads               int
+	wait, ended         bool
+}
+
+// selectionOf returns what a batch of operations needs.
+func selectionOf(batch []*operation) *selection {
+	accounts, keys := map[string]struct{}{}, map[string]struct{}{}
+	s := &selection{heads: defaultHeads}
+	for _, o := range batch {
+		if o.checkpoint != nil {
+			continue
+		}
+		accounts[o.account] = struct{}{}
+		if o.key != "" {
+			keys[o.key] = struct{}{}
+		}
+		switch {
+		case o.admit != nil:
+			s.ids = append(s.ids, o.admit.ID)
+		case o.settle != nil:
+			s.ids = append(s.ids, o.settle.ID)
+		case o.cancel != nil:
+			s.ids, s.tickets = append(s.ids, o.cancel.ID), append(s.tickets, o.cancel.Ticket)
+		}
+	}
+	s.accounts, s.keys = slices.Sorted(maps.Keys(accounts)), slices.Sorted(maps.Keys(keys))
+	return s
+}
+
+// defaultHeads is how many requests of each key that wait are read at first, and moreHeads by how much more if they do not suffice.
+const defaultHeads, moreHeads = 16, 16
+
+// call is what the arguments of ledger_write_v1 have beside the changes.
+type call struct {
+	seq     int64 // of the lane
+	attempt int
+	due     []string
+	collect bool
+}
+
+// reply is what ledger_write_v1 returns.
+type reply struct {
+	Attempt int        `json:"attempt"`
+	Version uint32     `json:"version"` // of the rows that were written
+	Decided []decision `json:"decided"` // by others, on admissions that waited
+	Due     []string   `json:"due"`     // accounts on which the requests that wait have to be evaluated
+}
+
+// lock locks and reads accounts. If the transaction has been executed already, it returns its reply.
+func (t *transaction) lock(ctx context.Context, q query, c *call, s *selection) (*reply, error) {
+	var (
+		status string
+		body   []byte
+		lane   *int
+		seq    *int64
+	)
+	if t.lane != noLane {
+		lane, seq = &t.lane, &c.seq
+	}
+	const text = `SELECT status, reply FROM ledger_read_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+	args := []any{t.gateway, nullable(t.epoch), lane, seq, s.accounts, s.keys, s.ids, s.tickets, s.heads, s.wait, s.ended, s.times}
+	if err := q(ctx, text, args, &status, &body); err != nil {
+		return nil, fmt.Errorf("read the ledger: %w", err)
+	}
+	if status != statusOK {
+		return decodeReply(status, body)
+	}
+	found := &read{}
+	if err := json.Unmarshal(body, found); err != nil {
+		return nil, fmt.Errorf("read the ledger: %w", err)
+	}
+	t.known = true
+	return nil, t.load(found)
+}
+
+// split returns the operations on accounts that are locked, or are not on the ledger, and puts off the others.
+func (t *transaction) split(batch []*operation) (free []*operation) {
+	t.putOff = nil
+	for _, o := range batch {
+		_, missing := t.missing[o.account]
+		if o.checkpoint == nil && t.accounts[o.account] == nil && !missing {
+			t.putOff = append(t.putOff, o)
+			continue
+		}
+		free = append(free, o)
+	}
+	return free
+}
+
+// reset forgets what was decided, to decide again on rows that are read again.
+func (t *transaction) reset() {
+	t.opened, t.concerned = map[string]struct{}{}, nil
+	t.write, t.alarms, t.results = writes{}, nil, nil
+}
+
+// The status of a call, as ledger_fence names it.
+const (
+	statusOK       = "ok"
+	statusDone     = "done"
+	statusFenced   = "fenced"
+	statusConflict = "conflict"
+)
+
+// decodeReply returns the reply of a call that was executed, or the error of one that was not.
+func decodeReply(status string, body []byte) (*reply, error) {
+	switch status {
+	case statusOK, statusDone:
+		r := &reply{}
+		if err := json.Unmarshal(body, r); err != nil {
+			return nil, fmt.Errorf("%w: read the ledger's reply: %w", ErrLostCommits, err)
+		}
+		return r, nil
+	case statusFenced:
+		return nil, ErrFenced
+	case statusConflict:
+		return nil, errConflict
+	}
+	return nil, ErrLostCommits
+}
+
+// commit writes what has been decided.
+func (t *transaction) commit(ctx context.Context, q query, c *call) (*reply, error) {
+	var accounts []string
+	ids, versions, numbers := t.owners()
+	if !t.known {
+		accounts = slices.Sorted(maps.Keys(t.accounts))
+	}
+	args := []any{t.gateway, nullable(t.epoch), nil, nil, c.attempt, budget.DateOf(t.now).Days(), accounts, ids, versions, numbers}
+	if t.lane != noLane {
+		args[2], args[3] = t.lane, c.seq
+	}
+	for _, list := range []any{t.write.open, t.write.settle, t.write.checkpoint, t.write.wait, t.write.gone, t.write.decided} {
+		text, err := encodeList(list)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, text)
+	}
+	var (
+		status string
+		body   []byte
+	)
+	const text = `SELECT status, reply FROM ledger_write_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`
+	err := q(ctx, text, append(args, c.collect, c.due), &status, &body)
+	for _, row := range t.concerned {
+		row.before = nil
+	}
+	if postgres.Code(err) == codeInFlight {
+		return nil, fmt.Errorf("%w: %w", errConflict, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("call the ledger: %w", err)
+	}
+	return decodeReply(status, body)
+}
+
+// codeInFlight is the SQLSTATE of ledger_write_v1 for a request that is in flight already, or not any longer.
+const codeInFlight = "BG001"
+
+func nullable(epoch int64) *int64 {
+	if epoch == 0 {
+		return nil
+	}
+	return &epoch
+}
+
+// encodeList returns a list as JSON, or nil if it is empty.
+func encodeList(list any) (*string, error) {
+	text, err := json.Marshal(list)
+	if err != nil {
+		return nil, fmt.Errorf("encode operations: %w", err)
+	}
+	if string(text) == "null" || string(text) == "[]" {
+		return nil, nil
+	}
+	encoded := string(text)
+	return &encoded, nil
+}
+
+// counters records the counters of the rows that the transaction concerns.
+func (t *transaction) counters() {
+	now := time.Now()
+	for _, row := range t.concerned {
+		t.ledger.balances.store(row.ID, row.owner, budget.DateOf(t.time(t.accounts[row.Account])), now)
+	}
+}
