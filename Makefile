@@ -147,8 +147,10 @@ bench-check: build ## the same figures; fails for each figure over its limit, a 
 model: tools ## the model of several gateways on PostgreSQL with more requests and faults: some minutes, and 5 GB of memory
 	go test -count=1 -v -timeout 60m ./internal/clustermodel -large | grep -vE '^ +[0-9]+\. '
 
-seeds: tools ## fresh cases of the ledger's rules on both engines (SEEDS=10 for less)
-	CI=true BASEGATE_LEDGER_SEEDS=$(SEEDS) go test -count=1 -timeout 120m -run '^TestLedgerObeysTheRules$$' ./budget ./budget/cluster
+seeds: tools ## fresh cases of the ledger's rules, on accounts alone and on both engines (SEEDS=10 for less)
+	@export CI=true BASEGATE_LEDGER_CASES=$$(mktemp); trap 'rm -f "$$BASEGATE_LEDGER_CASES"' EXIT; \
+	BASEGATE_LEDGER_SEEDS=$(SEEDS) go test -count=1 -run '^TestCasesAreThoseOfTheReference$$' ./budget -update && \
+	go test -count=1 -timeout 120m -run '^Test(Account|Ledger)ObeysTheRules$$' ./budget ./budget/cluster
 
 soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then looks for what has leaked
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_SOAK=$(SOAK) go test -count=1 $(E2E) -run TestSoak -v -timeout 2h ./e2e

@@ -21,10 +21,10 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "gateway/config", "docs", "budget/quota", "database", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/ledgercases", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
+	{"errors", "gateway/config", "docs", "budget/quota", "database", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "proxy/stream", "budget/usage", "budget/refusals", "gateway/mail", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "console/prompts", "budget", "fleet", "internal/databasetest"},
-	{"budget/usage/report", "budget/cluster", "budget/receipt", "database/consistency"},
+	{"budget/usage/report", "budget/cluster", "budget/receipt", "database/consistency", "internal/ledgertest"},
 	{"proxy"},
 	{"batch", "console/history", "proxy/dialect/eternalai", "proxy/dialect/lamini"},
 	{"console"},

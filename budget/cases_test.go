@@ -1,9 +1,18 @@
 package budget_test
 
 import (
+	"bytes"
 	"cmp"
+	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,117 +20,333 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/budget/admission"
-	"basegate/budget/quota"
 	"basegate/database"
-	"basegate/internal/ledgercases"
+	"basegate/internal/ledgertest"
 )
 
+var updateCases = flag.Bool("update", false, "rewrite the file of cases in testdata, or the one that BASEGATE_LEDGER_CASES names")
+
+// casesFile holds the cases of storedSeeds seeds of each family. See testdata/README.md.
+const (
+	casesFile   = "testdata/cases.jsonl.gz"
+	storedSeeds = 70
+)
+
+// Variables of the environment for the cases that are generated: how many seeds to take, which are new in each run and shared out
+// to the families, or the one seed to take, with every family.
+const (
+	freshSeeds = "BASEGATE_LEDGER_SEEDS"
+	oneSeed    = "BASEGATE_LEDGER_SEED"
+)
+
+// generatedCases returns the cases of storedSeeds seeds of each family, or those that the environment asks for.
+func generatedCases(t *testing.T) (all []ledgertest.Case) {
+	t.Helper()
+	number := func(name string) (n uint64, set bool) {
+		text := os.Getenv(name)
+		if text == "" {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(text, 10, 64)
+		must(t, err)
+		return n, true
+	}
+	seed, one := number(oneSeed)
+	fresh, many := number(freshSeeds)
+	switch {
+	case one:
+		for i := range families {
+			all = append(all, *generate(t, &families[i], seed))
+		}
+	case many:
+		for i := range fresh {
+			all = append(all, *generate(t, &families[i%uint64(len(families))], uint64(rand.Uint32())))
+		}
+	default:
+		for i := range families {
+			for seed := range uint64(storedSeeds) {
+				all = append(all, *generate(t, &families[i], seed))
+			}
+		}
+	}
+	return all
+}
+
+func TestCasesAreThoseOfTheReference(t *testing.T) {
+	cases := generatedCases(t)
+	var lines bytes.Buffer
+	encoder := json.NewEncoder(&lines)
+	for i := range cases {
+		must(t, encoder.Encode(&cases[i]))
+	}
+	if *updateCases {
+		var content bytes.Buffer
+		file := gzip.NewWriter(&content)
+		_, err := file.Write(lines.Bytes())
+		must(t, errors.Join(err, file.Close(), os.WriteFile(ledgertest.Path(casesFile), content.Bytes(), 0o600)))
+		return
+	}
+	stored := map[string]string{}
+	for _, c := range ledgertest.Read(t, casesFile) {
+		stored[c.Name] = ledgertest.Text(c)
+	}
+	for _, c := range cases {
+		if stored[c.Name] != ledgertest.Text(c) {
+			t.Errorf("%s differs: go test ./budget -run TestCasesAreThoseOfTheReference -update writes the file anew", c.Name)
+		}
+	}
+	if len(stored) != len(cases) {
+		t.Errorf("the file has %d cases, want %d", len(stored), len(cases))
+	}
+}
+
+// The file would show little if a decision were rare in it.
+func TestCasesHaveEveryDecisionOften(t *testing.T) {
+	counts := map[string]int{}
+	for _, c := range ledgertest.Read(t, casesFile) {
+		for _, s := range c.Steps {
+			counts[string(s.Op)]++
+			if d := s.Reply.Decision; d != nil {
+				counts[fmt.Sprintf("at once, line %v: %s", s.Line, d.Kind)]++
+			}
+			for _, d := range s.Reply.Decided {
+				counts["after a wait: "+string(d.Kind)]++
+			}
+		}
+	}
+	t.Log(counts)
+	for _, what := range []string{
+		"admit", "settle", "checkpoint", "interrupt", "cancel", "clock", "change",
+		"at once, line false: granted", "at once, line false: refused", "at once, line false: count", "at once, line false: wait",
+		"at once, line false: disabled", "at once, line true: granted", "at once, line true: refused", "at once, line true: count",
+		"at once, line true: reserved", "after a wait: granted", "after a wait: refused", "after a wait: disabled",
+	} {
+		if counts[what] < 50 {
+			t.Errorf("%s: %d times, want at least 50", what, counts[what])
+		}
+	}
+}
+
+func TestAccountObeysTheRules(t *testing.T) {
+	playAll(t, ledgertest.Read(t, casesFile), func(_ *testing.T, c *ledgertest.Case, use func(ledgertest.Engine)) { use(newAccountEngine(c)) })
+}
+
+// More seeds than the file has, and a clock that is also set back, which the ledger on PostgreSQL does not follow.
+func TestAccountAgreesWithTheReference(t *testing.T) {
+	var cases []ledgertest.Case
+	for _, f := range families {
+		for seed := range uint64(100) {
+			cases = append(cases, *generate(t, &f, storedSeeds+seed))
+		}
+		f.name, f.back = f.name+" and a clock set back", true
+		for seed := range uint64(100) {
+			cases = append(cases, *generate(t, &f, seed))
+		}
+	}
+	playAll(t, cases, func(_ *testing.T, c *ledgertest.Case, use func(ledgertest.Engine)) { use(newAccountEngine(c)) })
+}
+
 func TestLedgerObeysTheRules(t *testing.T) {
-	suite := caseSuite(func(t *testing.T, c *ledgercases.Case) ledgercases.Engine { t.Helper(); return newCaseEngine(t, c) })
-	suite.Test(t)
-}
-
-// caseSuite runs cases on the engines that create returns.
-func caseSuite(create func(*testing.T, *ledgercases.Case) ledgercases.Engine) *ledgercases.Suite {
-	return &ledgercases.Suite{Order: ledgercases.BySlot, Run: func(t *testing.T, c *ledgercases.Case, use func(ledgercases.Engine)) {
+	playAll(t, ledgertest.Read(t, casesFile), func(t *testing.T, c *ledgertest.Case, use func(ledgertest.Engine)) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) { use(create(t, c)) })
-	}}
+		synctest.Test(t, func(t *testing.T) { use(newLedgerEngine(t, c)) })
+	})
 }
 
-// wrongEngine is an engine whose replies are changed.
-type wrongEngine struct {
-	ledgercases.Engine
-	change func(*ledgercases.Reply)
+// playAll runs cases on the engines that run creates. One that fails is reduced to the operations that it needs to fail.
+func playAll(t *testing.T, cases []ledgertest.Case, run func(*testing.T, *ledgertest.Case, func(ledgertest.Engine))) {
+	t.Helper()
+	play := func(t *testing.T, c *ledgertest.Case) (err error) {
+		t.Helper()
+		run(t, c, func(e ledgertest.Engine) { err = ledgertest.Play(c, e) })
+		return err
+	}
+	for i := range cases {
+		t.Run(cases[i].Name, func(t *testing.T) {
+			err := play(t, &cases[i])
+			if err == nil {
+				return
+			}
+			c := &cases[i]
+			for size := len(c.Steps) / 2; size > 0; size /= 2 {
+				for at := 0; at < len(c.Steps); {
+					shorter := replied(c, slices.Delete(slices.Clone(c.Steps), at, min(at+size, len(c.Steps))))
+					if failed := play(t, shorter); failed != nil {
+						c, err = shorter, failed
+					} else {
+						at += size
+					}
+				}
+			}
+			t.Errorf("%v\n%d of its %d steps are enough to fail:\n%s", err, len(c.Steps), len(cases[i].Steps), ledgertest.Text(c))
+		})
+	}
 }
 
-func (e wrongEngine) Apply(s ledgercases.Step) ledgercases.Reply {
-	reply := e.Engine.Apply(s)
-	e.change(&reply)
+// replied returns a case with those of the steps that are possible, and the replies of the reference.
+func replied(c *ledgertest.Case, steps []ledgertest.Step) *ledgertest.Case {
+	of := &ledgertest.Case{Name: c.Name, Start: c.Start, Accounts: c.Accounts, Keys: c.Keys}
+	r := newReference(of)
+	for _, s := range steps {
+		if r.possible(&s) {
+			s.Reply = r.Apply(&s)
+			of.Steps = append(of.Steps, s)
+		}
+	}
+	of.Rows = r.Rows()
+	return of
+}
+
+// accountEngine runs a case on accounts alone.
+type accountEngine struct {
+	now      time.Time
+	accounts map[string]*budget.Account // by the ids of accounts and of keys
+	all      []*budget.Account
+	requests map[string]*accountRequest
+
+	// Of budget.Account; mutants have others.
+	admit  func(*budget.Account, time.Time, *budget.Waiter) budget.Decision
+	settle func(a *budget.Account, l *budget.Lease, input, output int64)
+	grant  func(a *budget.Account, now time.Time, all bool)
+}
+
+// accountRequest is a request of a case.
+type accountRequest struct {
+	waiter  *budget.Waiter
+	lease   *budget.Lease // nil unless it runs
+	outcome ledgertest.Row
+	ended   bool
+	input   int64 // of the last checkpoint
+	output  int64
+}
+
+func newAccountEngine(c *ledgertest.Case) *accountEngine {
+	e := &accountEngine{
+		now: c.Start, accounts: map[string]*budget.Account{}, requests: map[string]*accountRequest{},
+		admit: (*budget.Account).Admit, settle: (*budget.Account).Settle, grant: (*budget.Account).Grant,
+	}
+	keys := map[string]*budget.Owner{}
+	for i := range c.Accounts {
+		a := budget.NewAccount(c.Accounts[i].ID, keys)
+		e.all = append(e.all, a)
+		e.accounts[a.ID] = a
+		e.set(&c.Accounts[i])
+	}
+	for i := range c.Keys {
+		e.accounts[c.Keys[i].ID] = e.accounts[c.Keys[i].Account]
+		e.set(&c.Keys[i])
+	}
+	return e
+}
+
+func (e *accountEngine) set(to *ledgertest.Owner) {
+	o := &e.accounts[to.ID].Owner
+	if o.ID != to.ID {
+		o = e.accounts[to.ID].Key(to.ID)
+	}
+	o.SetCaps(to.Caps.Quota())
+	o.Slots, o.Disabled = to.Slots, to.Disabled
+}
+
+// Apply implements ledgertest.Engine.
+func (e *accountEngine) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
+	a, r := e.accounts[s.Key], e.requests[s.Request]
+	switch s.Op {
+	case ledgertest.Admit:
+		r = &accountRequest{waiter: &budget.Waiter{Request: budget.Request{ID: s.Request, KeyID: s.Key}, Demand: budget.Demand(*s.Demand)}}
+		if s.Line {
+			r.waiter.NoWait, r.waiter.Request.Batch = true, "batch"
+		}
+		e.requests[s.Request] = r
+		decided := e.admit(a, e.now, r.waiter)
+		d := r.decide(&decided)
+		reply.Decision = &d
+	case ledgertest.Settle:
+		e.end(a, r, "settled", s.Prompt, s.Completion)
+	case ledgertest.Checkpoint:
+		r.input, r.output = s.Prompt, s.Completion
+	case ledgertest.Interrupt:
+		e.end(a, r, "interrupted", r.input, r.output)
+	case ledgertest.Cancel:
+		a.Cancel(r.waiter)
+		e.grant(a, e.now, false)
+	case ledgertest.Clock:
+		e.now = *s.Time
+		for _, a := range e.all {
+			if a.Waiting > 0 && a.Granted != budget.DateOf(e.now) {
+				e.grant(a, e.now, false)
+			}
+		}
+	case ledgertest.Change:
+		e.set(s.Owner)
+		for _, a := range e.all {
+			e.grant(a, e.now, true)
+		}
+	}
+	for _, a := range e.all {
+		for _, w := range a.Changes.Decided {
+			if reply.Decided == nil {
+				reply.Decided = map[string]ledgertest.Decision{}
+			}
+			reply.Decided[w.Request.ID] = e.requests[w.Request.ID].decide(&w.Result)
+		}
+		a.Changes = budget.Changes{}
+	}
+	today := budget.DateOf(e.now)
+	reply.Key, reply.Account = totals(a.Key(s.Key).Counters(today)), totals(a.Counters(today))
 	return reply
 }
 
-// changeDecision returns a change of all decisions of a kind: of their fields, or into no decision.
-func changeDecision(kind ledgercases.Kind, change func(*ledgercases.Decision)) func(*ledgercases.Reply) {
-	return func(r *ledgercases.Reply) {
-		if d := r.Decision; d != nil && d.Kind == kind {
-			change(d)
-		}
-		for id, d := range r.Decided {
-			if d.Kind != kind {
-				continue
-			}
-			if change(&d); d.Kind == ledgercases.Wait {
-				delete(r.Decided, id)
-			} else {
-				r.Decided[id] = d
-			}
-		}
+// decide records a decision, and returns it in the form of a case.
+func (r *accountRequest) decide(d *budget.Decision) ledgertest.Decision {
+	switch d.Kind {
+	case budget.Granted:
+		r.lease = &d.Lease
+		r.outcome = ledgertest.Row{Request: d.Lease.Request, Key: d.Lease.Key, Date: d.Time.Format(time.DateOnly)}
+		return ledgertest.Decision{Kind: ledgertest.Granted, MaxTokens: d.MaxTokens}
+	case budget.Refused:
+		return ledgertest.RefusedBy(d.Exceeded)
 	}
+	return ledgertest.Decision{Kind: map[budget.Kind]ledgertest.Kind{
+		budget.Waits: ledgertest.Wait, budget.MustCount: ledgertest.Count, budget.Reserved: ledgertest.Reserved, budget.KeyInvalid: ledgertest.Disabled,
+	}[d.Kind]}
 }
 
-func TestRulesRejectWrongReplies(t *testing.T) {
-	for name, change := range map[string]func(*ledgercases.Reply){
-		"a grant of more tokens":   changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.MaxTokens++ }),
-		"a grant of fewer tokens":  changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.MaxTokens-- }),
-		"a grant that is withheld": changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.Kind = ledgercases.Wait }),
-		"a refusal for a grant":    changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.Kind = ledgercases.Disabled }),
-		"a count for a grant":      changeDecision(ledgercases.Granted, func(d *ledgercases.Decision) { d.Kind = ledgercases.Count }),
-		"a wait for a refusal":     changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) { d.Kind = ledgercases.Wait }),
-		"a grant for a refusal": changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) {
-			d.Kind, d.MaxTokens = ledgercases.Granted, 1
-		}),
-		"another cap's scope":   changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) { d.Refusal.Scope += "x" }),
-		"other used tokens":     changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) { d.Refusal.Used++ }),
-		"other reserved tokens": changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) { d.Refusal.Reserved++ }),
-		"another reset": changeDecision(ledgercases.Refused, func(d *ledgercases.Decision) {
-			d.Refusal.ResetsAt = d.Refusal.ResetsAt.Add(time.Hour)
-		}),
-		"a grant for a wait": changeDecision(ledgercases.Wait, func(d *ledgercases.Decision) {
-			d.Kind, d.MaxTokens = ledgercases.Granted, 1
-		}),
-		"a grant to a disabled key": changeDecision(ledgercases.Disabled, func(d *ledgercases.Decision) {
-			d.Kind, d.MaxTokens = ledgercases.Granted, 1
-		}),
-		"a wait for a disabled key":   changeDecision(ledgercases.Disabled, func(d *ledgercases.Decision) { d.Kind = ledgercases.Wait }),
-		"another sum of used tokens":  func(r *ledgercases.Reply) { r.Totals.Account.Day++ },
-		"another sum of reservations": func(r *ledgercases.Reply) { r.Totals.Key.Reserved++ },
-	} {
-		suite := caseSuite(func(t *testing.T, c *ledgercases.Case) ledgercases.Engine {
-			t.Helper()
-			return wrongEngine{newCaseEngine(t, c), change}
-		})
-		if suite.Violation(t) == nil {
-			t.Errorf("%s: the rules allow it", name)
-		}
+// end charges no more than is reserved, once.
+func (e *accountEngine) end(a *budget.Account, r *accountRequest, state string, input, output int64) {
+	if r.ended {
+		return
 	}
+	r.ended, r.outcome.State = true, state
+	r.outcome.Prompt, r.outcome.Completion = min(input, r.lease.Input), min(output, r.lease.Output)
+	e.settle(a, r.lease, r.outcome.Prompt, r.outcome.Completion)
+	e.grant(a, e.now, false)
 }
 
-// caseEngine runs a case on a Queue for the slots and a Ledger for the caps, as package proxy combines them. It must run in
-// a synctest bubble.
-type caseEngine struct {
+// Rows implements ledgertest.Engine.
+func (e *accountEngine) Rows() (all []ledgertest.Row) {
+	for _, r := range e.requests {
+		if r.ended {
+			all = append(all, r.outcome)
+		}
+	}
+	slices.SortFunc(all, func(a, b ledgertest.Row) int { return cmp.Compare(a.Request, b.Request) })
+	return all
+}
+
+func totals(c budget.Counters) ledgertest.Totals {
+	return ledgertest.Totals{MonthInput: c.MonthInput, MonthOutput: c.MonthOutput, Day: c.Day, Reserved: c.Reserved()}
+}
+
+// ledgerEngine runs a case on a Ledger. It must run in a synctest bubble.
+type ledgerEngine struct {
 	t        *testing.T
 	clock    testClock
 	db       *database.DB
-	queue    *admission.Queue
 	ledger   *budget.Ledger
-	keys     map[string]ledgercases.Key
-	accounts map[string]ledgercases.Account
-	disabled map[string]bool
-	requests map[string]*caseRequest
-	waiting  []*caseRequest // in order of arrival
-}
-
-// caseRequest is a request of a case.
-type caseRequest struct {
-	id, key string
-	demand  budget.Demand
-	cancel  context.CancelFunc
-	ctx     context.Context
-	slot    *admission.Slot
-	hasSlot chan error // of Slot.Wait
-	call    *call      // of Reserve; nil before it has its slot
+	owners   map[string]ledgertest.Owner
+	requests map[string]*call // of Reserve
+	waiting  map[string]*call
 }
 
 var (
@@ -129,18 +354,14 @@ var (
 	errCaseDisable = errors.New("disabled")
 )
 
-func newCaseEngine(t *testing.T, c *ledgercases.Case) *caseEngine {
+func newLedgerEngine(t *testing.T, c *ledgertest.Case) *ledgerEngine {
 	t.Helper()
-	e := &caseEngine{
-		t: t, db: openDatabase(t, newPath(t)), queue: admission.New(admission.Settings{MaxBufferedBytes: 1 << 30}),
-		keys: map[string]ledgercases.Key{}, accounts: map[string]ledgercases.Account{}, disabled: map[string]bool{},
-		requests: map[string]*caseRequest{},
+	e := &ledgerEngine{
+		t: t, db: openDatabase(t, newPath(t)), owners: map[string]ledgertest.Owner{}, requests: map[string]*call{},
+		waiting: map[string]*call{},
 	}
-	for _, k := range c.Keys {
-		e.keys[k.ID] = k
-	}
-	for _, a := range c.Accounts {
-		e.accounts[a.ID] = a
+	for _, o := range append(slices.Clone(c.Keys), c.Accounts...) {
+		e.owners[o.ID] = o
 	}
 	e.clock.set(c.Start)
 	e.ledger = budget.New(e.db, zap.NewNop(), budget.Settings{Payer: e.payer})
@@ -156,67 +377,53 @@ func newCaseEngine(t *testing.T, c *ledgercases.Case) *caseEngine {
 	return e
 }
 
-func (e *caseEngine) payer(key string) (budget.Payer, error) {
-	if e.disabled[key] {
+func (e *ledgerEngine) payer(key string) (budget.Payer, error) {
+	k := e.owners[key]
+	if k.Disabled {
 		return budget.Payer{}, errCaseDisable
 	}
-	account := e.accounts[e.keys[key].Account]
+	a := e.owners[k.Account]
 	return budget.Payer{
-		Key: key, Account: account.ID, KeyCaps: quotaCaps(e.keys[key].Caps), AccountCaps: quotaCaps(account.Caps),
-		Slots: e.keys[key].Slots, AccountSlots: account.Slots,
+		Key: key, Account: a.ID, KeyCaps: k.Caps.Quota(), AccountCaps: a.Caps.Quota(), Slots: k.Slots, AccountSlots: a.Slots,
 	}, nil
 }
 
-func quotaCaps(c ledgercases.Caps) quota.Caps {
-	limit := func(tokens *int64) quota.Cap {
-		if tokens == nil {
-			return quota.Unbounded()
-		}
-		return quota.Limit(*tokens)
-	}
-	return quota.Caps{
-		MonthTotal: limit(c.MonthTotal), DayTotal: limit(c.DayTotal), MonthInput: limit(c.MonthInput), MonthOutput: limit(c.MonthOutput),
-	}
-}
-
-// slots returns the slots of a key and its account. A disabled one has no limit, so that its requests are refused.
-func (e *caseEngine) slots(key string) admission.Limits {
-	const unbounded = 1 << 20
-	if e.disabled[key] {
-		return admission.Limits{Key: unbounded}
-	}
-	k := e.keys[key]
-	return admission.Limits{Key: cmp.Or(k.Slots, unbounded), Account: cmp.Or(e.accounts[k.Account].Slots, unbounded)}
-}
-
-// Apply does one operation on the queue and the ledger.
-func (e *caseEngine) Apply(s ledgercases.Step) (reply ledgercases.Reply) {
+// Apply implements ledgertest.Engine.
+func (e *ledgerEngine) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
 	e.t.Helper()
+	r := e.requests[s.Request]
 	switch s.Op {
-	case ledgercases.Admit:
-		e.enqueue(s)
-	case ledgercases.Settle, ledgercases.Interrupt:
-		e.end(s)
-	case ledgercases.Checkpoint:
-		r := e.requests[s.Request].call.r
-		r.SetPromptTokens(s.Prompt)
-		r.SetProgress(s.Completion)
-	case ledgercases.Cancel:
-		e.leave(e.requests[s.Request])
-	case ledgercases.Clock:
+	case ledgertest.Admit:
+		e.reserve(s)
+	case ledgertest.Settle:
+		settle(e.t, r.r, s.Prompt, s.Completion)
+	case ledgertest.Interrupt:
+		r.r.Release()
+	case ledgertest.Checkpoint:
+		r.r.SetPromptTokens(s.Prompt)
+		r.r.SetProgress(s.Completion)
+	case ledgertest.Cancel:
+		r.cancel()
+		<-r.done
+		delete(e.waiting, s.Request)
+	case ledgertest.Clock:
 		e.clock.set(*s.Time)
-		must(e.t, e.ledger.LoadMonth(e.t.Context()))
+		e.ledger.Rollover(e.t.Context())
+	case ledgertest.Change:
+		e.owners[s.Owner.ID] = *s.Owner
 		e.ledger.RefreshCaps()
-	case ledgercases.SetCaps:
-		e.setCaps(s)
-	default:
-		e.t.Fatalf("unknown operation %q", s.Op)
 	}
-	decided := e.decisions()
-	if s.Op == ledgercases.Admit {
+	decided := map[string]ledgertest.Decision{}
+	for id, r := range e.waiting {
+		if r.returned() {
+			decided[id] = e.decision(r)
+			delete(e.waiting, id)
+		}
+	}
+	if s.Op == ledgertest.Admit {
 		d, ok := decided[s.Request]
 		if !ok {
-			d.Kind = ledgercases.Wait
+			d.Kind = ledgertest.Wait
 		}
 		delete(decided, s.Request)
 		reply.Decision = &d
@@ -224,149 +431,57 @@ func (e *caseEngine) Apply(s ledgercases.Step) (reply ledgercases.Reply) {
 	if len(decided) > 0 {
 		reply.Decided = decided
 	}
-	b := e.ledger.Balance(budget.Payer{Key: s.Key, Account: e.keys[s.Key].Account})
-	reply.Totals.Key, reply.Totals.Account = counterTotals(b.Key), counterTotals(b.Account)
+	b := e.ledger.Balance(budget.Payer{Key: s.Key, Account: e.owners[s.Key].Account})
+	reply.Key, reply.Account = totals(b.Key), totals(b.Account)
 	return reply
 }
 
-func counterTotals(c budget.Counters) ledgercases.Counters {
-	return ledgercases.Counters{MonthInput: c.MonthInput, MonthOutput: c.MonthOutput, Day: c.Day, Reserved: c.Reserved()}
-}
-
-// enqueue puts a request into the queue of its key.
-func (e *caseEngine) enqueue(s ledgercases.Step) {
-	d := s.Demand
-	r := &caseRequest{id: s.Request, key: s.Key, hasSlot: make(chan error, 1), demand: budget.Demand{
-		PromptTokens: d.PromptTokens, Exact: d.Exact, Candidates: d.Candidates, MaxTokens: d.MaxTokens, MinTokens: d.MinTokens,
-		Prompts: d.Prompts, Context: d.Context,
-	}}
-	r.ctx, r.cancel = context.WithCancel(e.t.Context())
-	memory := e.queue.Allocate(s.Key)
-	slot, err := e.queue.Enqueue(admission.Requester{Key: s.Key, Account: e.keys[s.Key].Account, Limits: e.slots(s.Key)}, &memory)
-	must(e.t, err)
-	r.slot = slot
-	go func() { r.hasSlot <- slot.Wait(r.ctx) }()
-	e.requests[r.id] = r
-	e.waiting = append(e.waiting, r)
-}
-
-func (e *caseEngine) end(s ledgercases.Step) {
-	r := e.requests[s.Request]
-	if s.Op == ledgercases.Interrupt {
-		r.call.r.Release()
-	} else {
-		settle(e.t, r.call.r, s.Prompt, s.Completion)
+// reserve calls Reserve in another goroutine, or TryReserve for the line of a batch.
+func (e *ledgerEngine) reserve(s *ledgertest.Step) {
+	e.t.Helper()
+	ctx, cancel := context.WithCancel(e.t.Context())
+	r := &call{cancel: cancel, done: make(chan struct{})}
+	e.requests[s.Request], e.waiting[s.Request] = r, r
+	reserve, request := e.ledger.Reserve, budget.Request{ID: s.Request}
+	if s.Line {
+		reserve, request.Batch = e.ledger.TryReserve, "batch"
 	}
-	r.slot.Release()
-}
-
-// leave cancels a request that waits.
-func (e *caseEngine) leave(r *caseRequest) {
-	r.cancel()
-	synctest.Wait()
-	r.slot.Release()
-	for i, w := range e.waiting {
-		if w == r {
-			e.waiting = append(e.waiting[:i:i], e.waiting[i+1:]...)
-			break
-		}
-	}
-}
-
-func (e *caseEngine) setCaps(s ledgercases.Step) {
-	if account, ok := e.accounts[s.Owner]; ok {
-		account.Caps, account.Slots = *s.Caps, s.Slots
-		e.accounts[s.Owner] = account
-	} else {
-		key := e.keys[s.Owner]
-		key.Caps, key.Slots = *s.Caps, s.Slots
-		e.keys[s.Owner], e.disabled[s.Owner] = key, s.Disabled
-	}
-	e.queue.SetLimits(e.slots)
-	e.ledger.RefreshCaps()
-}
-
-// decisions calls Reserve for the requests that have got a slot, in order of arrival, and returns those that are decided.
-func (e *caseEngine) decisions() map[string]ledgercases.Decision {
-	decided := map[string]ledgercases.Decision{}
-	for changed := true; changed; {
-		changed = false
-		for i, r := range e.waiting {
-			d, ok := e.decision(r)
-			if !ok {
-				continue
-			}
-			decided[r.id] = d
-			e.waiting = append(e.waiting[:i:i], e.waiting[i+1:]...)
-			changed = true
-			break
-		}
-	}
-	return decided
-}
-
-// decision returns the decision on a request, if there is one.
-func (e *caseEngine) decision(r *caseRequest) (d ledgercases.Decision, ok bool) {
-	synctest.Wait()
-	if r.call == nil {
-		select {
-		case err := <-r.hasSlot:
-			must(e.t, err)
-		default:
-			return d, false
-		}
-		e.reserve(r)
-	}
-	if !r.call.returned() {
-		return d, false
-	}
-	if r.call.err != nil {
-		r.slot.Release()
-	}
-	var exceeded *budget.Exceeded
-	switch err := r.call.err; {
-	case err == nil:
-		return ledgercases.Decision{Kind: ledgercases.Granted, MaxTokens: r.call.r.MaxTokens()}, true
-	case errors.As(err, &exceeded):
-		return refusedBy(exceeded), true
-	case errors.Is(err, errMustCount):
-		return ledgercases.Decision{Kind: ledgercases.Count}, true
-	case errors.Is(err, budget.ErrKeyDisabled):
-		return ledgercases.Decision{Kind: ledgercases.Disabled}, true
-	default:
-		e.t.Fatal(err)
-		return d, false
-	}
-}
-
-func refusedBy(e *budget.Exceeded) ledgercases.Decision {
-	return ledgercases.Decision{Kind: ledgercases.Refused, Refusal: &ledgercases.Refusal{
-		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
-		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
-	}}
-}
-
-// reserve calls Reserve in another goroutine, until it returns or waits.
-func (e *caseEngine) reserve(r *caseRequest) {
-	r.call = &call{cancel: r.cancel, done: make(chan struct{})}
 	go func() {
-		defer close(r.call.done)
-		p := budget.Payer{Key: r.key, Account: e.keys[r.key].Account}
-		r.call.r, r.call.err = e.ledger.Reserve(r.ctx, p, budget.Request{ID: r.id}, r.demand, &fakeRequester{countErr: errMustCount})
+		defer close(r.done)
+		p := budget.Payer{Key: s.Key, Account: e.owners[s.Key].Account}
+		r.r, r.err = reserve(ctx, p, request, budget.Demand(*s.Demand), &fakeRequester{countErr: errMustCount})
 	}()
-	synctest.Wait()
+}
+
+// decision returns what a call of Reserve has returned.
+func (e *ledgerEngine) decision(r *call) (d ledgertest.Decision) {
+	var exceeded *budget.Exceeded
+	switch {
+	case r.err == nil:
+		return ledgertest.Decision{Kind: ledgertest.Granted, MaxTokens: r.r.MaxTokens()}
+	case errors.As(r.err, &exceeded):
+		return ledgertest.RefusedBy(exceeded)
+	case errors.Is(r.err, errMustCount):
+		d.Kind = ledgertest.Count
+	case errors.Is(r.err, budget.ErrReserved):
+		d.Kind = ledgertest.Reserved
+	case errors.Is(r.err, budget.ErrKeyDisabled):
+		d.Kind = ledgertest.Disabled
+	default:
+		e.t.Fatal(r.err)
+	}
+	return d
 }
 
 // Rows reads the table of ended requests.
-func (e *caseEngine) Rows() []ledgercases.Row {
+func (e *ledgerEngine) Rows() (all []ledgertest.Row) {
 	must(e.t, e.db.WriteGrouped(e.t.Context(), func(database.Tx) error { return nil })) // after the rows that are queued
 	const text = `SELECT request_id, key_id, state, time, prompt_tokens, completion_tokens FROM requests ORDER BY request_id`
 	rows, err := e.db.Read().QueryContext(e.t.Context(), text)
 	must(e.t, err)
 	defer rows.Close()
-	var all []ledgercases.Row
 	for rows.Next() {
-		var r ledgercases.Row
+		var r ledgertest.Row
 		var micro int64
 		must(e.t, rows.Scan(&r.Request, &r.Key, &r.State, &micro, &r.Prompt, &r.Completion))
 		r.Date = time.UnixMicro(micro).UTC().Format(time.DateOnly)

@@ -10,9 +10,6 @@ import (
 // SetClock sets the clock of a Ledger that has not started. Unlike the time of a synctest bubble, it may be set back.
 func (l *Ledger) SetClock(clock func() time.Time) { l.clock = clock }
 
-// LimitBacklog sets the size of the backlog of a Ledger that has not started.
-func (l *Ledger) LimitBacklog(n int) { l.maxBacklog = n }
-
 // Overdrawn returns the first cap of a payer that used and reserved tokens together exceed, or nil.
 func (l *Ledger) Overdrawn(p Payer) *Exceeded {
 	for _, c := range l.Balance(p).Caps() {
@@ -41,16 +38,6 @@ func (l *Ledger) Database() *database.DB { return l.db }
 // LoadMonth loads the counters of the current month, as Reserve does.
 func (l *Ledger) LoadMonth(ctx context.Context) error { return l.loadMonth(ctx) }
 
-// HoldMonths makes the ledger take its counters of n months, from that of a time on, for complete.
-func (l *Ledger) HoldMonths(first time.Time, n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.months = nil
-	for i := range n {
-		l.months = append(l.months, DateOf(first).month+i)
-	}
-}
-
 // Months returns the number of months of which the ledger holds the counters.
 func (l *Ledger) Months() int {
 	l.mu.Lock()
@@ -67,3 +54,6 @@ func OpenRow(ctx context.Context, held Reservation) error {
 	}
 	return r.openWrite.Wait(ctx)
 }
+
+// Rollover evaluates the requests that have waited since before a new window began, as the maintenance does each second.
+func (l *Ledger) Rollover(ctx context.Context) { l.rollover(ctx) }

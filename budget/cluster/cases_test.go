@@ -1,8 +1,9 @@
 package cluster_test
 
 import (
-	"cmp"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,21 +11,22 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
-	"basegate/budget/quota"
-	"basegate/internal/ledgercases"
+	"basegate/internal/ledgertest"
 )
 
 func TestLedgerObeysTheRules(t *testing.T) {
 	db := newDatabase(t)
 	db.setClock(t, time.Now())
 	ledger := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
-	suite := ledgercases.Suite{Order: ledgercases.ByArrival, Run: func(t *testing.T, c *ledgercases.Case, use func(ledgercases.Engine)) {
-		t.Helper()
-		e := newCaseEngine(t, db, ledger, c)
-		defer e.close()
-		use(e)
-	}}
-	suite.Test(t)
+	for _, c := range ledgertest.Read(t, "../testdata/cases.jsonl.gz") {
+		t.Run(c.Name, func(t *testing.T) {
+			e := newCaseEngine(t, db, ledger, &c)
+			defer e.close()
+			if err := ledgertest.Play(&c, e); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // caseEngine runs a case on the ledger of one gateway.
@@ -46,25 +48,29 @@ type caseRequest struct {
 }
 
 // newCaseEngine empties the database of the cases before.
-func newCaseEngine(t *testing.T, db *testDatabase, ledger *cluster.Ledger, c *ledgercases.Case) *caseEngine {
+func newCaseEngine(t *testing.T, db *testDatabase, ledger *cluster.Ledger, c *ledgertest.Case) *caseEngine {
 	t.Helper()
 	e := &caseEngine{t: t, db: db, ledger: ledger, owners: map[string]cluster.Owner{}, requests: map[string]*caseRequest{}}
 	db.exec(t, `DELETE FROM owner; DELETE FROM inflight; DELETE FROM waiter; DELETE FROM decided;
 		DELETE FROM requests`)
 	db.setClock(t, c.Start)
-	var owners []cluster.Owner
 	for _, a := range c.Accounts {
 		e.accounts = append(e.accounts, a.ID)
-		owners = append(owners, cluster.Owner{ID: a.ID, Slots: a.Slots, Caps: quotaCaps(a.Caps), Enabled: true})
 	}
-	for _, k := range c.Keys {
-		owners = append(owners, cluster.Owner{ID: k.ID, Account: k.Account, Slots: k.Slots, Caps: quotaCaps(k.Caps), Enabled: true})
+	for _, o := range append(slices.Clone(c.Accounts), c.Keys...) {
+		e.set(&o)
 	}
-	for _, o := range owners {
-		e.owners[o.ID] = o
-	}
-	must(t, e.ledger.SetOwners(t.Context(), owners))
+	e.writeOwners()
 	return e
+}
+
+func (e *caseEngine) set(o *ledgertest.Owner) {
+	e.owners[o.ID] = cluster.Owner{ID: o.ID, Account: o.Account, Slots: o.Slots, Caps: o.Caps.Quota(), Enabled: !o.Disabled}
+}
+
+// writeOwners evaluates all requests that wait again.
+func (e *caseEngine) writeOwners() {
+	must(e.t, e.ledger.SetOwners(e.t.Context(), slices.Collect(maps.Values(e.owners))))
 }
 
 // close ends all requests, so that the ledger holds nothing for the next case.
@@ -82,69 +88,55 @@ func (e *caseEngine) close() {
 	}
 }
 
-func quotaCaps(c ledgercases.Caps) quota.Caps {
-	limit := func(tokens *int64) quota.Cap {
-		if tokens == nil {
-			return quota.Unbounded()
-		}
-		return quota.Limit(*tokens)
-	}
-	return quota.Caps{
-		MonthTotal: limit(c.MonthTotal), DayTotal: limit(c.DayTotal), MonthInput: limit(c.MonthInput), MonthOutput: limit(c.MonthOutput),
-	}
-}
-
 // Apply does one operation.
-func (e *caseEngine) Apply(s ledgercases.Step) (reply ledgercases.Reply) {
+func (e *caseEngine) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
 	e.t.Helper()
 	r := e.requests[s.Request]
 	switch s.Op {
-	case ledgercases.Admit:
+	case ledgertest.Admit:
 		d := e.admit(s)
 		reply.Decision = &d
-	case ledgercases.Settle:
+	case ledgertest.Settle:
 		must(e.t, r.reservation.Settle(e.t.Context(), budget.Outcome{Prompt: s.Prompt, Completion: s.Completion, Status: 200}))
-	case ledgercases.Interrupt:
+	case ledgertest.Interrupt:
 		r.reservation.Release()
-	case ledgercases.Checkpoint:
+	case ledgertest.Checkpoint:
 		r.reservation.SetPromptTokens(s.Prompt)
 		r.reservation.SetProgress(s.Completion)
-	case ledgercases.Cancel:
+	case ledgertest.Cancel:
 		r.admission.Cancel()
 		r.waiting = false
-	case ledgercases.Clock:
+	case ledgertest.Clock:
 		e.db.setClock(e.t, *s.Time)
-	case ledgercases.SetCaps:
-		o := e.owners[s.Owner]
-		o.Caps, o.Slots, o.Enabled = quotaCaps(*s.Caps), s.Slots, !s.Disabled
-		must(e.t, e.ledger.SetOwners(e.t.Context(), []cluster.Owner{o}))
+	case ledgertest.Change:
+		e.set(s.Owner)
+		e.writeOwners()
 	default:
 		e.t.Fatalf("unknown operation %q", s.Op)
 	}
 	for _, account := range e.accounts {
-		if s.Op == ledgercases.Clock || account == cmp.Or(e.owners[cmp.Or(s.Owner, s.Key)].Account, s.Owner) {
+		if s.Op == ledgertest.Clock || s.Op == ledgertest.Change || account == e.owners[s.Key].Account {
 			e.ledger.Sync(e.t, account)
 		}
 	}
 	reply.Decided = e.decided()
-	reply.Totals = e.totals(s.Key)
+	reply.Key, reply.Account = e.totals(s.Key)
 	return reply
 }
 
-func (e *caseEngine) admit(s ledgercases.Step) ledgercases.Decision {
-	account := e.owners[s.Key].Account
-	admission, kind, reservation, err := e.ledger.Submit(e.t, budget.Payer{Key: s.Key, Account: account}, budget.Request{ID: s.Request},
-		budget.Demand{
-			PromptTokens: s.Demand.PromptTokens, Exact: s.Demand.Exact, Candidates: s.Demand.Candidates, MaxTokens: s.Demand.MaxTokens,
-			MinTokens: s.Demand.MinTokens, Prompts: s.Demand.Prompts, Context: s.Demand.Context,
-		})
-	e.requests[s.Request] = &caseRequest{account, admission, reservation, kind == string(ledgercases.Wait)}
+func (e *caseEngine) admit(s *ledgertest.Step) ledgertest.Decision {
+	account, request := e.owners[s.Key].Account, budget.Request{ID: s.Request}
+	if s.Line {
+		request.Batch = "batch"
+	}
+	admission, kind, reservation, err := e.ledger.Submit(e.t, budget.Payer{Key: s.Key, Account: account}, request, budget.Demand(*s.Demand))
+	e.requests[s.Request] = &caseRequest{account, admission, reservation, kind == string(ledgertest.Wait)}
 	return decision(kind, reservation, err)
 }
 
 // decided returns the decisions on requests that have waited.
-func (e *caseEngine) decided() map[string]ledgercases.Decision {
-	var all map[string]ledgercases.Decision
+func (e *caseEngine) decided() map[string]ledgertest.Decision {
+	var all map[string]ledgertest.Decision
 	for id, r := range e.requests {
 		if !r.waiting {
 			continue
@@ -154,7 +146,7 @@ func (e *caseEngine) decided() map[string]ledgercases.Decision {
 			continue
 		}
 		if all == nil {
-			all = map[string]ledgercases.Decision{}
+			all = map[string]ledgertest.Decision{}
 		}
 		r.waiting, r.reservation = false, reservation
 		all[id] = decision(kind, reservation, err)
@@ -162,22 +154,19 @@ func (e *caseEngine) decided() map[string]ledgercases.Decision {
 	return all
 }
 
-func decision(kind string, r budget.Reservation, err error) ledgercases.Decision {
-	d := ledgercases.Decision{Kind: ledgercases.Kind(kind)}
+func decision(kind string, r budget.Reservation, err error) ledgertest.Decision {
+	d := ledgertest.Decision{Kind: ledgertest.Kind(kind)}
 	if r != nil {
 		d.MaxTokens = r.MaxTokens()
 	}
 	if exceeded, ok := errors.AsType[*budget.Exceeded](err); ok {
-		d.Refusal = &ledgercases.Refusal{
-			Scope: string(exceeded.Scope), Window: string(exceeded.Window), Meter: string(exceeded.Meter),
-			Limit: exceeded.Limit, Used: exceeded.Used, Reserved: exceeded.Reserved, ResetsAt: exceeded.ResetsAt,
-		}
+		return ledgertest.RefusedBy(exceeded)
 	}
 	return d
 }
 
 // totals reads the counters of a key and its account in the windows that the database's clock shows.
-func (e *caseEngine) totals(key string) ledgercases.Totals {
+func (e *caseEngine) totals(key string) (ofKey, ofAccount ledgertest.Totals) {
 	const text = `
 		SELECT month_in * same_month, month_out * same_month, day_used * same_day, (reserved_in + reserved_out) * same_month
 		FROM owner, LATERAL (SELECT (ledger_month(day) = ledger_month(ledger_day(ledger_now())))::integer AS same_month,
@@ -185,13 +174,13 @@ func (e *caseEngine) totals(key string) ledgercases.Totals {
 		WHERE id IN ($1, $2) ORDER BY id = account`
 	rows, err := e.db.conn.Query(e.t.Context(), text, key, e.owners[key].Account)
 	must(e.t, err)
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ledgercases.Counters])
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ledgertest.Totals])
 	must(e.t, err)
-	return ledgercases.Totals{Key: all[0], Account: all[1]}
+	return all[0], all[1]
 }
 
 // Rows reads the table of ended requests. It fails the test if a counter is not the sum of its rows.
-func (e *caseEngine) Rows() []ledgercases.Row {
+func (e *caseEngine) Rows() []ledgertest.Row {
 	const differences = `
 		SELECT coalesce(string_agg(d::text, ' '), '') FROM (
 			SELECT ledger_month(day) AS month FROM owner UNION SELECT ledger_month(ledger_day(time)) FROM requests) m, ledger_differences_v1(m.month) d`
@@ -203,8 +192,8 @@ func (e *caseEngine) Rows() []ledgercases.Row {
 	rows, err := e.db.conn.Query(e.t.Context(), text)
 	must(e.t, err)
 	var (
-		all   []ledgercases.Row
-		r     ledgercases.Row
+		all   []ledgertest.Row
+		r     ledgertest.Row
 		micro int64
 	)
 	_, err = pgx.ForEachRow(rows, []any{&r.Request, &r.Key, &r.State, &micro, &r.Prompt, &r.Completion}, func() error {

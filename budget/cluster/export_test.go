@@ -35,11 +35,11 @@ type Admission struct {
 	ended  <-chan decision // nil unless the request waits
 }
 
-// Submit submits a request and returns its first decision, and its reservation if that is a grant.
+// Submit submits a request and returns its first decision, and its reservation if that is a grant. A line of a batch does not wait.
 func (l *Ledger) Submit(tb testing.TB, p budget.Payer, r budget.Request, d budget.Demand) (*Admission, string, budget.Reservation, error) {
 	tb.Helper()
 	a := &Admission{ledger: l, lane: l.epoch.Load().lane(p.Account), d: d.Normalized()}
-	o, got, err := l.admit(tb.Context(), a.lane, p, r, a.d, false)
+	o, got, err := l.admit(tb.Context(), a.lane, p, r, a.d, r.Batch != "")
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package budget_test
-
-const raceDetector = false
