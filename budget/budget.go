@@ -73,8 +73,6 @@ type Ledger struct {
 	clock    func() time.Time
 	ctx      context.Context // Start's; of the statements of rows, which do not end with it
 
-	maxBacklog int
-
 	mu       sync.Mutex        // guards the fields below and all accounts and keys; never held while waiting
 	keys     map[string]*Owner // of all accounts
 	accounts map[string]*Account
@@ -92,7 +90,7 @@ type Ledger struct {
 // New returns a Ledger. Before Start, Reserve returns ErrClosed.
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 	l := &Ledger{
-		db: db, log: log, settings: s, maxBacklog: maxBacklog, clock: time.Now, closed: true,
+		db: db, log: log, settings: s, clock: time.Now, closed: true,
 		closing: make(chan struct{}), keys: map[string]*Owner{}, accounts: map[string]*Account{},
 	}
 	l.metrics = NewMetrics(l.load)

@@ -83,7 +83,7 @@ func (s *pendingSettlement) rewrite(ctx context.Context, tx database.Tx) error {
 // enqueueRetry adds a settlement to the backlog, unless it is there or the backlog is full.
 func (l *Ledger) enqueueRetry(s *pendingSettlement) {
 	l.mu.Lock()
-	full := !s.queued && len(l.backlog) >= l.maxBacklog
+	full := !s.queued && len(l.backlog) >= maxBacklog
 	if !s.queued && !full {
 		s.queued = true
 		l.backlog = append(l.backlog, s)
