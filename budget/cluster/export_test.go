@@ -78,20 +78,22 @@ func (a *Admission) Ticket() int64 { return a.o.admit.ticket }
 // Cancel ends the wait.
 func (a *Admission) Cancel() { a.lane.abandon(a.o) }
 
-// Sync waits until every operation of an account that was submitted before has been executed, and fetches the decisions
-// on waiters.
+// Sync waits until every operation of an account that was submitted before has been executed, evaluates the requests that wait if
+// caps have changed or a day has begun, and fetches the decisions on them.
 func (l *Ledger) Sync(tb testing.TB, account string) {
 	tb.Helper()
 	lane := l.epoch.Load().lane(account)
-	o := &operation{account: account, key: account, checkpoint: &checkpoint{ID: "none"}, done: make(chan decision, 1)}
-	lane.mu.Lock()
-	lane.collect = true
-	if err := lane.enqueueLocked(o); err != nil {
-		tb.Error(err)
-	}
-	lane.mu.Unlock()
-	if got := <-o.done; got.err != nil {
-		tb.Error(got.err)
+	for _, collect := range []bool{true, false} { // what has to be evaluated is known after the first
+		o := &operation{checkpoint: &checkpoint{ID: "none"}, done: make(chan decision, 1)}
+		lane.mu.Lock()
+		lane.collect = lane.collect || collect
+		if err := lane.enqueueLocked(o); err != nil {
+			tb.Error(err)
+		}
+		lane.mu.Unlock()
+		if got := <-o.done; got.err != nil {
+			tb.Error(got.err)
+		}
 	}
 }
 

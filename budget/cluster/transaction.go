@@ -75,6 +75,7 @@ type ownerRow struct {
 	Numbers     json.RawMessage `json:"numbers"`
 
 	owner  *budget.Owner
+	day    int64           // that the row is in
 	before *budget.Numbers // when the transaction began; nil if it does not concern the row
 }
 
@@ -226,6 +227,7 @@ func (a *account) add(row *ownerRow) error {
 		return fmt.Errorf("read counters: %w", err)
 	}
 	o := row.owner
+	row.day = n[0]
 	o.Load(budget.Numbers{
 		Day: n[0], MonthInput: n[1], MonthOutput: n[2], DayUsed: n[3], ReservedInput: n[4], ReservedOutput: n[5], ReservedDay: n[6],
 		Running: n[7], Waiting: n[8], Blocked: n[9], Raised: n[10], Ticket: n[11], LastUse: n[12],
@@ -305,8 +307,9 @@ func (t *transaction) time(a *account) time.Time {
 // apply decides on the operations of accounts that were read, and collects what is to be written.
 func (t *transaction) apply(batch []*operation) {
 	for _, a := range t.accounts {
-		if a.regrant {
-			a.Grant(t.time(a), true)
+		now := t.time(a)
+		if newDay := a.Waiting > 0 && a.Granted != budget.DateOf(now); a.regrant || newDay {
+			a.Grant(now, a.regrant)
 			a.regrant, a.touched = false, true
 			t.collect(a)
 		}
@@ -332,11 +335,7 @@ func (t *transaction) apply(batch []*operation) {
 		case o.cancel != nil:
 			t.cancel(a, o.cancel)
 			t.results = append(t.results, result{operation: o})
-		default:
-			if a != nil {
-				a.touched = true
-				a.Grant(t.time(a), false)
-			}
+		default: // what waits has been evaluated above
 			t.results = append(t.results, result{operation: o})
 		}
 		if a != nil {
@@ -482,7 +481,6 @@ func (t *transaction) expire(a *account) (interrupted int64) {
 		})
 	}
 	a.Grant(t.time(a), false)
-	a.touched = true
 	t.collect(a)
 	return int64(len(t.ended))
 }
@@ -512,7 +510,10 @@ func (t *transaction) owners() (ids []string, versions []uint32, numbers []int64
 	var same []*ownerRow
 	for _, row := range t.concerned {
 		a := t.accounts[row.Account]
-		if after := row.owner.Numbers(budget.DateOf(t.time(a))); after != *row.before || a.touched && row.ID == a.ID {
+		// A row of an earlier day is written too, since a request of that day may have ended.
+		after := row.owner.Numbers(budget.DateOf(t.time(a)))
+		if after != *row.before || after.Day != row.day || a.touched && row.ID == a.ID {
+			row.day = after.Day
 			t.changed, numbers = append(t.changed, row), appendNumbers(numbers, after)
 		} else {
 			same = append(same, row)
