@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"basegate/budget/cluster"
 	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/database/consistency"
@@ -101,7 +102,8 @@ func checkConsistency(ctx context.Context, cmd *cobra.Command, db *database.DB) 
 func repairConsistency(ctx context.Context, cmd *cobra.Command, db *database.DB) error {
 	report := func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
 	if server := db.Postgres(); server != nil {
-		if err := consistency.NewLedger(server).Repair(ctx, report); err != nil {
+		endLeft := func(ctx context.Context) (int64, error) { return cluster.EndLeft(ctx, server) }
+		if err := consistency.NewLedger(server).Repair(ctx, endLeft, report); err != nil {
 			return err
 		}
 	}

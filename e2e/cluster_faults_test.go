@@ -222,7 +222,7 @@ var memberFaults = map[string]func(c *clusterRun, m *clusterMember) (undo func()
 const cutReplies = "replies are cut"
 
 // ledgerCall is the function of the ledger that decides requests.
-const ledgerCall = "ledger_v1"
+const ledgerCall = "ledger_write_v1"
 
 // ledgerFunction finds the function of the ledger that a statement calls.
 var ledgerFunction = regexp.MustCompile(`ledger_\w+`)

@@ -25,9 +25,6 @@ const (
 type Ledger struct {
 	db *postgres.DB
 
-	// EndLeft ends what the ended epochs of gateways have left, as the ledger does, and returns how many requests were in flight.
-	EndLeft func(ctx context.Context) (int64, error)
-
 	// Observe is how long a gateway that seems dead is observed before its requests are ended; 0 means 15 s. Gateways send a
 	// heartbeat every 2 s.
 	Observe time.Duration
@@ -74,29 +71,29 @@ type difference struct {
 }
 
 // differences returns those of all months whose requests are kept. Each month is a statement, so no snapshot is long.
-func differences(ctx context.Context, conn *pgx.Conn) (found []difference, since time.Time, err error) {
-	var last time.Time
+func differences(ctx context.Context, conn *pgx.Conn) (found []difference, err error) {
+	var since, last time.Time
 	const text = `SELECT date_trunc('month', least(to_timestamp(min(time) / 1e6), clock_timestamp()))::date,
 		greatest(to_timestamp(max(time) / 1e6), clock_timestamp())::date FROM requests` // sessions are in UTC
 	if err := conn.QueryRow(ctx, text).Scan(&since, &last); err != nil {
-		return nil, since, err
+		return nil, err
 	}
 	for month := since; !month.After(last); month = month.AddDate(0, 1, 0) {
 		rows, err := conn.Query(ctx, `SELECT account, owner, counter, stored, counted FROM ledger_differences_v1($1)`, month)
 		if err != nil {
-			return nil, since, err
+			return nil, err
 		}
 		ofMonth, err := pgx.CollectRows(rows, pgx.RowToStructByPos[difference])
 		if err != nil {
-			return nil, since, err
+			return nil, err
 		}
 		found = append(found, ofMonth...)
 	}
-	return found, since, nil
+	return found, nil
 }
 
 func checkCounters(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
-	found, _, err := differences(ctx, conn)
+	found, err := differences(ctx, conn)
 	for _, d := range found {
 		report(Problem{Part: "counters", Text: fmt.Sprintf("%s of account %s: %s is %d, its rows have %d", d.Owner, d.Account, d.Counter, d.Stored, d.Counted)})
 	}
@@ -169,10 +166,10 @@ func checkCaps(ctx context.Context, conn *pgx.Conn, report func(Problem)) error 
 		SELECT format('%s: %s is %s, used and reserved are %s', o.id, c.name, c.cap, c.sum)
 		FROM owner o CROSS JOIN LATERAL (VALUES
 			('month_total', o.month_total, o.month_in + o.month_out + o.reserved_in + o.reserved_out),
-			('day_total', o.day_total, o.day_in + o.day_out + o.reserved_day),
+			('day_total', o.day_total, o.day_used + o.reserved_day),
 			('month_input', o.month_input, o.month_in + o.reserved_in),
 			('month_output', o.month_output, o.month_out + o.reserved_out)) c(name, cap, sum)
-		WHERE c.sum > c.cap AND o.month = date_trunc('month', clock_timestamp())::date
+		WHERE c.sum > c.cap AND date_trunc('month', o.day) = date_trunc('month', clock_timestamp())
 			AND (c.name <> 'day_total' OR o.day = clock_timestamp()::date)
 		ORDER BY 1`,
 		func(text string) {
@@ -214,14 +211,15 @@ func renumber(ctx context.Context, conn *pgx.Conn, report func(string)) error {
 }
 
 // Repair ends requests that belong to no gateway, puts owners on the ledger, and makes counters the sums of their rows.
-// Gateways may be running; requests of the accounts that are counted again wait meanwhile. It reports what it did.
-func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
+// Gateways may be running; requests of the accounts that are counted again wait meanwhile. It reports what it did. endLeft ends what
+// the ended epochs of gateways have left, as gateways do, and returns how many requests were in flight.
+func (l *Ledger) Repair(ctx context.Context, endLeft func(ctx context.Context) (int64, error), report func(string)) error {
 	conn, err := l.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer postgres.CloseConn(ctx, conn)
-	if err := l.endOrphans(ctx, conn, report); err != nil {
+	if err := l.endOrphans(ctx, conn, endLeft, report); err != nil {
 		return fmt.Errorf("end requests that belong to no gateway: %w", err)
 	}
 	if err := renumber(ctx, conn, report); err != nil {
@@ -237,7 +235,7 @@ func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 		}
 		report(fmt.Sprintf("owners: %d are put on the ledger, and all counters counted again", missing))
 	}
-	found, since, err := differences(ctx, conn)
+	found, err := differences(ctx, conn)
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -248,7 +246,7 @@ func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 	slices.Sort(accounts)
 	accounts = slices.Compact(accounts)
 	for _, account := range accounts { // one at a time, so that requests wait shortly
-		if _, err := conn.Exec(ctx, `SELECT ledger_recount_v1($1, $2)`, []string{account}, since); err != nil {
+		if _, err := conn.Exec(ctx, `SELECT ledger_recount_v1($1)`, []string{account}); err != nil {
 			return fmt.Errorf("count account %s again: %w", account, err)
 		}
 	}
@@ -260,7 +258,7 @@ func (l *Ledger) Repair(ctx context.Context, report func(string)) error {
 const defaultObserve = 15 * time.Second
 
 // endOrphans ends requests of epochs that have ended, and those of gateways that send no heartbeat while they are observed.
-func (l *Ledger) endOrphans(ctx context.Context, conn *pgx.Conn, report func(string)) error {
+func (l *Ledger) endOrphans(ctx context.Context, conn *pgx.Conn, endLeft func(ctx context.Context) (int64, error), report func(string)) error {
 	found, err := orphans(ctx, conn)
 	if err != nil {
 		return err
@@ -282,10 +280,12 @@ func (l *Ledger) endOrphans(ctx context.Context, conn *pgx.Conn, report func(str
 	if len(found) == 0 {
 		return nil
 	}
-	ended, err := l.EndLeft(ctx)
+	ended, err := endLeft(ctx)
 	if err != nil {
 		return err
 	}
-	report(fmt.Sprintf("leases: %d requests of ended gateways are charged by their last checkpoint, as interrupted", ended))
+	if ended > 0 {
+		report(fmt.Sprintf("leases: %d requests of ended gateways are charged by their last checkpoint, as interrupted", ended))
+	}
 	return nil
 }

@@ -135,7 +135,7 @@ func (c *Checked) checkRole(ctx context.Context, conn *pgx.Conn, migrate bool) (
 		return false, false, err
 	}
 	const function = `SELECT coalesce(bool_or(has_function_privilege(oid, 'EXECUTE')), false) FROM pg_proc
-		WHERE pronamespace = to_regnamespace($1) AND proname = 'ledger_v1'`
+		WHERE pronamespace = to_regnamespace($1) AND proname = 'ledger_write_v1'`
 	if err := conn.QueryRow(ctx, function, schema).Scan(&calls); err != nil {
 		return false, false, err
 	}

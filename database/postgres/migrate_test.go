@@ -260,7 +260,7 @@ func TestMigrationsLeaveTheReleaseBeforeUndisturbed(t *testing.T) {
 		`CREATE TABLE later (n int); CREATE INDEX later_n ON later (n); ALTER TABLE later ADD CHECK (n > 0); SELECT ledger_grants();`,
 		`ALTER TABLE keys ADD COLUMN n bigint, ADD COLUMN m bigint NOT NULL DEFAULT 0;`,
 		`ALTER TABLE keys ADD CONSTRAINT c CHECK (n > 0) NOT VALID;`,
-		`DROP FUNCTION ledger_v1; UPDATE schema_compatibility SET oldest = 12;`,
+		`DROP FUNCTION ledger_write_v1; UPDATE schema_compatibility SET oldest = 12;`,
 		"CREATE FUNCTION ledger_v2() AS $$ DROP TABLE x $$; SELECT ledger_grants(); -- RENAME",
 	} {
 		if found := unsafe(safe); len(found) > 0 {
