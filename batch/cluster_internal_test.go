@@ -161,10 +161,10 @@ func (g *testGateway) join(t *testing.T, name string) {
 func (g *testGateway) reap(t *testing.T, dead *testGateway) {
 	t.Helper()
 	must(t, g.cluster.db.WriteGrouped(t.Context(), func(tx database.Tx) error {
-		var interrupted *int64
+		var reaped bool
 		err := tx.QueryRowContext(t.Context(), `SELECT ledger_reap_v1($1, $2, $3, $4, (SELECT beat FROM gateway WHERE id = $3))`,
-			g.id, g.epoch.Load(), dead.id, dead.epoch.Load()).Scan(&interrupted)
-		if err == nil && interrupted == nil {
+			g.id, g.epoch.Load(), dead.id, dead.epoch.Load()).Scan(&reaped)
+		if err == nil && !reaped {
 			err = errors.New("the epoch has not ended")
 		}
 		return err
