@@ -247,7 +247,7 @@ type testCompleter struct {
 	gateway string
 	backend *testBackend
 	serving atomic.Int64
-	memory  *admission.Queue
+	memory  *admission.Memory
 
 	mu      sync.Mutex
 	gate    chan struct{} // closed: lines are served; replaced by hold
@@ -260,7 +260,7 @@ type testCompleter struct {
 }
 
 func newTestCompleter(gateway string) *testCompleter {
-	c := &testCompleter{gateway: gateway, backend: &testBackend{}, gate: make(chan struct{}), memory: admission.New(admission.Settings{MaxBufferedBytes: 1 << 20})}
+	c := &testCompleter{gateway: gateway, backend: &testBackend{}, gate: make(chan struct{}), memory: admission.NewMemory(1 << 20)}
 	close(c.gate)
 	return c
 }

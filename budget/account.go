@@ -23,6 +23,7 @@ type Account struct {
 
 	keys    map[string]*Owner // by id
 	waiting []*Owner          // keys some of whose requests wait
+	heads   heads             // of Grant
 }
 
 // NewAccount returns an account with nothing used. Its keys are in a map, which may have those of other accounts too: Key adds
@@ -47,8 +48,11 @@ type Owner struct {
 	LastUse time.Time // of a key: when its latest request arrived
 
 	queue  []*Waiter // of a key: in the order of their tickets
+	head   int       // where Grant is in it
 	months []*monthCounters
 	alarms alarms
+
+	evaluated, wasBlocked bool // by Grant: one of the key's requests, and whether the key was blocked before
 
 	writtenLastUse time.Time // the LastUse that is in the database
 }
@@ -130,12 +134,19 @@ func (a *Account) Key(id string) *Owner {
 	return k
 }
 
-// slotsFor returns how many requests of the account may run at once beside those of a key; 0 is unbounded.
-func (a *Account) slotsFor(k *Owner) int {
-	if k.Exempt {
-		return 0
+// SetPayer replaces the caps and slots of a key and of the account by those of a payer, and reports whether the slots have
+// changed: then call Grant with all, before Admit, since those that wait come first.
+func (a *Account) SetPayer(p *Payer) (slotsChanged bool) {
+	k, ofAccount := a.Key(p.Key), p.AccountSlots
+	exempt := ofAccount == 0
+	if exempt {
+		ofAccount = a.Slots
 	}
-	return a.Slots
+	slotsChanged = k.Slots != p.Slots || k.Exempt != exempt || a.Slots != ofAccount
+	k.SetCaps(p.KeyCaps)
+	a.SetCaps(p.AccountCaps)
+	k.Slots, k.Exempt, k.Expires, k.Disabled, a.Slots = p.Slots, exempt, p.Expires, false, ofAccount
+	return slotsChanged
 }
 
 // SetCaps replaces the caps. Alarms of those that are changed may be raised again.
@@ -231,21 +242,35 @@ func (a *Account) Correct(l *Lease, input, output int64) {
 	}
 }
 
-// Before returns how many requests wait in front of one: those of its key and, if all slots of the account are taken, those of
-// other keys that arrived earlier.
-func (a *Account) Before(w *Waiter) int {
+// Before returns how many requests wait in front of one that waits for a slot: those of its key and, if all slots of the
+// account are taken, those that arrived earlier of other keys that have a free slot. It is false if the request has a slot,
+// or waits for tokens alone.
+func (a *Account) Before(w *Waiter) (requests int, forSlot bool) {
 	k := a.Key(w.Request.KeyID)
-	before, _ := k.find(w.Ticket)
+	before, waits := k.find(w.Ticket)
+	if !waits || !a.lacksSlot(k) {
+		return 0, false
+	}
 	if k.Exempt || !a.full() {
-		return before
+		return before, true
 	}
 	for _, other := range a.waiting {
-		if other != k {
+		if other != k && !other.full() {
 			n, _ := other.find(w.Ticket)
 			before += n
 		}
 	}
-	return before
+	return before, true
+}
+
+// Queued returns how many requests wait for a slot. The others that wait do so for tokens alone.
+func (a *Account) Queued() (n int) {
+	for _, k := range a.waiting {
+		if a.lacksSlot(k) {
+			n += k.Waiting
+		}
+	}
+	return n
 }
 
 // balance returns what the caps are evaluated on, for a key.
@@ -265,11 +290,14 @@ func (a *Account) evaluate(now time.Time, k *Owner, w *Waiter) decision {
 	if d.exceeded != nil {
 		return d
 	}
-	d.blockedBySlot = w.Request.Batch == "" && (k.full() || a.full() && !k.Exempt)
+	d.blockedBySlot = w.Request.Batch == "" && a.lacksSlot(k)
 	d.blockedByKey = d.blockedByKey || k.Blocked && k.Caps.Any()
 	d.blockedByAccount = d.blockedByAccount || a.Blocked && a.Caps.Any()
 	return d
 }
+
+// lacksSlot reports whether a request of a key would have to wait for a slot.
+func (a *Account) lacksSlot(k *Owner) bool { return k.full() || a.full() && !k.Exempt }
 
 // full reports whether as many requests run as may.
 func (o *Owner) full() bool { return o.Slots > 0 && o.Running >= o.Slots }
@@ -322,30 +350,23 @@ func (a *Account) dequeue(k *Owner, at int) {
 	}
 }
 
-// head is the next request of a key that grant evaluates.
-type head struct {
-	key     *Owner
-	at      int  // in its queue
-	visited bool // one of the key's requests has been evaluated
-	blocked bool // the key was blocked before that
-}
-
-// heads is a heap of them, in the order in which they get what is free: those that the account's slots do not limit come first.
-type heads []*head
+// heads is a heap of keys, in the order in which the requests that Grant evaluates next get what is free: those that the
+// account's slots do not limit come first.
+type heads []*Owner
 
 func (h heads) Len() int { return len(h) }
 
 func (h heads) Less(i, j int) bool {
 	one, other := h[i], h[j]
-	if one.key.Exempt != other.key.Exempt {
-		return one.key.Exempt
+	if one.Exempt != other.Exempt {
+		return one.Exempt
 	}
-	return one.key.queue[one.at].Ticket < other.key.queue[other.at].Ticket
+	return one.queue[one.head].Ticket < other.queue[other.head].Ticket
 }
 
 func (h heads) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
-func (h *heads) Push(x any) { *h = append(*h, x.(*head)) }
+func (h *heads) Push(x any) { *h = append(*h, x.(*Owner)) }
 
 func (h *heads) Pop() any {
 	last := len(*h) - 1
@@ -354,11 +375,11 @@ func (h *heads) Pop() any {
 	return x
 }
 
-// Grant evaluates requests that wait, after something has ended or has been changed: the head of each key's queue, in the order of their tickets, and the next one of its key after
-// each whose wait ends. A head that is blocked blocks its key; one that the account blocks ends the evaluation: what follows could
-// only be refused, which can wait. A key or account some of whose requests are not evaluated for lack of a slot stays as blocked as
-// it was, or a line of a batch, which needs no slot, would take the tokens that they wait for. With all, every request is evaluated: caps, slots or
-// the state of keys have changed.
+// Grant evaluates requests that wait, after something has ended or has been changed: the head of each key's queue, in the order
+// of their tickets, and the next one of its key after each whose wait ends. A head that is blocked blocks its key; one that the
+// account blocks ends the evaluation: what follows could only be refused, which can wait. A key or account some of whose requests
+// are not evaluated for lack of a slot stays as blocked as it was, or a line of a batch, which needs no slot, would take the
+// tokens that they wait for. With all, every request is evaluated: caps, slots or the state of keys have changed.
 func (a *Account) Grant(now time.Time, all bool) {
 	if a.Waiting == 0 {
 		return
@@ -366,44 +387,44 @@ func (a *Account) Grant(now time.Time, all bool) {
 	a.Granted = DateOf(now)
 	wasBlocked := a.Blocked
 	a.Blocked = false
-	waiting := make(heads, len(a.waiting))
-	for i, k := range a.waiting {
-		waiting[i] = &head{key: k}
+	a.heads = append(a.heads[:0], a.waiting...)
+	for _, k := range a.heads {
+		k.head, k.evaluated = 0, false
 	}
-	heap.Init(&waiting)
-	for len(waiting) > 0 {
-		h := waiting[0]
-		if !h.visited {
-			h.visited, h.blocked, h.key.Blocked = true, h.key.Blocked, false
+	heap.Init(&a.heads)
+	for len(a.heads) > 0 {
+		k := a.heads[0]
+		if !k.evaluated {
+			k.evaluated, k.wasBlocked, k.Blocked = true, k.Blocked, false
 		}
-		if a.decide(now, h) {
-			a.dequeue(h.key, h.at)
+		if a.decide(now, k) {
+			a.dequeue(k, k.head)
 		} else if all {
-			h.at++
+			k.head++
 		} else {
-			h.key.Blocked = h.key.Blocked || h.blocked && h.key.Waiting > 1
-			if a.full() && !h.key.Exempt { // all that wait need a slot
+			k.Blocked = k.Blocked || k.wasBlocked && k.Waiting > 1
+			if a.full() && !k.Exempt { // all that wait need a slot
 				a.Blocked = a.Blocked || wasBlocked
 				return
 			}
 			if a.Blocked {
 				return
 			}
-			heap.Pop(&waiting)
+			heap.Pop(&a.heads)
 			continue
 		}
-		if h.at < len(h.key.queue) {
-			heap.Fix(&waiting, 0)
+		if k.head < len(k.queue) {
+			heap.Fix(&a.heads, 0)
 		} else {
-			a.Incomplete = a.Incomplete || h.key.Waiting > h.at
-			heap.Pop(&waiting)
+			a.Incomplete = a.Incomplete || k.Waiting > k.head
+			heap.Pop(&a.heads)
 		}
 	}
 }
 
-// decide evaluates a request that waits, and reports whether its wait is over.
-func (a *Account) decide(now time.Time, h *head) (over bool) {
-	k, w := h.key, h.key.queue[h.at]
+// decide evaluates the request that is next of a key, and reports whether its wait is over.
+func (a *Account) decide(now time.Time, k *Owner) (over bool) {
+	w := k.queue[k.head]
 	d := a.evaluate(now, k, w)
 	switch {
 	case a.refuses(now) || k.refuses(now):

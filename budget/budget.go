@@ -8,6 +8,10 @@
 // evaluated again when a reservation ends. Settlement replaces the reservation by the exact count, once, however often
 // it is called.
 //
+// A reservation also holds a slot of its key and of its account, of which there are as many as requests of them may run at
+// once; a line of a batch needs none. Requests that wait for a slot get it in order of arrival. Waiting has no time limit of its
+// own, and takes no goroutine besides the caller's.
+//
 // Counters are held in memory. Every request is one row of the table requests, inserted when it ends. Settle returns
 // when the row is on disk: a caller that withholds a response's last byte until then never completes a response that is
 // not on the ledger. A request that runs for longer than a second has a row in the table inflight until it ends. Start
@@ -22,8 +26,8 @@
 // belong to the windows that it showed, and count when these begin.
 //
 // Only one Ledger may admit requests on a database; the gateway's lock ensures that. Rows hold tokens, times and names,
-// and nothing of prompts and completions. Package quota defines the caps, package usage sums up and reads the rows; the
-// limit on concurrent requests is package admission's.
+// and nothing of prompts and completions. Package quota defines the caps, package usage sums up and reads the rows, and
+// package admission limits the memory of requests.
 package budget
 
 import (
@@ -48,8 +52,8 @@ var ErrKeyDisabled = errors.New("the key may no longer be used")
 // Settings configure a Ledger.
 type Settings struct {
 	// Payer returns a key's current caps and slots and the caps of its account, or an error if the key may not be used.
-	// It is called under the ledger's lock whenever a request is evaluated, so it must not block. If nil, the caps
-	// passed to Reserve apply.
+	// It is called under the ledger's lock for a new request, and by RefreshCaps for those that wait, so it must not block.
+	// If nil, the caps passed to Reserve apply.
 	Payer func(key string) (Payer, error)
 
 	// Alarm is called when a cap is nearly used or used up, under the ledger's lock, so it must return at once and must
@@ -93,7 +97,7 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 		db: db, log: log, settings: s, clock: time.Now, closed: true,
 		closing: make(chan struct{}), keys: map[string]*Owner{}, accounts: map[string]*Account{},
 	}
-	l.metrics = NewMetrics(l.load)
+	l.metrics = NewMetrics(l.Load)
 	return l
 }
 
@@ -152,9 +156,6 @@ func (l *Ledger) rollover(ctx context.Context) {
 	}
 	l.grantAll(false)
 }
-
-// Waiting returns the number of requests that wait for slots, or until reservations of others end.
-func (l *Ledger) Waiting() int { return l.load().Waiting }
 
 // RefreshCaps evaluates all waiting requests again. Call it when caps or slots have changed or keys were disabled.
 func (l *Ledger) RefreshCaps() { l.grantAll(true) }

@@ -22,7 +22,7 @@ func (l *Ledger) Overdrawn(p Payer) *Exceeded {
 
 // Reserved returns the tokens reserved by all requests.
 func (l *Ledger) Reserved() int64 {
-	return l.load().Reserved
+	return l.Load().Reserved
 }
 
 // Backlog returns the number of settlements queued for retry.

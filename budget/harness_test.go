@@ -96,6 +96,7 @@ type fakeRequester struct {
 	memoryErr error
 
 	counted, memoryReserved, memoryReleased int
+	before                                  func() (int, bool)
 }
 
 func (f *fakeRequester) CountPrompt(context.Context) (int64, []int64, error) {
@@ -103,8 +104,9 @@ func (f *fakeRequester) CountPrompt(context.Context) (int64, []int64, error) {
 	return f.tokens, nil, f.countErr
 }
 
-func (f *fakeRequester) ReserveMemory() (release func(), err error) {
+func (f *fakeRequester) Wait(before func() (int, bool)) (over func(), err error) {
 	f.memoryReserved++
+	f.before = before
 	return func() { f.memoryReleased++ }, f.memoryErr
 }
 

@@ -17,15 +17,25 @@ type Metrics struct {
 	collectors  []prometheus.Collector
 }
 
-// Load is what a ledger holds at the moment.
+// Load is what a ledger holds at the moment, at this gateway.
 type Load struct {
 	Reserved int64 // tokens
 	Open     int   // requests with a reservation
-	Waiting  int   // requests that wait for one
 	Backlog  int   // rows that wait for the database
+	Keys     int   // that have requests
+	Running  int   // requests with a reservation and a slot: all but lines of batches
+	Waiting  int   // requests that wait for a reservation, of which perhaps
+	Queued   int   // these wait for a slot, and
+	Blocked  int   // these for tokens that others have reserved
 }
 
-const metricPrefix = "basegate_ledger_"
+// Stats are the live requests of a key or an account, at all gateways.
+type Stats struct{ Running, Waiting int }
+
+const (
+	metricPrefix    = "basegate_ledger_"
+	admissionPrefix = "basegate_admission_" // of the metrics of slots
+)
 
 // NewMetrics returns the metrics of a new ledger with that load.
 func NewMetrics(load func() Load) *Metrics {
@@ -42,15 +52,18 @@ func NewMetrics(load func() Load) *Metrics {
 	for _, state := range []usage.State{usage.Settled, usage.Interrupted} { // exported before the first request too
 		m.settlements.WithLabelValues(string(state))
 	}
-	gauge := func(name, help string, value func(Load) float64) prometheus.Collector {
-		o := prometheus.GaugeOpts{Name: metricPrefix + name, Help: help}
-		return prometheus.NewGaugeFunc(o, func() float64 { return value(load()) })
+	gauge := func(name, help string, value func(Load) int) prometheus.Collector {
+		o := prometheus.GaugeOpts{Name: name, Help: help}
+		return prometheus.NewGaugeFunc(o, func() float64 { return float64(value(load())) })
 	}
 	m.collectors = []prometheus.Collector{
-		gauge("reserved_tokens", "Tokens reserved by requests in flight.", func(l Load) float64 { return float64(l.Reserved) }),
-		gauge("open_reservations", "Requests that hold a reservation.", func(l Load) float64 { return float64(l.Open) }),
-		gauge("waiting_reservations", "Requests that wait until reservations of others end.", func(l Load) float64 { return float64(l.Waiting) }),
-		gauge("backlog_rows", "Rows that wait for the database.", func(l Load) float64 { return float64(l.Backlog) }),
+		gauge(metricPrefix+"reserved_tokens", "Tokens reserved by requests in flight.", func(l Load) int { return int(l.Reserved) }),
+		gauge(metricPrefix+"open_reservations", "Requests that hold a reservation.", func(l Load) int { return l.Open }),
+		gauge(metricPrefix+"waiting_reservations", "Requests that wait until reservations of others end.", func(l Load) int { return l.Blocked }),
+		gauge(metricPrefix+"backlog_rows", "Rows that wait for the database.", func(l Load) int { return l.Backlog }),
+		gauge(admissionPrefix+"keys", "Keys that have requests.", func(l Load) int { return l.Keys }),
+		gauge(admissionPrefix+"running_requests", "Requests that have a slot.", func(l Load) int { return l.Running }),
+		gauge(admissionPrefix+"waiting_requests", "Requests that wait for a slot of their key or account.", func(l Load) int { return l.Queued }),
 		m.settlements, m.commits,
 	}
 	m.Lost = m.NewCounter("lost_rows_total", "Rows whose end could not be written.")
@@ -76,15 +89,36 @@ func (m *Metrics) ObserveCommit(took time.Duration) { m.commits.Observe(took.Sec
 // Collectors returns the metrics of a Ledger.
 func (l *Ledger) Collectors() []prometheus.Collector { return l.metrics.Collectors() }
 
-func (l *Ledger) load() Load {
+// Load returns what the ledger holds.
+func (l *Ledger) Load() Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sum := Load{Open: len(l.open), Backlog: len(l.backlog)}
 	for _, r := range l.open {
 		sum.Reserved += r.Input + r.Output
 	}
+	for _, k := range l.keys {
+		if k.Running+k.Waiting > 0 {
+			sum.Keys++
+		}
+	}
 	for _, a := range l.accounts {
-		sum.Waiting += a.Waiting
+		queued := a.Queued()
+		sum.Running += a.Running
+		sum.Waiting, sum.Queued, sum.Blocked = sum.Waiting+a.Waiting, sum.Queued+queued, sum.Blocked+a.Waiting-queued
 	}
 	return sum
+}
+
+// Stats returns the requests of a payer's key and of all keys of its account.
+func (l *Ledger) Stats(p Payer) (key, account Stats) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.keys[p.Key]; k != nil {
+		key = Stats{k.Running, k.Waiting}
+	}
+	if a := l.accounts[p.Account]; a != nil {
+		account = Stats{a.Running, a.Waiting}
+	}
+	return key, account
 }

@@ -17,12 +17,14 @@ type Payer struct {
 	// How many requests of the key, and of all keys of the account, may run at once; 0 is unbounded. Lines of batches do not
 	// count.
 	Slots, AccountSlots int
+
+	Expires time.Time // when requests of the key are refused from then on; zero: never
 }
 
 // HasCaps reports whether the key or the account has a cap.
 func (p *Payer) HasCaps() bool { return p.KeyCaps.Any() || p.AccountCaps.Any() }
 
-// Refresh updates the caps and slots to those that current returns, unless it is nil. The error is ErrKeyDisabled.
+// Refresh updates all but the ids to what current returns, unless it is nil. The error is ErrKeyDisabled.
 func (p *Payer) Refresh(current func(key string) (Payer, error)) error {
 	if current == nil {
 		return nil
@@ -31,7 +33,8 @@ func (p *Payer) Refresh(current func(key string) (Payer, error)) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrKeyDisabled, err)
 	}
-	p.KeyCaps, p.AccountCaps, p.Slots, p.AccountSlots = now.KeyCaps, now.AccountCaps, now.Slots, now.AccountSlots
+	now.Key, now.Account = p.Key, p.Account
+	*p = now
 	return nil
 }
 

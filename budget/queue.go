@@ -16,9 +16,10 @@ type Requester interface {
 	// Reserve returns its error.
 	CountPrompt(ctx context.Context) (tokens int64, each []int64, err error)
 
-	// ReserveMemory accounts for the memory that the request holds while it waits. Reserve calls it if the request has
-	// to wait, and release when the wait ends. Reserve returns its error.
-	ReserveMemory() (release func(), err error)
+	// Wait accounts for the memory that the request holds while it waits. Reserve calls it if the request has to wait, and
+	// over when the wait ends. Reserve returns its error. before tells how many requests wait for a slot in front of this one,
+	// and false if this one waits for tokens alone; it is nil if the ledger does not know.
+	Wait(before func() (requests int, forSlot bool)) (over func(), err error)
 }
 
 // Count replaces the bound of the prompts' tokens by what the requester counts.
@@ -82,8 +83,12 @@ func (l *Ledger) admit(ctx context.Context, p *Payer, w *Waiter) (*reservation, 
 	}
 	defer l.mu.Unlock()
 	a := l.account(p.Account)
-	if err := l.refresh(a, p); err != nil {
+	slotsChanged, err := l.refresh(a, p)
+	if err != nil {
 		return nil, Decision{}, err
+	}
+	if slotsChanged {
+		l.grant(a, true)
 	}
 	d := a.Admit(l.clock(), w)
 	l.deliver(a)
@@ -99,21 +104,14 @@ func (l *Ledger) admit(ctx context.Context, p *Payer, w *Waiter) (*reservation, 
 	return nil, d, d.Err()
 }
 
-// refresh updates the caps, the slots and the state of a payer. The error is ErrKeyDisabled.
-func (l *Ledger) refresh(a *Account, p *Payer) error {
-	k := a.Key(p.Key)
-	err := p.Refresh(l.settings.Payer)
-	k.Disabled = err != nil
-	if err != nil {
-		return err
+// refresh updates the caps, the slots and the state of a payer, and reports whether the slots have changed. The error is
+// ErrKeyDisabled.
+func (l *Ledger) refresh(a *Account, p *Payer) (slotsChanged bool, err error) {
+	if err := p.Refresh(l.settings.Payer); err != nil {
+		a.Key(p.Key).Disabled = true
+		return false, err
 	}
-	k.SetCaps(p.KeyCaps)
-	a.SetCaps(p.AccountCaps)
-	k.Slots, k.Exempt = p.Slots, p.AccountSlots == 0
-	if !k.Exempt {
-		a.Slots = p.AccountSlots
-	}
-	return nil
+	return a.SetPayer(p), nil
 }
 
 // lockHoldingMonth locks the ledger when it holds the counters of the current month. If it returns an error, the ledger is
@@ -139,12 +137,12 @@ func (l *Ledger) lockHoldingMonth(ctx context.Context) error {
 // made at the same moment is released.
 func (l *Ledger) await(ctx context.Context, p *Payer, w *Waiter, requester Requester) (*reservation, error) {
 	if requester != nil {
-		release, err := requester.ReserveMemory()
+		over, err := requester.Wait(func() (int, bool) { return l.before(w) })
 		if err != nil {
 			l.cancel(w)
-			return nil, fmt.Errorf("wait for reservations to end: %w", err)
+			return nil, fmt.Errorf("wait for other requests: %w", err)
 		}
-		defer release()
+		defer over()
 	}
 	select {
 	case <-w.decided:
@@ -153,10 +151,14 @@ func (l *Ledger) await(ctx context.Context, p *Payer, w *Waiter, requester Reque
 		return nil, ErrClosed
 	case <-ctx.Done():
 		l.cancel(w)
-		return nil, fmt.Errorf("wait for reservations to end: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("wait for other requests: %w", context.Cause(ctx))
 	}
 	switch w.Result.Kind {
 	case Granted:
+		if err := l.db.WriteError(); err != nil {
+			l.cancel(w)
+			return nil, fmt.Errorf("reserve tokens: %w", err)
+		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.opened(l.account(p.Account), w, &w.Result), nil
@@ -164,6 +166,13 @@ func (l *Ledger) await(ctx context.Context, p *Payer, w *Waiter, requester Reque
 		return nil, cmp.Or(p.Refresh(l.settings.Payer), ErrKeyDisabled)
 	}
 	return nil, w.Result.Err()
+}
+
+// before returns how many requests wait for a slot in front of one; see Requester.
+func (l *Ledger) before(w *Waiter) (requests int, forSlot bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.account(w.Request.AccountID).Before(w)
 }
 
 // cancel removes a request from its queue, or releases what it has been granted.
@@ -177,15 +186,18 @@ func (l *Ledger) cancel(w *Waiter) {
 	l.grant(a, false)
 }
 
-// grant evaluates the requests of an account that wait. If a month has begun of which the ledger does not hold the counters, they
+// grant evaluates the requests of an account that wait: with all, all of them, by the current caps, slots and states of their
+// keys. If a month has begun of which the ledger does not hold the counters, they
 // wait on until the maintenance goroutine has loaded them.
 func (l *Ledger) grant(a *Account, all bool) {
 	now := l.clock()
 	if a.Waiting == 0 || l.closed || !l.holds(DateOf(now).month) {
 		return
 	}
-	for _, k := range a.waiting {
-		_ = l.refresh(a, &Payer{Key: k.ID, Account: a.ID, KeyCaps: k.Caps, AccountCaps: a.Caps, Slots: k.Slots, AccountSlots: a.slotsFor(k)}) // it has disabled the key
+	if all && l.settings.Payer != nil {
+		for _, k := range a.waiting {
+			_, _ = l.refresh(a, &Payer{Key: k.ID, Account: a.ID}) // it has disabled the key
+		}
 	}
 	a.Grant(now, all)
 	l.deliver(a)

@@ -60,7 +60,7 @@ func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
 		held := reserve(t, l, p, demand(100, 800))
 		a := goReserve(t, l, p, demand(100, 900))
-		if a.returned() || l.Waiting() != 1 {
+		if a.returned() || l.Load().Waiting != 1 {
 			t.Fatal("the request does not wait")
 		}
 		settle(t, held, 100, 50)
@@ -146,7 +146,7 @@ func TestCancelledRequestLeavesTheQueue(t *testing.T) {
 		if !second.returned() || second.err != nil {
 			t.Errorf("the next request is not admitted: error %v", second.err)
 		}
-		if n := l.Waiting(); n != 0 {
+		if n := l.Load().Waiting; n != 0 {
 			t.Errorf("%d requests wait, want 0", n)
 		}
 		settle(t, held, 0, 0)
@@ -173,11 +173,14 @@ func TestMemoryIsReservedOnlyWhileARequestWaits(t *testing.T) {
 			t.Errorf("while it waits: returned %v, memory reserved %d times and released %d times; want false, 1, 0",
 				c.returned(), waiting.memoryReserved, waiting.memoryReleased)
 		}
+		if _, forSlot := waiting.before(); forSlot {
+			t.Error("a request that waits for tokens is told a place in the queue for slots")
+		}
 		full := &fakeRequester{memoryErr: errors.New("no memory")}
 		if _, err := l.Reserve(t.Context(), p, newRequest(), demand(0, 500), full); !errors.Is(err, full.memoryErr) {
 			t.Errorf("without memory: got error %v, want %v", err, full.memoryErr)
 		}
-		if n := l.Waiting(); n != 1 {
+		if n := l.Load().Waiting; n != 1 {
 			t.Errorf("%d requests wait, want 1", n)
 		}
 		settle(t, held, 0, 0)
@@ -282,9 +285,9 @@ func TestConcurrentRequestsNeverExceedACap(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if settled.Load()+refused.Load() != 400 || l.Reserved() != 0 || l.Waiting() != 0 {
+			if settled.Load()+refused.Load() != 400 || l.Reserved() != 0 || l.Load().Waiting != 0 {
 				t.Errorf("%d settled, %d refused, want 400 in total; %d tokens reserved, %d requests waiting, want 0",
-					settled.Load(), refused.Load(), l.Reserved(), l.Waiting())
+					settled.Load(), refused.Load(), l.Reserved(), l.Load().Waiting)
 			}
 			var prompt, completion int64
 			for _, r := range usageBy(t, l, usage.Filter{}, usage.ByAccount) {
@@ -362,14 +365,13 @@ func TestRefreshCapsEvaluatesWaitingRequestsByTheCurrentCaps(t *testing.T) {
 		payers.set(initial, nil)
 		settle(t, first, 0, 0)
 		settle(t, raised.r, 0, 0)
-		if l.Waiting() != 0 {
-			t.Errorf("%d requests wait, want 0", l.Waiting())
+		if l.Load().Waiting != 0 {
+			t.Errorf("%d requests wait, want 0", l.Load().Waiting)
 		}
 	})
 }
 
-// A request keeps the slot that package admission has given it while it waits for tokens, but it does not begin beside more
-// requests of its key than may run by then.
+// A request that waits for tokens does not begin beside more requests of its key than may run by then.
 func TestLoweredSlotsHoldBackRequestsThatWaitForTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)

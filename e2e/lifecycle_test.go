@@ -112,9 +112,6 @@ func TestNoRequestFailsWhileAnIdleModelStops(t *testing.T) {
 	}
 }
 
-// slotIsAwaited matches the metrics while a request waits for a slot, which on PostgreSQL it does in the ledger.
-var slotIsAwaited = regexp.MustCompile(`(?m)^basegate_(admission_waiting_requests|ledger_waiting_reservations) 1$`)
-
 func TestRequestThatWaitsForASlotWhileItsModelStopsWaitsForTheBoot(t *testing.T) {
 	t.Parallel() // it waits
 	l, mock := newLaunchedModel(t, 0), startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
@@ -131,9 +128,7 @@ func TestRequestThatWaitsForASlotWhileItsModelStopsWaitsForTheBoot(t *testing.T)
 	defer occupying.Body.Close()
 	answered := make(chan response, 1)
 	go func() { answered <- g.complete(smallRequest) }()
-	poll.Until(t, "the request waits for the slot", func() bool {
-		return slotIsAwaited.MatchString(g.get(g.admin, "/metrics").body)
-	})
+	poll.Until(t, "the request waits for the slot", func() bool { return g.metric(metricQueued) == 1 })
 	g.run("model", "stop", "m")
 	poll.Until(t, "the model is stopped", func() bool { return strings.Contains(g.get(g.admin, "/models").body, `"state":"stopped"`) })
 	release()

@@ -44,11 +44,9 @@ func (g *gateway) waitForMetric(name string, value float64) {
 
 const (
 	metricRunning             = "basegate_admission_running_requests"
+	metricQueued              = "basegate_admission_waiting_requests"
 	metricWaitingReservations = "basegate_ledger_waiting_reservations"
 )
-
-// metricQueued counts requests that wait for a slot. On PostgreSQL the ledger gives out the slots.
-var metricQueued = map[bool]string{false: "basegate_admission_waiting_requests", true: metricWaitingReservations}[onPostgres]
 
 // Changes of keys and caps apply to requests that are waiting already, within a second.
 func TestCommandsApplyToWaitingRequests(t *testing.T) {

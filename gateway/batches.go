@@ -26,7 +26,7 @@ func NewBatches(cfg *config.Config, db *database.DB) (*batch.Service, func() err
 // LineChecker returns a function that validates the bodies of lines with the configured models, without a gateway.
 func LineChecker(ctx context.Context, cfg *config.Config) func(string, []byte) (string, error) {
 	server := proxy.New(proxySettings(cfg, false), proxy.Deps{
-		Fleet: NewFleet(cfg, zap.NewNop()), Queue: admission.New(queueSettings(cfg)), Registry: prometheus.NewRegistry(), Log: zap.NewNop(),
+		Fleet: NewFleet(cfg, zap.NewNop()), Memory: admission.NewMemory(maxBufferedBytes(cfg)), Registry: prometheus.NewRegistry(), Log: zap.NewNop(),
 	})
 	return func(endpoint string, body []byte) (string, error) {
 		return server.CheckLine(ctx, identity.Principal{}, endpoint, body)

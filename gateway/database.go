@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
-	"basegate/budget/admission"
 	"basegate/budget/cluster"
 	"basegate/console"
 	"basegate/database"
@@ -39,7 +38,7 @@ type ledger interface {
 	Start(ctx context.Context) error
 	Close()
 	RefreshCaps()
-	Waiting() int
+	Load() budget.Load
 }
 
 // openDatabase opens the configured database. One SQLite file serves one gateway, which holds its lock.
@@ -155,23 +154,6 @@ func (g *Gateway) newLedger() error {
 }
 
 var errNameTaken = errors.New("another process has the name")
-
-// clusterSlots are the slots that the ledger of several gateways gives out.
-type clusterSlots struct{ ledger *cluster.Ledger }
-
-// slots returns the slots that the ledger gives out; nil if the queue does.
-func (g *Gateway) slots() proxy.ClusterSlots {
-	if g.cluster == nil {
-		return nil
-	}
-	return clusterSlots{g.cluster}
-}
-
-// Stats implements proxy.ClusterSlots.
-func (s clusterSlots) Stats(owner string) admission.KeyStats {
-	c, _ := s.ledger.Counters(owner)
-	return admission.KeyStats{Running: int(c.Running), Waiting: int(c.Waiting)}
-}
 
 // gatewayName returns the name of this gateway among those on one database. The address is bound, so no other gateway of
 // this host has it.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net"
 	"net/http"
 	"time"
@@ -50,7 +49,7 @@ type Gateway struct {
 	lock      *database.Lock // of the SQLite file; nil on PostgreSQL
 	db        *database.DB
 	keys      *identity.Keys
-	queue     *admission.Queue
+	memory    *admission.Memory
 	ledger    ledger
 	cluster   *cluster.Ledger // the ledger on PostgreSQL; nil on SQLite
 	usage     *usage.Store
@@ -122,7 +121,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.onClose("upstream connections", transport.CloseIdleConnections)
 	store := identity.New(g.db, log.Named("keys"), g.identitySettings(cfg))
 	g.keys = store.Keys
-	g.queue = admission.New(queueSettings(cfg))
+	g.memory = admission.NewMemory(maxBufferedBytes(cfg))
 	g.usage = usage.New(g.db, log.Named("usage"))
 	g.history = history.New(g.db, g.usage, g.sampleGauges)
 	if err := g.newLedger(); err != nil {
@@ -133,12 +132,12 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.newFleet(transport)
 	g.mailer = mail.New(mail.Settings{Mail: cfg.Mail})
 	g.notifier = g.newNotifier(webhooks, store.Accounts)
-	g.registry.MustRegister(g.queue.Collectors()...)
+	g.registry.MustRegister(g.memory.Collectors()...)
 	if err := g.openReceipts(ctx, webhooks); err != nil {
 		return nil, err
 	}
 	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
-		Keys: g.keys, Fleet: g.fleet, Queue: g.queue, Ledger: g.ledger, Slots: g.slots(),
+		Keys: g.keys, Fleet: g.fleet, Memory: g.memory, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Usage: g.usage, Refusals: g.refusals, Log: log.Named("proxy"),
 		Ended: g.history.Record, Receipts: g.receipts,
 	})
@@ -278,14 +277,6 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 	return nil
 }
 
-// applyKeyChanges makes waiting requests subject to changed keys, caps and concurrency limits.
-func (g *Gateway) applyKeyChanges() {
-	if g.cluster == nil {
-		g.queue.SetLimits(g.limits)
-	}
-	g.ledger.RefreshCaps()
-}
-
 // setClusterConcurrency makes limits.concurrency_per_key and concurrency_per_account those of the cluster.
 func (g *Gateway) setClusterConcurrency(ctx context.Context, c *config.Config) error {
 	if g.cluster == nil {
@@ -301,18 +292,7 @@ const concurrencyTimeout = 30 * time.Second
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
 	identity, err := g.keys.Lookup(key)
-	p := proxy.Payer(&identity)
-	limits := g.proxy.Limits(&identity)
-	p.Slots, p.AccountSlots = limits.Key, limits.Account
-	return p, err
-}
-
-func (g *Gateway) limits(key string) admission.Limits {
-	identity, err := g.keys.Lookup(key)
-	if err != nil {
-		return admission.Limits{Key: math.MaxInt} // its requests leave the queue, and are refused
-	}
-	return g.proxy.Limits(&identity)
+	return g.proxy.Payer(&identity), err
 }
 
 // Addr returns the address of the public listener.
@@ -339,7 +319,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	for _, name := range needsRestart(g.config, cfg) {
 		g.log.Warn("this setting changes only with a restart", zap.String("setting", name))
 	}
-	g.queue.Reload(queueSettings(cfg))
+	g.memory.Reload(maxBufferedBytes(cfg))
 	g.fleet.Reload(cfg.Models, fleetSettings(cfg))
 	g.proxy.Reload(proxySettings(cfg, g.receipts != nil))
 	g.keys.Reload(g.identitySettings(cfg))
@@ -351,7 +331,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	if err := g.setClusterConcurrency(context.Background(), cfg); err != nil {
 		g.log.Error("limits.concurrency_per_key and concurrency_per_account are not in force: reload again when the database is back", zap.Error(err))
 	}
-	g.applyKeyChanges()
+	g.ledger.RefreshCaps()
 	if g.certificate != nil && cfg.Server.TLS.Cert != "" {
 		g.certificate.reload(cfg.Server.TLS)
 	}

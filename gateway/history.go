@@ -4,10 +4,8 @@ import "basegate/console/history"
 
 // sampleGauges returns what the history samples.
 func (g *Gateway) sampleGauges() history.Gauges {
-	queue := g.queue.Stats()
-	sampled := history.Gauges{
-		Waiting: queue.Waiting + g.ledger.Waiting(), Running: queue.Running, InFlight: map[history.Key]int{},
-	}
+	load := g.ledger.Load()
+	sampled := history.Gauges{Waiting: load.Waiting, Running: load.Running, InFlight: map[history.Key]int{}}
 	for _, m := range g.fleet.Models() {
 		for _, b := range m.Backends() {
 			sampled.Waiting += b.Held()

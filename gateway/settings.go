@@ -9,7 +9,6 @@ import (
 
 	"basegate/batch"
 	"basegate/breaker"
-	"basegate/budget/admission"
 	"basegate/console"
 	"basegate/console/sso"
 	"basegate/fleet"
@@ -59,7 +58,7 @@ func dialects(c *config.Config, receipts bool) []*proxy.Dialect {
 }
 
 func (g *Gateway) identitySettings(c *config.Config) identity.Settings {
-	s := identity.Settings{Changed: g.applyKeyChanges, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey, KeysPerAccount: c.Limits.KeysPerAccount}
+	s := identity.Settings{Changed: func() { g.ledger.RefreshCaps() }, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey, KeysPerAccount: c.Limits.KeysPerAccount}
 	if g.db.Postgres() != nil {
 		s.PollInterval, s.CatchUpInterval = clusterPollInterval, clusterCatchUpInterval
 	}
@@ -119,11 +118,11 @@ func identityProvider(c *config.Config) *sso.Provider {
 		&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})
 }
 
-// queueSettings limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not
+// maxBufferedBytes limits the memory of all requests to half of GOMEMLIMIT, if one is set: the rest is for what is not
 // counted, and for the garbage collector.
-func queueSettings(c *config.Config) admission.Settings {
+func maxBufferedBytes(c *config.Config) int64 {
 	const fraction = 2
-	return admission.Settings{MaxBufferedBytes: min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/fraction)}
+	return min(c.Server.MaxBufferedBytes, debug.SetMemoryLimit(-1)/fraction)
 }
 
 // needsRestart returns the names of the settings that differ and that are only read at the start. Of the certificate that is

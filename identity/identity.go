@@ -9,8 +9,7 @@
 // first characters, by which people tell keys apart. Only Keys.Create returns a secret. Tokens of sessions and
 // invitations are stored as hashes too, and passwords as argon2id hashes.
 //
-// The package stores caps and concurrency limits and returns them in a Principal. Packages budget and admission enforce
-// them.
+// The package stores caps and concurrency limits and returns them in a Principal. Package budget enforces them.
 package identity
 
 import (

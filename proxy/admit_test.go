@@ -13,7 +13,9 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget"
 	"basegate/budget/admission"
+	"basegate/budget/quota"
 	"basegate/identity"
 	"basegate/internal/poll"
 )
@@ -59,11 +61,11 @@ func (h *harness) completeAsync(ctx context.Context, body string) <-chan respons
 }
 
 // awaitQueue waits until as many requests are running and waiting as in want.
-func (h *harness) awaitQueue(description string, want admission.Stats) {
+func (h *harness) awaitQueue(description string, want budget.Stats) {
 	h.t.Helper()
 	poll.Until(h.t, description, func() bool {
-		s := h.queue.Stats()
-		return s.Running == want.Running && s.Waiting == want.Waiting
+		load := h.ledger.Load()
+		return want == budget.Stats{Running: load.Running, Waiting: load.Waiting}
 	})
 }
 
@@ -82,7 +84,7 @@ func TestRequestsOfAKeyAreForwardedInOrderUpToItsConcurrency(t *testing.T) {
 	var all []<-chan response
 	for i := range 6 {
 		all = append(all, h.completeAsync(t.Context(), promptRequest(i)))
-		h.awaitQueue("the request has arrived", admission.Stats{Running: min(i+1, 2), Waiting: max(i-1, 0)})
+		h.awaitQueue("the request has arrived", budget.Stats{Running: min(i+1, 2), Waiting: max(i-1, 0)})
 	}
 	first := map[string]bool{<-backend.arrived: true, <-backend.arrived: true}
 	if !first["p0"] || !first["p1"] {
@@ -119,7 +121,7 @@ func TestEveryFailureReleasesTheSlot(t *testing.T) {
 		`{"model":"m","prompt":"x","max_tokens":0}`,
 	} {
 		h.complete(body)
-		h.awaitQueue(fmt.Sprintf("request %d has released its slot", i), admission.Stats{})
+		h.awaitQueue(fmt.Sprintf("request %d has released its slot", i), budget.Stats{})
 	}
 }
 
@@ -130,7 +132,7 @@ func TestRequestIsRefusedIfTooMuchIsWaiting(t *testing.T) {
 	first := h.completeAsync(t.Context(), `{"model":"m","prompt":"`+strings.Repeat("x", 200)+`"}`) // runs at once
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), promptRequest(1))
-	h.awaitQueue("one request waits", admission.Stats{Running: 1, Waiting: 1})
+	h.awaitQueue("one request waits", budget.Stats{Running: 1, Waiting: 1})
 	refused := h.complete(`{"model":"m","prompt":"` + strings.Repeat("x", 80) + `"}`)
 	if refused.status != 503 || !strings.Contains(refused.body, `"overloaded"`) || refused.header.Get("Retry-After") == "" {
 		t.Errorf("got %d %s, want 503 overloaded with Retry-After; headers: %v", refused.status, refused.body, refused.header)
@@ -142,15 +144,14 @@ func TestRequestIsRefusedIfTooMuchIsWaiting(t *testing.T) {
 	}
 }
 
-// A key is looked up again after its request has waited for a second.
 func TestKeyPausedWhileItsRequestWaitsIsRefused(t *testing.T) {
-	t.Parallel() // it waits for that second
+	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
 	first := h.completeAsync(t.Context(), promptRequest(0))
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), promptRequest(1))
-	h.awaitQueue("one request waits", admission.Stats{Running: 1, Waiting: 1})
+	h.awaitQueue("one request waits", budget.Stats{Running: 1, Waiting: 1})
 	all, err := h.keys.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -158,15 +159,42 @@ func TestKeyPausedWhileItsRequestWaitsIsRefused(t *testing.T) {
 	if _, err := h.keys.Pause(t.Context(), all[0].ID); err != nil {
 		t.Fatal(err)
 	}
+	if got := <-second; got.status != 401 {
+		t.Errorf("the waiting request: got %d %s, want 401", got.status, got.body)
+	}
+	backend.release <- struct{}{}
+	if got := (<-first).status; got != 200 {
+		t.Errorf("the running request: got %d, want 200", got)
+	}
+	h.awaitQueue("every slot is free", budget.Stats{})
+}
+
+// The secret of a request is looked up again after a wait of a second.
+func TestSecretReplacedWhileItsRequestWaitsIsRefused(t *testing.T) {
+	t.Parallel() // it waits for that second
+	backend := newBlockingBackend()
+	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(1000) }))
+	first := h.completeAsync(t.Context(), promptRequest(0))
+	<-backend.arrived
+	second := h.completeAsync(t.Context(), promptRequest(1))
+	h.awaitQueue("one request waits", budget.Stats{Running: 1, Waiting: 1})
+	all := must(h.keys.List(t.Context()))(t)
+	if _, _, err := h.keys.Rotate(t.Context(), all[0].ID, 0); err != nil {
+		t.Fatal(err)
+	}
 	<-time.NewTimer(1100 * time.Millisecond).C
 	backend.release <- struct{}{}
 	if got := (<-first).status; got != 200 {
 		t.Errorf("the running request: got %d, want 200", got)
 	}
-	if got := <-second; got.status != 401 {
-		t.Errorf("the waiting request: got %d %s, want 401", got.status, got.body)
+	if got := <-second; got.status != 401 || got.header.Get("X-Ratelimit-Limit-Tokens") != "" {
+		t.Errorf("the waiting request: got %d %s, want 401 without a budget; headers %v", got.status, got.body, got.header)
 	}
-	h.awaitQueue("every slot is free", admission.Stats{})
+	if row := summary(h.awaitRows(2)[1]); row != `settled 401 "invalid_api_key" 0+0` {
+		t.Errorf("the row of the waiting request is %s", row)
+	}
+	h.awaitQueue("every slot is free", budget.Stats{})
 }
 
 func TestConcurrencyOfAKeyOverridesTheDefault(t *testing.T) {
@@ -179,7 +207,7 @@ func TestConcurrencyOfAKeyOverridesTheDefault(t *testing.T) {
 		one := h.completeAsync(t.Context(), promptRequest(i))
 		all.Go(func() { <-one })
 	}
-	h.awaitQueue("three requests run", admission.Stats{Running: 3, Waiting: 1})
+	h.awaitQueue("three requests run", budget.Stats{Running: 3, Waiting: 1})
 	for range 4 {
 		backend.release <- struct{}{}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"basegate/breaker"
+	"basegate/budget"
 	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
@@ -89,24 +90,27 @@ func (s *Server) acquire(x *exchange, prefix fleet.Prefix) (*fleet.Lease, error)
 		routing.Account = x.caller.identity.AccountID
 	}
 	lease, err := x.model.Acquire(x.attempts.tried, routing, prefix)
-	if !errors.Is(err, fleet.ErrFull) {
-		return lease, err
+	if errors.Is(err, fleet.ErrFull) {
+		began := time.Now()
+		x.delivery.keepalive.waitingFor(waitingForTurn)
+		lease, err = x.model.AcquireInTurn(x.r.Context(), x.attempts.tried, routing, prefix)
+		x.delivery.keepalive.waitingFor(waitingForFirstEvent)
+		x.timings.queued += time.Since(began)
 	}
-	began := time.Now()
-	x.delivery.keepalive.waitingFor(waitingForTurn)
-	lease, err = x.model.AcquireInTurn(x.r.Context(), x.attempts.tried, routing, prefix)
-	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
-	held := time.Since(began)
-	x.timings.queued += held
-	if err != nil || held < reauthenticateAfter {
+	if err != nil || x.timings.queued < reauthenticateAfter {
 		return lease, err
 	}
 	if _, err := s.identify(x); err != nil {
 		lease.Release()
+		x.caller.payer = budget.Payer{} // the response must not show the budget of a key that no longer works
 		return nil, x.refuseKey(err)
 	}
 	return lease, nil
 }
+
+// reauthenticateAfter is how long a request must have waited, for its reservation and its turn, for its key to be looked up
+// again: it may have been paused, or its secret replaced.
+const reauthenticateAfter = time.Second
 
 // acquireAfterBoot leases a backend for the first attempt if the model has been stopped since awaitModel, as it may
 // have been while the request waited for a slot or for its reservation. err is that of Acquire. It waits for what is
@@ -118,7 +122,6 @@ func (s *Server) acquireAfterBoot(x *exchange, err error, prefix fleet.Prefix) (
 	if err := x.awaitModel(); err != nil {
 		return nil, err
 	}
-	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
 	return s.acquire(x, prefix)
 }
 

@@ -29,7 +29,7 @@ const (
 
 // readBody reads the whole body into memory of the key, decompressed, within the size limit.
 func (s *Server) readBody(x *exchange) ([]byte, error) {
-	x.memory = s.deps.Queue.Allocate(x.caller.identity.KeyID)
+	x.memory = s.deps.Memory.Allocate(x.caller.identity.KeyID)
 	limit := x.settings.MaxBodyBytes
 	if x.r.ContentLength > limit {
 		return nil, apierr.BodyTooLarge(limit)

@@ -43,7 +43,7 @@ func FuzzBody(f *testing.F) {
 	f.Add([]byte{}, []byte{}, false, uint32(0), uint32(0))
 	f.Fuzz(func(t *testing.T, text, sizes []byte, compressed bool, limit, memory uint32) {
 		most := int64(limit % (1 << 21))
-		queue := admission.New(admission.Settings{MaxBufferedBytes: int64(memory)})
+		queue := admission.NewMemory(int64(memory))
 		// check reads a body of which want is the content, unless reading it must fail.
 		check := func(name string, source io.Reader, size int64, want []byte, mustFail bool) {
 			allocation := queue.Allocate("key")

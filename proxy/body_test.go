@@ -36,7 +36,7 @@ func TestMemoryOfArrivingBodiesIsLimited(t *testing.T) {
 			t.Errorf("encoding %q: got %d %s, want 503 overloaded", encoding, got.status, got.body)
 		}
 	}
-	if s := h.queue.Stats(); s.BufferedBytes != 0 || s.Refused != 2 {
+	if s := h.memory.Stats(); s.BufferedBytes != 0 || s.Refused != 2 {
 		t.Errorf("got %+v, want nothing buffered and 2 requests refused", s)
 	}
 	if got := h.do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 30<<10)+`"}`)); got.status != http.StatusOK {

@@ -117,7 +117,7 @@ func TestBurstNeverExceedsACap(t *testing.T) {
 				if refused == 0 || sum < limit-2*largest {
 					t.Errorf("%d requests were refused with %d of %d tokens used", refused, sum, limit)
 				}
-				if s := h.queue.Stats(); s.Keys != 0 {
+				if s := h.ledger.Load(); s.Keys != 0 {
 					t.Errorf("slots were not released: %+v", s)
 				}
 			})
@@ -140,7 +140,7 @@ func (h *harness) burst(clients int, scope, window, meter string) int64 {
 			if user == "disconnect" {
 				all.Go(func() {
 					for range 1 + rand.IntN(20) {
-						h.queue.Stats() // takes a random time
+						h.memory.Stats() // takes a random time
 					}
 					disconnect()
 				})

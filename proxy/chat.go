@@ -47,7 +47,11 @@ func (x *exchange) checkChatLength(limits lengthLimits) error {
 	if known && bound <= limits.prompt {
 		return nil
 	}
-	tokens, err := x.countMessages(ctx)
+	var tokens int64
+	err := x.inTurn(ctx, func(ctx context.Context) (err error) {
+		tokens, err = x.countMessages(ctx)
+		return err
+	})
 	switch {
 	case err == nil:
 		x.prompt.tokens, x.prompt.exact = tokens, true

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -44,7 +43,6 @@ func (s *Server) generate(x *exchange) error {
 	if err := s.admit(x); err != nil {
 		return err
 	}
-	defer x.releaseSlot()
 	if err := x.checkLength(); err != nil {
 		return err
 	}
@@ -107,7 +105,7 @@ func (s *Server) authenticate(x *exchange) error {
 	if err != nil {
 		return x.refuseKey(err)
 	}
-	x.caller.payer = Payer(&identity)
+	x.caller.payer = s.Payer(&identity)
 	return nil
 }
 
@@ -133,9 +131,17 @@ func Bearer(h http.Header) (token string, found bool) {
 	return strings.TrimSpace(token), strings.EqualFold(scheme, "Bearer")
 }
 
-// Payer returns the payer of a key's requests with its caps.
-func Payer(i *identity.Principal) budget.Payer {
-	return budget.Payer{Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps}
+// Payer returns the payer of a key's requests with its caps and slots.
+func (s *Server) Payer(i *identity.Principal) budget.Payer {
+	settings := s.settings.Load()
+	p := budget.Payer{
+		Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps,
+		Slots: i.MaxRunning(settings.ConcurrencyPerKey), Expires: i.ExpiresAt,
+	}
+	if n := settings.ConcurrencyPerAccount; n > 0 {
+		p.AccountSlots = i.MaxRunningOfAccount(n)
+	}
+	return p
 }
 
 // largeBody is the size, in bytes, from which bodies are parsed a few at a time: parsing takes milliseconds for each
@@ -248,15 +254,12 @@ func (s *Server) checkBudget(x *exchange) error {
 	}
 }
 
-// admit waits for the model and a slot. A line of a batch has a place instead. The caller must call releaseSlot.
+// admit waits for the model. A line of a batch has a place instead.
 func (s *Server) admit(x *exchange) error {
 	if x.caller.line != nil {
 		return s.usePlace(x)
 	}
-	if err := x.awaitModel(); err != nil {
-		return err
-	}
-	return s.acquireSlot(x)
+	return x.awaitModel()
 }
 
 // unlimitedWait is longer than any boot.
@@ -281,6 +284,7 @@ func (x *exchange) awaitModel() error {
 		began := time.Now()
 		err = x.model.AwaitBoot(ctx, x.routing())
 		x.timings.booting += time.Since(began)
+		x.delivery.keepalive.waitingFor(waitingForFirstEvent)
 	}
 	if err != nil {
 		return x.unavailable(err)
@@ -298,68 +302,6 @@ func (x *exchange) unavailable(err error) error {
 	default:
 		return x.model.APIError(err)
 	}
-}
-
-// acquireSlot waits until the key and its account have a free slot. After a long wait, the key is looked up again, because it
-// may have been paused or its caps changed meanwhile.
-//
-// If the ledger gives out the slots of the key, this one only limits its calls of the tokenizer at this gateway; reserve
-// replaces it.
-func (s *Server) acquireSlot(x *exchange) error {
-	queue := s.deps.Queue
-	if s.deps.Slots != nil {
-		queue = s.counts
-	}
-	began := time.Now()
-	slot, err := queue.Enqueue(s.requester(x), &x.memory)
-	if err == nil {
-		if x.delivery.keepalive.interval > 0 {
-			x.delivery.keepalive.waitingFor(func() string { return fmt.Sprintf("queued, %d before you", slot.Before()) })
-		}
-		err = slot.Wait(x.r.Context())
-	}
-	x.timings.queued = time.Since(began)
-	switch {
-	case errors.Is(err, admission.ErrFull):
-		return bufferFull(err)
-	case err != nil:
-		return x.cancelErr()
-	}
-	x.slot = slot
-	if x.timings.queued < reauthenticateAfter {
-		return nil
-	}
-	if err := s.authenticate(x); err != nil {
-		slot.Release()
-		return err
-	}
-	return nil
-}
-
-// releaseSlot releases the slot, if the request has one. It may be called more than once.
-func (x *exchange) releaseSlot() {
-	if x.slot != nil {
-		x.slot.Release()
-	}
-}
-
-// reauthenticateAfter is how long a request must have waited for its key to be looked up again.
-const reauthenticateAfter = time.Second
-
-// Limits returns how many requests of a key, and of its account, may run at a time.
-func (s *Server) Limits(i *identity.Principal) admission.Limits {
-	settings := s.settings.Load()
-	l := admission.Limits{Key: i.MaxRunning(settings.ConcurrencyPerKey)}
-	if n := settings.ConcurrencyPerAccount; n > 0 {
-		l.Account = i.MaxRunningOfAccount(n)
-	}
-	return l
-}
-
-// requester returns the key of a request, which waits for its slots.
-func (s *Server) requester(x *exchange) admission.Requester {
-	i := &x.caller.identity
-	return admission.Requester{Key: i.KeyID, Account: i.AccountID, Limits: s.Limits(i)}
 }
 
 // bufferFullRetry is when a client should retry that was refused because too much is buffered.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/budget/admission"
 	"basegate/budget/quota"
 	"basegate/identity"
 	"basegate/internal/poll"
@@ -90,8 +89,8 @@ func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 	}
 }
 
-// Checks that need only the body happen before the request waits for a slot; those that need the tokenizer or a
-// reservation happen after it.
+// Checks that need the body or the tokenizer happen before the request waits for a slot, and before those that need a
+// reservation.
 func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 	t.Parallel()
 	backend := newBlockingBackend()
@@ -107,13 +106,11 @@ func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", body, got.body, code)
 		}
 	}
-	tooLong := h.completeAsync(t.Context(), `{"model":"m","prompt":"`+strings.Repeat("word ", 5000)+`"}`)
-	h.awaitQueue("the request that is too long waits", admission.Stats{Running: 1, Waiting: 1})
-	backend.release <- struct{}{}
-	<-running
-	if got := <-tooLong; !strings.Contains(got.body, `"context_length_exceeded"`) {
+	if got := h.complete(`{"model":"m","prompt":"` + strings.Repeat("word ", 5000) + `"}`); !strings.Contains(got.body, `"context_length_exceeded"`) {
 		t.Errorf("got %s, want the length to be checked before the budget", got.body)
 	}
+	backend.release <- struct{}{}
+	<-running
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthInput = quota.Limit(0) }))
 	if got := h.complete(promptRequest(0)); got.status != 429 || !strings.Contains(got.body, `"meter":"input"`) {
 		t.Errorf("a key without budget: got %d %s", got.status, got.body)

@@ -143,6 +143,44 @@ func (x *exchange) stopCounting() {
 	}
 }
 
+// awaitTurn waits until the key and its account may call the tokenizer once more at this gateway, for a request that has no
+// slot and is no line of a batch: each may make as many calls at a time as it has slots. The caller must call release. The error
+// is admission.ErrFull, or that of the context.
+func (x *exchange) awaitTurn(ctx context.Context) (release func(), err error) {
+	if err := x.memory.Grow(admission.WaitingCost); err != nil {
+		return nil, err
+	}
+	defer x.memory.Shrink(admission.WaitingCost)
+	began, p := time.Now(), &x.caller.payer
+	defer func() { x.timings.queued += time.Since(began) }()
+	ofKey, err := x.turns.AcquireUpTo(ctx, p.Key, p.Slots)
+	if err != nil {
+		return nil, err
+	}
+	if p.AccountSlots == 0 {
+		return ofKey.Release, nil
+	}
+	ofAccount, err := x.turns.AcquireUpTo(ctx, p.Account, p.AccountSlots)
+	if err != nil {
+		ofKey.Release()
+		return nil, err
+	}
+	return func() { ofAccount.Release(); ofKey.Release() }, nil
+}
+
+// inTurn calls count, which calls the tokenizer unless the prompt has been counted, for a request that has no reservation yet.
+func (x *exchange) inTurn(ctx context.Context, count func(context.Context) error) error {
+	if x.prompt.exact || x.caller.line != nil {
+		return count(ctx)
+	}
+	release, err := x.awaitTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return count(ctx)
+}
+
 // withoutSpecial leaves out the special tokens that the tokenizer adds to a prompt.
 const withoutSpecial = false
 

@@ -12,7 +12,7 @@ import (
 func TestEndedCountTakesNoFurtherText(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	queue := admission.New(admission.Settings{MaxBufferedBytes: 1 << 10})
+	queue := admission.NewMemory(1 << 10)
 	for name, want := range map[string]error{"its context has ended": context.Canceled, "no memory is left": admission.ErrFull} {
 		ctx := t.Context()
 		if errors.Is(want, context.Canceled) {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/budget/admission"
+	"basegate/budget"
 	"basegate/internal/poll"
 )
 
@@ -157,12 +157,12 @@ func TestDisconnectWhileQueuedFreesThePlaceAndIsNotCharged(t *testing.T) {
 	<-backend.arrived
 	ctx, disconnect := context.WithCancel(t.Context())
 	disconnected := h.completeAsync(ctx, promptRequest(1))
-	h.awaitQueue("one request waits", admission.Stats{Running: 1, Waiting: 1})
+	h.awaitQueue("one request waits", budget.Stats{Running: 1, Waiting: 1})
 	last := h.completeAsync(t.Context(), promptRequest(2))
-	h.awaitQueue("two requests wait", admission.Stats{Running: 1, Waiting: 2})
+	h.awaitQueue("two requests wait", budget.Stats{Running: 1, Waiting: 2})
 	disconnect()
 	<-disconnected
-	h.awaitQueue("the place of the disconnected client is free", admission.Stats{Running: 1, Waiting: 1})
+	h.awaitQueue("the place of the disconnected client is free", budget.Stats{Running: 1, Waiting: 1})
 	backend.release <- struct{}{}
 	backend.release <- struct{}{}
 	if a, b := (<-first).status, (<-last).status; a != 200 || b != 200 {

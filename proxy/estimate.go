@@ -57,17 +57,8 @@ func (s *Server) estimate(x *exchange) error {
 	return s.sendJSON(x, s.newEstimateObject(x, estimate))
 }
 
-// estimateCost checks the length of the prompt and evaluates the caps. Its calls of the tokenizer are limited for each
-// key and account like requests, by slots of their own.
+// estimateCost checks the length of the prompt and evaluates the caps.
 func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
-	slot, err := s.estimates.Acquire(x.r.Context(), s.requester(x), &x.memory)
-	switch {
-	case errors.Is(err, admission.ErrFull):
-		return budget.Estimate{}, bufferFull(err)
-	case err != nil:
-		return budget.Estimate{}, x.cancelErr()
-	}
-	defer slot.Release()
 	if err := x.checkLength(); err != nil {
 		return budget.Estimate{}, err
 	}
@@ -118,12 +109,12 @@ func (s *Server) newEstimateObject(x *exchange, e budget.Estimate) estimateObjec
 // queuePosition returns the place that the request would have in the queue of its key, or in that of its account if only this
 // has no slot; 0 if it would have a slot at once.
 func (s *Server) queuePosition(x *exchange) int {
-	i := &x.caller.identity
-	limits, key, account := s.Limits(i), s.keyStats(i.KeyID), s.accountStats(i.AccountID)
+	p := x.caller.payer
+	key, account := s.deps.Ledger.Stats(p)
 	switch {
-	case key.Running >= limits.Key:
+	case key.Running >= p.Slots:
 		return key.Waiting + 1
-	case limits.Account > 0 && account.Running >= limits.Account:
+	case p.AccountSlots > 0 && account.Running >= p.AccountSlots:
 		return account.Waiting + 1
 	default:
 		return 0

@@ -38,7 +38,7 @@ type exchange struct {
 	body        []byte               // of which that request was made, in a pooled buffer; nil for a line of a batch
 	model       *fleet.Model         // nil before it has been found
 	memory      admission.Allocation // what the request holds, its response included
-	slot        *admission.Slot
+	turns       *admission.Turns     // of calls of the tokenizer
 	prompt      prompt
 	reservation budget.Reservation
 	attempts    attempts
@@ -161,7 +161,7 @@ func (s *Server) route(x *exchange, c echo.Context, next echo.HandlerFunc) error
 
 func (s *Server) newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	now := time.Now()
-	x := &exchange{w: w, r: r, id: newRequestID(now), settings: s.settings.Load(), timings: timings{arrived: now}}
+	x := &exchange{w: w, r: r, id: newRequestID(now), settings: s.settings.Load(), turns: s.turns, timings: timings{arrived: now}}
 	x.caller.address = x.settings.ClientAddress(r)
 	w.Header().Set("X-Request-Id", x.id)
 	return x

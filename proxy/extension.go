@@ -33,7 +33,7 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
-	x.memory = s.deps.Queue.Allocate(x.caller.identity.KeyID)
+	x.memory = s.deps.Memory.Allocate(x.caller.identity.KeyID)
 	if x.r.Body != http.NoBody { // it may wait for its turn
 		if err := x.memory.Grow(admission.WaitingCost); err != nil {
 			return bufferFull(err)

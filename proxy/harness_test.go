@@ -60,7 +60,7 @@ type harness struct {
 	fleet    *fleet.Fleet
 	keys     *identity.Keys
 	accounts *identity.Accounts
-	queue    *admission.Queue
+	memory   *admission.Memory
 	ledger   *budget.Ledger
 	usage    *usage.Store
 	db       *database.DB
@@ -110,7 +110,8 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	}
 	t.Cleanup(func() { db.Close() })
 	h.db = db
-	store := identity.New(db, log, identity.Settings{})
+	h.ledger = budget.New(db, log, budget.Settings{Payer: h.payer})
+	store := identity.New(db, log, identity.Settings{Changed: h.ledger.RefreshCaps})
 	h.keys, h.accounts = store.Keys, store.Accounts
 	if _, err := h.accounts.Create(t.Context(), identity.Account{Email: "ada@example.org"}); err != nil {
 		t.Fatal(err)
@@ -143,13 +144,12 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	h.fleet = models
 
 	h.usage = usage.New(db, log)
-	h.ledger = budget.New(db, log, budget.Settings{})
 	if err := h.ledger.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.ledger.Close)
 	h.registry.MustRegister(h.ledger.Collectors()...)
-	h.queue = admission.New(admission.Settings{MaxBufferedBytes: o.maxBuffered})
+	h.memory = admission.NewMemory(o.maxBuffered)
 
 	if o.receipts {
 		h.receipts, err = receipt.Open(t.Context(), receipt.Settings{Folder: h.database + ".receipts", Key: h.database + ".receipts/key", Origin: "log.example.org"}, db, log)
@@ -160,13 +160,19 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 		t.Cleanup(h.receipts.Close)
 	}
 	h.server = proxy.New(o.settings, proxy.Deps{
-		Keys: h.keys, Fleet: models, Queue: h.queue, Ledger: h.ledger, Transport: o.transport, Registry: h.registry, Log: log, Refusals: o.refusals,
+		Keys: h.keys, Fleet: models, Memory: h.memory, Ledger: h.ledger, Transport: o.transport, Registry: h.registry, Log: log, Refusals: o.refusals,
 		Ended: o.ended, Receipts: h.receipts,
 	})
 	e := echo.New()
 	h.server.Mount(e)
 	h.url = serve(t, e)
 	return h
+}
+
+// payer returns the payer of a key, as the gateway does.
+func (h *harness) payer(key string) (budget.Payer, error) {
+	i, err := h.keys.Lookup(key)
+	return h.server.Payer(&i), err
 }
 
 // serve serves h as the gateway does: completions by the fast path unless -fastpath=false, everything else by net/http.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/budget/admission"
+	"basegate/budget"
 	"basegate/budget/quota"
 	"basegate/gateway/config"
 	"basegate/identity"
@@ -79,9 +79,9 @@ func TestKeepaliveSaysWhatAStreamWaitsFor(t *testing.T) {
 	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(10) }))
 	body := `{"model":"m","prompt":[1,2],"stream":true,"user":"ada"}`
 	running := h.beginStream("5", body)
-	h.awaitQueue("one runs", admission.Stats{Keys: 1, Running: 1})
+	h.awaitQueue("one runs", budget.Stats{Running: 1})
 	second := h.beginStream("5", body)
-	h.awaitQueue("one waits", admission.Stats{Keys: 1, Running: 1, Waiting: 1})
+	h.awaitQueue("one waits", budget.Stats{Running: 1, Waiting: 1})
 	third := h.beginStream("5", body)
 	for _, c := range []struct {
 		stream *keepaliveStream

@@ -133,9 +133,9 @@ func (s *Server) showKey(x *exchange) error {
 	for _, c := range balance.Caps() {
 		o.Caps = append(o.Caps, keyCap{c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, c.Remaining(), c.ResetsAt})
 	}
-	limits := s.Limits(i)
-	key, account := s.keyStats(i.KeyID), s.accountStats(i.AccountID) // after the balance, which reads them with several gateways
-	o.Concurrency = keyConcurrency{limits.Key, key.Running, key.Waiting}
-	o.AccountConcurrency = keyConcurrency{limits.Account, account.Running, account.Waiting}
+	p := x.caller.payer
+	key, account := s.deps.Ledger.Stats(p) // after the balance, which reads them with several gateways
+	o.Concurrency = keyConcurrency{p.Slots, key.Running, key.Waiting}
+	o.AccountConcurrency = keyConcurrency{p.AccountSlots, account.Running, account.Waiting}
 	return s.sendJSON(x, o)
 }

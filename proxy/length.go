@@ -184,7 +184,10 @@ const maxUncounted = 64 << 10
 // countLong counts a text whose bound does not fit, and checks its length. If it cannot be counted, it returns the bound,
 // which decides only if no backend has a tokenizer.
 func (x *exchange) countLong(ctx context.Context, text []byte, bound int64, limits *lengthLimits) (tokens int64, exact bool, refused error) {
-	tokens, err := x.countText(ctx, text)
+	err := x.inTurn(ctx, func(ctx context.Context) (err error) {
+		tokens, err = x.countText(ctx, text)
+		return err
+	})
 	switch {
 	case err == nil:
 		return tokens, true, limits.check(x.truncated(tokens, x.request.MaxTokens), true)
@@ -326,7 +329,7 @@ func (x *exchange) resolveMaxTokens() error {
 	if err := x.checkTotal(); err != nil {
 		return err
 	}
-	err := x.countPrompt(x.r.Context())
+	err := x.inTurn(x.r.Context(), x.countPrompt)
 	switch {
 	case err == nil, errors.Is(err, fleet.ErrNoTokenizer):
 	case x.cancelled():

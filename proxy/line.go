@@ -98,7 +98,7 @@ type lineWaitsError struct {
 func (*lineWaitsError) Error() string { return "the line waits" }
 
 // Allocate returns what counts the memory of a line of a key.
-func (s *Server) Allocate(key string) admission.Allocation { return s.deps.Queue.Allocate(key) }
+func (s *Server) Allocate(key string) admission.Allocation { return s.deps.Memory.Allocate(key) }
 
 // ServeLine serves a line of a batch as its endpoint would, in the name of a key, with these differences: it uses
 // no slot of the key but a place beside the live requests of a backend, it waits for nothing, its max_tokens is not
@@ -244,7 +244,7 @@ func (s *Server) Standing(key string) Standing {
 	if err != nil {
 		return Standing{Reason: keyReason(err), Revoked: errors.Is(err, identity.ErrKeyRevoked)}
 	}
-	payer := Payer(&i)
+	payer := s.Payer(&i)
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%v %v", payer.KeyCaps, payer.AccountCaps)
 	standing := Standing{Caps: int64(h.Sum64())}
@@ -292,7 +292,7 @@ func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint
 	if endpoint == ChatPath {
 		x.endpoint = chatEndpoint
 	}
-	x.memory = s.deps.Queue.Allocate(key.KeyID)
+	x.memory = s.deps.Memory.Allocate(key.KeyID)
 	defer x.memory.Release()
 	if err := x.memory.Grow(int64(len(body))); err != nil {
 		return "", bufferFull(err)

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"basegate/budget/admission"
+	"basegate/budget"
 	"basegate/identity"
 	"basegate/internal/poll"
 )
@@ -23,7 +23,7 @@ import (
 // startUploads starts uploads of that many bytes, of which one byte never arrives, until one is refused.
 func startUploads(t *testing.T, h *harness, size int) {
 	t.Helper()
-	for first := h.queue.Stats(); h.queue.Stats().Refused == first.Refused; {
+	for first := h.memory.Stats(); h.memory.Stats().Refused == first.Refused; {
 		body, writer := io.Pipe()
 		t.Cleanup(func() { writer.Close() })
 		req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", "")
@@ -33,10 +33,10 @@ func startUploads(t *testing.T, h *harness, size int) {
 				resp.Body.Close()
 			}
 		}()
-		before := h.queue.Stats()
+		before := h.memory.Stats()
 		go writer.Write([]byte(strings.Repeat(" ", size-1)))
 		poll.Until(t, "the upload is counted or refused", func() bool {
-			now := h.queue.Stats()
+			now := h.memory.Stats()
 			return now.Refused > before.Refused || now.BufferedBytes >= before.BufferedBytes+int64(size)/2
 		})
 	}
@@ -85,7 +85,7 @@ func TestPlainResponseOverTheLimitIsRefused(t *testing.T) {
 			if got := h.complete(`{"model":"m","prompt":"short"}`); got.status != http.StatusOK {
 				t.Errorf("a short response: got %d %s, want 200", got.status, got.body)
 			}
-			h.awaitQueue("nothing is held", admission.Stats{})
+			h.awaitQueue("nothing is held", budget.Stats{})
 		})
 	}
 }
@@ -115,7 +115,7 @@ func TestPlainResponseCountsAsBufferedMemory(t *testing.T) {
 			t.Errorf("got %d %.200s, want 503 overloaded", got.status, got.body)
 		}
 	}
-	h.awaitQueue("nothing is held", admission.Stats{})
+	h.awaitQueue("nothing is held", budget.Stats{})
 }
 
 // faultyTransport fails every completion with an error while it is not nil.
@@ -236,13 +236,13 @@ func TestCountEndsWithItsClient(t *testing.T) {
 		ended <- err
 	}()
 	<-counting
-	if s := h.queue.Stats(); s.Running != 1 || s.BufferedBytes < 8000 {
-		t.Errorf("while the prompt is counted: got %+v, want one running request with its memory counted", s)
+	if s := h.memory.Stats(); s.BufferedBytes < 8000 {
+		t.Errorf("while the prompt is counted: got %+v, want its memory counted", s)
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v", err)
 	}
 	<-stopped
-	h.awaitQueue("the slot is free", admission.Stats{})
+	poll.Until(t, "nothing is held", func() bool { return h.memory.Stats().BufferedBytes == 0 })
 }

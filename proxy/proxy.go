@@ -5,12 +5,13 @@
 // checks the length, reserve.go reserves the budget, attempt.go makes attempts at backends and decides on retries, plain.go
 // and stream.go receive the two forms of response, and respond.go sends errors, as a body or as the event that ends a stream.
 //
-// It leaves the accounts and keys to package identity, the fields of a body to validate, slots to admission, caps to
-// budget, the choice of a backend to fleet, and the meaning of a failed attempt to breaker.
+// It leaves the accounts and keys to package identity, the fields of a body to validate, memory to admission, caps and slots
+// to budget, the choice of a backend to fleet, and the meaning of a failed attempt to breaker.
 package proxy
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"runtime"
 	"sync/atomic"
@@ -46,13 +47,12 @@ type Settings struct {
 
 // Server serves the /v1 API. It is safe for concurrent use.
 type Server struct {
-	deps      Deps
-	settings  atomic.Pointer[Settings]
-	estimates *admission.Queue // the slots of estimates; their memory is counted in the queue of Deps
-	counts    *admission.Queue // those of calls of the tokenizer if the ledger gives out the others
-	metrics   *metrics
-	killers   *killers
+	deps     Deps
+	settings atomic.Pointer[Settings]
+	metrics  *metrics
+	killers  *killers
 
+	turns       *admission.Turns   // of keys and accounts, to call the tokenizer: each has as many places as slots
 	freeText    *ratelimit.Limiter // by account
 	largeBodies *admission.Turns   // one, of half as many as processors, is held while a large body is parsed
 
@@ -72,13 +72,12 @@ type Ended struct {
 	Total      time.Duration // from arrival until it was charged; 0 if it was not
 }
 
-// Deps are the parts that a Server calls. All are required, except Slots, Refusals, Ended and Receipts.
+// Deps are the parts that a Server calls. All are required, except Refusals, Ended and Receipts.
 type Deps struct {
 	Keys      *identity.Keys
 	Fleet     *fleet.Fleet
-	Queue     *admission.Queue
+	Memory    *admission.Memory
 	Ledger    Ledger
-	Slots     ClusterSlots      // of a Ledger that gives them out; nil: those of Queue
 	Transport http.RoundTripper // to the backends; its errors quote no response, and RoundTrip reads no body once it has returned
 	Registry  prometheus.Registerer
 	Usage     *usage.Store    // of GET /v1/usage
@@ -92,8 +91,7 @@ type Deps struct {
 func New(s Settings, d Deps) *Server {
 	server := &Server{
 		deps: d, metrics: newMetrics(d.Registry), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
-		estimates: admission.New(admission.Settings{}), counts: admission.New(admission.Settings{}),
-		largeBodies: admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0), idle: make(chan struct{}, 1),
+		turns: admission.NewTurns(math.MaxInt, 0), largeBodies: admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)
 	return server

@@ -191,7 +191,7 @@ func (m *metrics) request(model string, x *exchange, total time.Duration) {
 		return
 	}
 	m.durations.WithLabelValues(model).Observe(total.Seconds())
-	if x.slot != nil {
+	if x.timings.queued > 0 {
 		m.queued.WithLabelValues(model).Observe(x.timings.queued.Seconds())
 	}
 	if x.timings.firstToken > 0 {

@@ -21,22 +21,26 @@ type requester struct {
 	x *exchange
 }
 
-// CountPrompt implements budget.Requester.
-func (r requester) CountPrompt(ctx context.Context) (int64, []int64, error) {
-	release, err := r.s.acquireCount(ctx, r.x)
-	if err != nil {
-		return 0, nil, err
+// CountPrompt implements budget.Requester. Without caps, a live request waits for a slot alone, and the upper bound will do: if a
+// cap is set meanwhile that refuses the request by it, reserve counts the prompt.
+func (r requester) CountPrompt(ctx context.Context) (tokens int64, each []int64, err error) {
+	if r.x.caller.payer.HasCaps() || r.x.caller.line != nil {
+		err = r.x.countToReserve(ctx)
 	}
-	defer release()
-	if err := r.x.countForDecision(ctx); err != nil {
-		return 0, nil, errors.Join(errUncounted, err)
+	return r.x.prompt.tokens, r.x.prompt.each, err
+}
+
+// countToReserve is countForDecision with an error for reserveErr.
+func (x *exchange) countToReserve(ctx context.Context) error {
+	if err := x.countForDecision(ctx); err != nil {
+		return errors.Join(errUncounted, err)
 	}
-	return r.x.prompt.tokens, r.x.prompt.each, nil
+	return nil
 }
 
 // countForDecision is countPrompt for a decision on caps: if no backend has a tokenizer, the upper bound becomes final.
 func (x *exchange) countForDecision(ctx context.Context) error {
-	err := x.countPrompt(ctx)
+	err := x.inTurn(ctx, x.countPrompt)
 	if errors.Is(err, fleet.ErrNoTokenizer) {
 		x.prompt.final = true
 		return nil
@@ -44,12 +48,44 @@ func (x *exchange) countForDecision(ctx context.Context) error {
 	return err
 }
 
-// ReserveMemory implements budget.Requester.
-func (r requester) ReserveMemory() (release func(), err error) {
+// Wait implements budget.Requester.
+func (r requester) Wait(before func() (requests int, forSlot bool)) (over func(), err error) {
 	if err := r.x.memory.Grow(admission.WaitingCost); err != nil {
 		return nil, err
 	}
-	return func() { r.x.memory.Shrink(admission.WaitingCost) }, nil
+	comment := r.s.atMostBefore(r.x)
+	if before != nil {
+		comment = func() string {
+			if n, forSlot := before(); forSlot {
+				return fmt.Sprintf("queued, %d before you", n)
+			}
+			return waitingForBudget()
+		}
+	}
+	r.x.delivery.keepalive.waitingFor(comment)
+	return func() {
+		r.x.delivery.keepalive.waitingFor(waitingForFirstEvent)
+		r.x.memory.Shrink(admission.WaitingCost)
+	}, nil
+}
+
+// atMostBefore returns the comment of a request that waits in a ledger that does not know its place. The requests that wait of
+// its key, and of its account if that has no slot, are known without their order, so their number is an upper bound; it only
+// falls, since later ones come behind.
+func (s *Server) atMostBefore(x *exchange) func() string {
+	most, p := math.MaxInt, x.caller.payer
+	return func() string {
+		key, account := s.deps.Ledger.Stats(p)
+		waiting := key.Waiting
+		if waiting > 0 && p.AccountSlots > 0 && account.Running >= p.AccountSlots {
+			waiting = max(waiting, account.Waiting)
+		}
+		if waiting > 0 {
+			most = min(most, waiting-1)
+			return fmt.Sprintf("queued, at most %d before you", most)
+		}
+		return waitingForBudget()
+	}
 }
 
 // errUncounted marks a reservation that failed because the prompt's tokens could not be counted.
@@ -74,8 +110,9 @@ func (x *exchange) demand() budget.Demand {
 	return d
 }
 
-// reserve reserves the most that the request can cost against all its caps, and waits while reservations of other requests
-// stand in the way. The reservation may allow fewer tokens than requested. A line of a batch does not wait, and gets no fewer.
+// reserve reserves the most that the request can cost against all its caps, and a slot of its key and account. It waits while
+// other requests stand in the way. The reservation may allow fewer tokens than requested. A line of a batch does not wait, and
+// gets no fewer.
 func (s *Server) reserve(x *exchange) (err error) {
 	demand := x.demand()
 	request := budget.Request{
@@ -93,28 +130,25 @@ func (s *Server) reserve(x *exchange) (err error) {
 		}
 		return nil
 	}
-	began := time.Now()
-	if s.deps.Slots == nil {
-		x.delivery.keepalive.waitingFor(waitingForBudget)
-	} else {
-		x.slot.Release()
-		x.delivery.keepalive.waitingFor(s.clusterComment(x))
-	}
+	began, queued := time.Now(), x.timings.queued
 	x.reservation, err = s.deps.Ledger.Reserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
-	x.timings.queued += time.Since(began)
-	if err == nil && s.deps.Slots != nil {
-		err = s.countRunning(x)
-	}
-	if err == nil {
-		if x.request.Truncate != 0 {
-			x.prompt.tokens = x.promptTokens(x.prompt.largest, x.maxTokens())
-		}
-		return nil
-	}
-	if exceeded, ok := errors.AsType[*budget.Exceeded](err); ok && s.deps.Slots != nil {
+	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
+	if isExceeded {
 		s.showCap(x, exceeded)
 	}
-	return x.reserveErr(err)
+	if isExceeded && !x.prompt.exact && !x.prompt.final { // the cap is new: see CountPrompt
+		if err = x.countToReserve(x.r.Context()); err == nil {
+			x.reservation, err = s.deps.Ledger.Reserve(x.r.Context(), x.caller.payer, request, x.demand(), requester{s, x})
+		}
+	}
+	x.timings.queued = queued + time.Since(began)
+	if err != nil {
+		return x.reserveErr(err)
+	}
+	if x.request.Truncate != 0 {
+		x.prompt.tokens = x.promptTokens(x.prompt.largest, x.maxTokens())
+	}
+	return nil
 }
 
 // showCap makes the headers show the cap that has refused the request. The database may have a change of it that this gateway
@@ -147,7 +181,7 @@ func (s *Server) currentPayer(p budget.Payer) budget.Payer {
 	if err != nil {
 		return budget.Payer{}
 	}
-	return Payer(&i)
+	return s.Payer(&i)
 }
 
 // exhausted returns the cap of which all tokens are used, or nil. A payer without caps costs no look at the ledger.
@@ -206,7 +240,7 @@ func ledgerUnavailable(cause error) error {
 // Ledger reserves and charges the tokens of requests. A budget.Ledger is one on SQLite, a cluster.Ledger one that several
 // gateways share on PostgreSQL.
 type Ledger interface {
-	// Reserve reserves the worst-case cost of a request, and waits as long as other requests stand in the way.
+	// Reserve reserves the worst-case cost of a request and a slot, and waits as long as other requests stand in the way.
 	Reserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester) (budget.Reservation, error)
 
 	// TryReserve is Reserve without waiting: it returns budget.ErrReserved instead.
@@ -217,75 +251,7 @@ type Ledger interface {
 
 	// ReadBalance returns what Reserve would decide on, or an error with what is known of that.
 	ReadBalance(ctx context.Context, p budget.Payer) (budget.Balance, error)
-}
 
-// ClusterSlots are the slots of keys and accounts if the Ledger gives them out with its reservations, for several gateways together. Package
-// admission then counts requests and memory, and limits no key.
-type ClusterSlots interface {
-	// Stats returns how many requests of a key or an account run and wait at all gateways, as of the last reply that concerned
-	// it.
-	Stats(owner string) admission.KeyStats
-}
-
-// noLimit is the limit of a queue that only counts.
-const noLimit = math.MaxInt
-
-// keyStats returns how many requests of the exchange's key run and wait.
-func (s *Server) keyStats(key string) admission.KeyStats {
-	if s.deps.Slots != nil {
-		return s.deps.Slots.Stats(key)
-	}
-	return s.deps.Queue.KeyStats(key)
-}
-
-// accountStats returns how many requests of an account run and wait.
-func (s *Server) accountStats(account string) admission.KeyStats {
-	if s.deps.Slots != nil {
-		return s.deps.Slots.Stats(account)
-	}
-	return s.deps.Queue.AccountStats(account)
-}
-
-// countRunning counts a request whose slot came with its reservation.
-func (s *Server) countRunning(x *exchange) error {
-	slot, err := s.deps.Queue.Enqueue(admission.Requester{
-		Key: x.caller.identity.KeyID, Account: x.caller.identity.AccountID, Limits: admission.Limits{Key: noLimit},
-	}, &x.memory)
-	if err != nil {
-		x.reservation.Release()
-		return err
-	}
-	x.slot = slot
-	return nil
-}
-
-// acquireCount waits until the key and its account may have another prompt counted at this gateway, if the request has no slot yet. release
-// is never nil.
-func (s *Server) acquireCount(ctx context.Context, x *exchange) (release func(), err error) {
-	if s.deps.Slots == nil || x.caller.line != nil {
-		return func() {}, nil
-	}
-	slot, err := s.counts.Acquire(ctx, s.requester(x), &x.memory)
-	if err != nil {
-		return func() {}, err
-	}
-	return slot.Release, nil
-}
-
-// clusterComment returns the comment of a request that waits in the ledger. The requests that wait of its key, and of its
-// account if that has no slot, are known without their order, so their number is an upper bound; it only falls, since later ones
-// come behind.
-func (s *Server) clusterComment(x *exchange) func() string {
-	most, i := math.MaxInt, &x.caller.identity
-	return func() string {
-		waiting, account := s.deps.Slots.Stats(i.KeyID).Waiting, s.deps.Slots.Stats(i.AccountID)
-		if limit := s.Limits(i).Account; waiting > 0 && limit > 0 && account.Running >= limit {
-			waiting = max(waiting, account.Waiting)
-		}
-		if waiting > 0 {
-			most = min(most, waiting-1)
-			return fmt.Sprintf("queued, at most %d before you", most)
-		}
-		return waitingForBudget()
-	}
+	// Stats returns the live requests of a payer's key and of all keys of its account, as they are known.
+	Stats(p budget.Payer) (key, account budget.Stats)
 }

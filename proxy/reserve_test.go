@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/budget"
 	"basegate/budget/admission"
 	"basegate/budget/quota"
 	"basegate/budget/usage"
@@ -187,7 +188,7 @@ func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 	first := h.completeAsync(t.Context(), body)
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), body)
-	h.awaitQueue("both requests have a slot", admission.Stats{Running: 2})
+	h.awaitQueue("the second request waits", budget.Stats{Running: 1, Waiting: 1})
 	select {
 	case <-backend.arrived:
 		t.Error("both requests were forwarded, which may exceed the cap")
@@ -204,6 +205,43 @@ func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 	}
 }
 
+// A request without caps waits for a slot without a count of its prompt. If a cap is set meanwhile, no refusal rests on the bound.
+func TestPromptIsCountedIfACapIsSetWhileItsRequestWaits(t *testing.T) {
+	t.Parallel()
+	backend := newBlockingBackend()
+	var counted atomic.Int64
+	h := newHarness(t, concurrency(1), startFilteredBackend(t, backend.ServeHTTP, func(r *http.Request) bool {
+		if r.URL.Path == "/tokenize" {
+			counted.Add(1)
+		}
+		return true
+	}))
+	first := h.completeAsync(t.Context(), promptRequest(0))
+	<-backend.arrived
+	probes := counted.Load()
+	waits := h.completeAsync(t.Context(), `{"model":"m","prompt":"`+strings.Repeat("word ", 100)+`"}`)
+	tooLong := h.completeAsync(t.Context(), `{"model":"m","prompt":"`+strings.Repeat("word ", 300)+`"}`)
+	h.awaitQueue("two requests wait", budget.Stats{Running: 1, Waiting: 2})
+	if n := counted.Load() - probes; n != 0 {
+		t.Errorf("%d prompts were counted, want none", n)
+	}
+	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(200) }))
+	if got := <-tooLong; got.status != http.StatusTooManyRequests || got.header.Get("X-Ratelimit-Limit-Tokens") != "200" {
+		t.Errorf("a prompt over the cap: got %d %s %v, want 429 with the cap", got.status, got.body, got.header)
+	}
+	h.awaitQueue("one request waits", budget.Stats{Running: 1, Waiting: 1})
+	backend.release <- struct{}{}
+	backend.release <- struct{}{}
+	for _, one := range []<-chan response{first, waits} {
+		if got := <-one; got.status != http.StatusOK || got.header.Get("X-Acs-Max-Tokens-Clamped") != "" {
+			t.Errorf("got %d %s %v, want 200 without clamping", got.status, got.body, got.header)
+		}
+	}
+	if n := counted.Load() - probes; n != 2 {
+		t.Errorf("%d prompts were counted, want 2", n)
+	}
+}
+
 func TestRequestWaitingForReservationsCountsAsBuffered(t *testing.T) {
 	t.Parallel()
 	backend := newBlockingBackend()
@@ -213,7 +251,7 @@ func TestRequestWaitingForReservationsCountsAsBuffered(t *testing.T) {
 	first := h.completeAsync(t.Context(), body)
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), body)
-	poll.Until(t, "the second request waits", func() bool { return h.queue.Stats().BufferedBytes >= admission.WaitingCost })
+	poll.Until(t, "the second request waits", func() bool { return h.memory.Stats().BufferedBytes >= admission.WaitingCost })
 	if got := h.complete(body); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"overloaded"`) {
 		t.Errorf("the third request: got %d %s, want 503 overloaded", got.status, got.body)
 	}
@@ -224,7 +262,7 @@ func TestRequestWaitingForReservationsCountsAsBuffered(t *testing.T) {
 			t.Errorf("got %d %s, want 200", got.status, got.body)
 		}
 	}
-	if s := h.queue.Stats(); s.BufferedBytes != 0 {
+	if s := h.memory.Stats(); s.BufferedBytes != 0 {
 		t.Errorf("got %+v, want nothing buffered", s)
 	}
 }

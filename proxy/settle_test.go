@@ -147,7 +147,7 @@ func TestDisconnectedClientIsChargedForWhatItReceived(t *testing.T) {
 			if got, want := summary(h.awaitRows(1)[0]), `settled 499 "client_gone" `+c.want; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
-			if s := h.queue.Stats(); s.Running+s.Waiting != 0 {
+			if s := h.ledger.Load(); s.Running+s.Waiting != 0 {
 				t.Errorf("the slot was not released: %+v", s)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 
 	"basegate/breaker"
 	"basegate/budget"
+	"basegate/budget/admission"
 	"basegate/budget/receipt"
 	apierr "basegate/errors"
 	"basegate/internal/ratelimit"
@@ -85,10 +86,14 @@ func (s *Server) callTokenizer(x *exchange) error {
 	if err := x.awaitModel(); err != nil {
 		return err
 	}
-	if err := s.acquireSlot(x); err != nil {
-		return err
+	release, err := x.awaitTurn(x.r.Context())
+	switch {
+	case errors.Is(err, admission.ErrFull):
+		return bufferFull(err)
+	case err != nil:
+		return x.cancelErr()
 	}
-	defer x.slot.Release()
+	defer release()
 	x.memory.SetRunning()
 	response, err := s.forward(x)
 	if err != nil {

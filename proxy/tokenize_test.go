@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -60,7 +61,7 @@ func TestTokenizeReturnsVLLMsBytes(t *testing.T) {
 			if log := h.log.String(); strings.Contains(log, "zebra") || strings.Count(log, `"endpoint":"POST /v1/tokenize"`) != 2 || strings.Count(log, `"endpoint":"POST /v1/detokenize"`) != 1 {
 				t.Errorf("the log is %s", log)
 			}
-			if s := h.queue.Stats(); s.Running+s.Waiting != 0 || s.BufferedBytes != 0 {
+			if s := h.memory.Stats(); s.BufferedBytes != 0 {
 				t.Errorf("after the requests: %+v", s)
 			}
 		})
@@ -161,25 +162,80 @@ func TestTokenStringsNeedAVersionThatHasThem(t *testing.T) {
 	}
 }
 
-func TestTokenizeTakesASlotOfTheKey(t *testing.T) {
+// A key, and an account, make as many calls of the tokenizer at a time as they have slots, beside their completions.
+func TestCallsOfTheTokenizerAreAsManyAtATimeAsSlots(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]func(*harnessOptions){
+		"key": concurrency(1), "account": func(o *harnessOptions) { o.settings.ConcurrencyPerAccount = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, release := make(chan struct{}, 10), make(chan struct{})
+			completions := newBlockingBackend()
+			backend := startFilteredBackend(t, completions.ServeHTTP, func(r *http.Request) bool {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				if r.URL.Path == "/tokenize" && bytes.Contains(body, []byte("zebra")) { // no probe
+					arrived <- struct{}{}
+					select {
+					case <-release:
+					case <-r.Context().Done():
+					}
+				}
+				return true
+			})
+			h := newHarness(t, limit, backend)
+			completion := h.completeAsync(t.Context(), plainRequest)
+			<-completions.arrived
+			ended := make(chan response, 3)
+			for _, path := range []string{"/v1/tokenize", "/v1/estimate", "/v1/tokenize"} {
+				req := h.newRequest(t.Context(), http.MethodPost, path, `{"model":"m","prompt":"`+strings.Repeat("zebra ", 1000)+`"}`) // its bytes do not fit
+				before := h.memory.Stats().BufferedBytes
+				go func() { ended <- h.do(req) }()
+				poll.Until(t, "the request has arrived", func() bool { return h.memory.Stats().BufferedBytes > before })
+			}
+			for range 3 {
+				<-arrived
+				select {
+				case <-arrived:
+					t.Fatal("two calls reach the tokenizer at a time")
+				case <-time.NewTimer(50 * time.Millisecond).C:
+				}
+				release <- struct{}{}
+			}
+			for range 3 {
+				if got := <-ended; got.status != http.StatusOK {
+					t.Errorf("got %d %s, want 200", got.status, got.body)
+				}
+			}
+			completions.release <- struct{}{}
+			<-completion
+		})
+	}
+}
+
+func TestEstimateTellsTheQueuePosition(t *testing.T) {
 	t.Parallel()
 	backend := newBlockingBackend()
-	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
-	h.updateKey(func(f *identity.Key) { f.Concurrency = 1 })
-	completion := h.completeAsync(t.Context(), plainRequest)
+	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
+	want := func(position int64) {
+		t.Helper()
+		if got := h.post("/v1/estimate", plainRequest); gjson.Get(got.body, "queue_position").Int() != position {
+			t.Errorf("the estimate says %s, want queue_position %d", got.body, position)
+		}
+	}
+	want(0)
+	first := h.completeAsync(t.Context(), plainRequest)
 	<-backend.arrived
-	tokens := make(chan response, 1)
-	req := h.newRequest(t.Context(), http.MethodPost, "/v1/tokenize", `{"model":"m","prompt":"to be"}`)
-	go func() { tokens <- h.do(req) }()
-	poll.Until(t, "tokenize waits for the slot", func() bool { return h.queue.Stats().Waiting == 1 })
-	if got := h.post("/v1/estimate", plainRequest); gjson.Get(got.body, "queue_position").Int() != 2 {
-		t.Errorf("the estimate says %s, want queue_position 2", got.body)
+	want(1)
+	second := h.completeAsync(t.Context(), plainRequest)
+	h.awaitQueue("one waits", budget.Stats{Running: 1, Waiting: 1})
+	want(2)
+	for range 2 {
+		backend.release <- struct{}{}
 	}
-	backend.release <- struct{}{}
-	if got := <-tokens; got.status != 200 || gjson.Get(got.body, "count").Int() != 2 {
-		t.Errorf("got %d %s", got.status, got.body)
-	}
-	<-completion
+	<-first
+	<-second
 }
 
 func TestTokenizeIsFree(t *testing.T) {

@@ -1,6 +1,19 @@
+// Package admission limits how much memory the requests of all API keys hold, and gives places for work to accounts in turn.
+//
+// It promises that neither a key nor all keys together hold more memory than their limit, that no key holds so much that none
+// is left for another, and that whatever one account does, others get places. The package itself uses memory only for keys that
+// hold some, and for accounts that hold places or wait for one. What a request holds is decided by the caller; how many requests
+// of a key run at once is decided by package budget.
 package admission
 
-import "sync"
+import (
+	"errors"
+	"sync"
+)
+
+// ErrFull is returned if a request would raise the memory held by all requests above their limit, or that held by the requests
+// of its key above the key's share.
+var ErrFull = errors.New("the requests hold too much memory")
 
 // WaitingCost is what a request that waits holds besides its body, in bytes: its goroutine's stack, its connection, and
 // what is known about it.
@@ -22,14 +35,40 @@ const shareOfFree = 3
 // waiting requests would leave no room for the responses of those that backends have worked on.
 const keptForRunning = 4
 
-// memory limits the memory that the requests of all keys hold, and shares it out among the keys.
-type memory struct {
+// Memory limits the memory that the requests of all keys hold, and shares it out among the keys. It is safe for concurrent
+// use.
+type Memory struct {
 	mu      sync.Mutex // guards every field below, and all keyMemories and Allocations; no other lock is taken under it
 	limit   int64
 	used    int64
 	refused int64
 	keys    map[string]*keyMemory // only of keys that hold memory
 	pool    sync.Pool             // of *keyMemory, so that the requests of an idle key allocate nothing
+}
+
+// MemoryStats are totals over all keys.
+type MemoryStats struct {
+	BufferedBytes int64 // held by all Allocations
+	Refused       int64 // calls that have returned ErrFull since NewMemory
+}
+
+// NewMemory returns a Memory of which nothing is held, with a limit in bytes.
+func NewMemory(limit int64) *Memory {
+	return &Memory{limit: limit, keys: map[string]*keyMemory{}, pool: sync.Pool{New: func() any { return new(keyMemory) }}}
+}
+
+// Reload replaces the limit. It applies to later calls; memory that is held stays held.
+func (m *Memory) Reload(limit int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.limit = limit
+}
+
+// Stats returns the current totals.
+func (m *Memory) Stats() MemoryStats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return MemoryStats{m.used, m.refused}
 }
 
 // keyMemory is the memory that the requests of one key hold.
@@ -41,7 +80,7 @@ type keyMemory struct {
 // Allocation is the memory that one request holds. Its methods are safe for concurrent use. A request that has called Grow
 // must call Release at its end.
 type Allocation struct {
-	memory  *memory // nil: nothing is counted
+	memory  *Memory // nil: nothing is counted
 	key     string
 	owner   *keyMemory // nil while bytes is 0
 	bytes   int64
@@ -49,7 +88,7 @@ type Allocation struct {
 }
 
 // Allocate returns the Allocation of a request, which holds nothing yet.
-func (q *Queue) Allocate(key string) Allocation { return Allocation{memory: &q.memory, key: key} }
+func (m *Memory) Allocate(key string) Allocation { return Allocation{memory: m, key: key} }
 
 // SetRunning lets the Allocation grow into the memory that is kept for running requests. It must not be called at the same
 // time as the other methods.
@@ -82,7 +121,7 @@ func (a *Allocation) Grow(bytes int64) error {
 }
 
 // fits reports whether the requests of a key may hold further bytes. k is nil if they hold none.
-func (m *memory) fits(k *keyMemory, bytes int64, running bool) bool {
+func (m *Memory) fits(k *keyMemory, bytes int64, running bool) bool {
 	free := m.limit - m.used
 	if bytes > free {
 		return false

@@ -1,14 +1,12 @@
 package admission_test
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 
 	"basegate/budget/admission"
 )
@@ -30,8 +28,8 @@ func wantFull(tb testing.TB, a *admission.Allocation, bytes int64) {
 }
 
 func TestMemoryIsLimitedOverAllKeys(t *testing.T) {
-	q := admission.New(admission.Settings{MaxBufferedBytes: 1000})
-	a, b, c := newAllocation(q, "a"), newAllocation(q, "b"), newAllocation(q, "c")
+	m := admission.NewMemory(1000)
+	a, b, c := newAllocation(m, "a"), newAllocation(m, "b"), newAllocation(m, "c")
 	for _, one := range []*admission.Allocation{a, b, c} {
 		one.SetRunning()
 	}
@@ -42,24 +40,24 @@ func TestMemoryIsLimitedOverAllKeys(t *testing.T) {
 	grow(t, c, 80)
 	a.Shrink(300)
 	grow(t, c, 100)
-	wantStats(t, q, admission.Stats{BufferedBytes: 630, Refused: 2})
-	q.Reload(admission.Settings{MaxBufferedBytes: 500}) // takes nothing away
-	wantStats(t, q, admission.Stats{BufferedBytes: 630, Refused: 2})
+	wantStats(t, m, admission.MemoryStats{BufferedBytes: 630, Refused: 2})
+	m.Reload(500) // takes nothing away
+	wantStats(t, m, admission.MemoryStats{BufferedBytes: 630, Refused: 2})
 	wantFull(t, a, 1)
 	wantFull(t, a, 1<<63-1)
 	b.Release()
 	grow(t, a, 10)
 	a.Release()
 	c.Release()
-	wantStats(t, q, admission.Stats{Refused: 4})
+	wantStats(t, m, admission.MemoryStats{Refused: 4})
 }
 
 // Requests that wait leave a quarter of the memory for the responses of those that run.
 func TestRunningRequestsMayUseWhatWaitingOnesLeave(t *testing.T) {
-	q := admission.New(admission.Settings{MaxBufferedBytes: 1000})
+	m := admission.NewMemory(1000)
 	var waiting []*admission.Allocation
 	for key := range 7 {
-		a := newAllocation(q, strconv.Itoa(key))
+		a := newAllocation(m, strconv.Itoa(key))
 		grow(t, a, 75)
 		waiting = append(waiting, a)
 	}
@@ -71,16 +69,16 @@ func TestRunningRequestsMayUseWhatWaitingOnesLeave(t *testing.T) {
 	for _, a := range waiting {
 		a.Release()
 	}
-	wantStats(t, q, admission.Stats{Refused: 2})
+	wantStats(t, m, admission.MemoryStats{Refused: 2})
 }
 
 // However much a key wants, it leaves some of the seven eighths that are shared for the next one: a quarter if it is alone, a
 // seventh beside another.
 func TestKeyLeavesMemoryForOthers(t *testing.T) {
-	q := admission.New(admission.Settings{MaxBufferedBytes: 8000})
+	m := admission.NewMemory(8000)
 	fill := func(key string) (total int64) {
 		for {
-			a := newAllocation(q, key)
+			a := newAllocation(m, key)
 			a.SetRunning()
 			if a.Grow(10) != nil {
 				return total
@@ -104,30 +102,30 @@ func TestKeyLeavesMemoryForOthers(t *testing.T) {
 
 // A key whose requests all wait leaves memory for the waiting requests of others.
 func TestWaitingRequestsOfAKeyLeaveMemoryForThoseOfOthers(t *testing.T) {
-	q := admission.New(admission.Settings{MaxBufferedBytes: 16_000})
-	a, b := newAllocation(q, "a"), newAllocation(q, "b")
+	m := admission.NewMemory(16_000)
+	a, b := newAllocation(m, "a"), newAllocation(m, "b")
 	grow(t, a, 7_500)
 	wantFull(t, a, 10)
 	grow(t, b, 1_800)
 	a.Release()
 	b.Release()
-	wantStats(t, q, admission.Stats{Refused: 1})
+	wantStats(t, m, admission.MemoryStats{Refused: 1})
 }
 
 // Small requests are served whatever memory the large requests of other keys hold.
 func TestEveryKeyHasASmallPartOfTheMemory(t *testing.T) {
 	const limit, keys = 512_000, 64
-	q := admission.New(admission.Settings{MaxBufferedBytes: limit})
+	m := admission.NewMemory(limit)
 	var all []*admission.Allocation
 	for key := range 20 {
-		a := newAllocation(q, "large "+strconv.Itoa(key))
+		a := newAllocation(m, "large "+strconv.Itoa(key))
 		a.SetRunning()
 		for a.Grow(500) == nil {
 		}
 		all = append(all, a)
 	}
 	for key := range keys - len(all) {
-		a := newAllocation(q, "small "+strconv.Itoa(key))
+		a := newAllocation(m, "small "+strconv.Itoa(key))
 		grow(t, a, 1000)
 		all = append(all, a)
 	}
@@ -137,8 +135,8 @@ func TestEveryKeyHasASmallPartOfTheMemory(t *testing.T) {
 }
 
 func TestKeysThatWantEverythingGetEqualShares(t *testing.T) {
-	q := admission.New(admission.Settings{MaxBufferedBytes: 8000})
-	held := map[string]*admission.Allocation{"a": newAllocation(q, "a"), "b": newAllocation(q, "b")}
+	m := admission.NewMemory(8000)
+	held := map[string]*admission.Allocation{"a": newAllocation(m, "a"), "b": newAllocation(m, "b")}
 	held["a"].SetRunning()
 	held["b"].SetRunning()
 	for range 1000 { // requests come and go
@@ -148,29 +146,29 @@ func TestKeysThatWantEverythingGetEqualShares(t *testing.T) {
 			}
 		}
 	}
-	a, b := q.Allocate("a"), q.Allocate("b")
+	a, b := m.Allocate("a"), m.Allocate("b")
 	for key, one := range map[string]*admission.Allocation{"a": &a, "b": &b} {
 		one.SetRunning()
 		if err := one.Grow(600); !errors.Is(err, admission.ErrFull) {
 			t.Errorf("key %s can still grow by 600 bytes, want both at their share", key)
 		}
 	}
-	before := q.Stats().BufferedBytes
+	before := m.Stats().BufferedBytes
 	held["a"].Release()
-	if got := before - q.Stats().BufferedBytes; got < 2500 || got > 3500 {
+	if got := before - m.Stats().BufferedBytes; got < 2500 || got > 3500 {
 		t.Errorf("one of two keys held %d of 8000 bytes, want about 3000", got)
 	}
 	held["b"].Release()
 }
 
 func TestReleasedMemoryIsReturnedOnce(t *testing.T) {
-	q := admission.New(admission.Settings{MaxBufferedBytes: 1000})
-	a, b := newAllocation(q, "a"), newAllocation(q, "a")
+	m := admission.NewMemory(1000)
+	a, b := newAllocation(m, "a"), newAllocation(m, "a")
 	grow(t, a, 100)
 	grow(t, b, 50)
 	a.Shrink(200) // more than it holds
 	a.Shrink(-10)
-	wantStats(t, q, admission.Stats{BufferedBytes: 50})
+	wantStats(t, m, admission.MemoryStats{BufferedBytes: 50})
 	a.Release()
 	b.Release()
 	b.Release()
@@ -178,42 +176,20 @@ func TestReleasedMemoryIsReturnedOnce(t *testing.T) {
 	grow(t, uncounted, 1<<62)
 	uncounted.Shrink(1)
 	uncounted.Release()
-	wantStats(t, q, admission.Stats{})
+	wantStats(t, m, admission.MemoryStats{})
 	grow(t, b, 450) // and it can be used again
 	b.Release()
-}
-
-func TestWaitingRequestCountsItsRealCost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := admission.New(admission.Settings{MaxBufferedBytes: 7 * admission.WaitingCost})
-		running := acquire(t, q, "a", 1)
-		wantStats(t, q, admission.Stats{Keys: 1, Running: 1}) // its slot was free
-		w := startWaiters(t, q, "a", 1, 3)
-		wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 3, BufferedBytes: 3 * admission.WaitingCost})
-		if s, err := q.Acquire(t.Context(), alone("a", 1), newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) || s != nil {
-			t.Errorf("the fourth waiting request: got slot %v and error %v, want ErrFull", s, err)
-		}
-		w.cancel[1](errDisconnected)
-		<-w.failed
-		running.Release()
-		wantAcquired(t, w, 0)
-		wantStats(t, q, admission.Stats{Keys: 1, Running: 1, Waiting: 1, BufferedBytes: admission.WaitingCost, Refused: 1})
-		w.slots[0].Release()
-		wantAcquired(t, w, 2)
-		w.slots[2].Release()
-		wantStats(t, q, admission.Stats{Refused: 1})
-	})
 }
 
 // Requests of many keys grow and shrink at the same time, and leave nothing behind.
 func TestConcurrentAllocationsNeverExceedTheLimit(t *testing.T) {
 	const limit = 10_000
-	q := admission.New(admission.Settings{MaxBufferedBytes: limit})
+	m := admission.NewMemory(limit)
 	var all sync.WaitGroup
 	var held atomic.Int64
 	for i := range 500 {
 		all.Go(func() {
-			a := q.Allocate(strconv.Itoa(i % 7))
+			a := m.Allocate(strconv.Itoa(i % 7))
 			defer a.Release()
 			own := int64(0)
 			for range 50 {
@@ -232,18 +208,7 @@ func TestConcurrentAllocationsNeverExceedTheLimit(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if s := q.Stats(); s.BufferedBytes != 0 {
+	if s := m.Stats(); s.BufferedBytes != 0 {
 		t.Errorf("%d bytes are held after all requests have ended", s.BufferedBytes)
 	}
-}
-
-func TestAcquireFailsWithoutMemoryOnlyIfItHasToWait(t *testing.T) {
-	q := admission.New(admission.Settings{MaxBufferedBytes: admission.WaitingCost + 100})
-	first := acquire(t, q, "a", 1)
-	if _, err := q.Acquire(context.Background(), alone("a", 1), newAllocation(q, "a")); !errors.Is(err, admission.ErrFull) {
-		t.Errorf("got error %v, want ErrFull", err)
-	}
-	first.Release()
-	acquire(t, q, "a", 1).Release()
-	wantStats(t, q, admission.Stats{Refused: 1})
 }

@@ -2,21 +2,16 @@ package admission
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Collectors returns the metrics of a Queue. No label names a key.
-func (q *Queue) Collectors() []prometheus.Collector {
+// Collectors returns the metrics of a Memory. No label names a key.
+func (m *Memory) Collectors() []prometheus.Collector {
 	const prefix = "basegate_admission_"
-	gauge := func(name, help string, value func(Stats) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + name, Help: help}, func() float64 { return value(q.Stats()) })
-	}
 	return []prometheus.Collector{
-		gauge("keys", "Keys that have requests.", func(s Stats) float64 { return float64(s.Keys) }),
-		gauge("running_requests", "Requests that have a slot.", func(s Stats) float64 { return float64(s.Running) }),
-		gauge("waiting_requests", "Requests that wait for a slot of their key or account.", func(s Stats) float64 { return float64(s.Waiting) }),
-		gauge("buffered_bytes", "What requests keep in memory: bodies, what is counted in them, answers, and the cost of waiting.",
-			func(s Stats) float64 { return float64(s.BufferedBytes) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: prefix + "buffered_bytes", Help: "What requests keep in memory: bodies, what is counted in them, answers, and the cost of waiting.",
+		}, func() float64 { return float64(m.Stats().BufferedBytes) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: prefix + "refused_total", Help: "Requests refused because requests held too much memory.",
-		}, func() float64 { return float64(q.Stats().Refused) }),
+		}, func() float64 { return float64(m.Stats().Refused) }),
 	}
 }
 

@@ -30,6 +30,7 @@ type Turns struct {
 // accountTurns is what an account holds and waits for.
 type accountTurns struct {
 	name    string
+	most    int // that it may hold; 0: no limit
 	held    int
 	waiters list.List     // of *Turn, in order of arrival
 	turn    *list.Element // in Turns.queue; nil if nobody waits
@@ -81,21 +82,28 @@ func (t *Turns) Try(turn *Turn) bool {
 // Acquire waits for a place. Accounts get places in turn, and the calls of one account in order of arrival. The caller must
 // release the place. The error is the cause of the context's end.
 func (t *Turns) Acquire(ctx context.Context, account string) (*Turn, error) {
+	return t.AcquireUpTo(ctx, account, t.perAccount)
+}
+
+// AcquireUpTo is Acquire with a number of places that the account may hold; 0 means any number. It replaces that of earlier
+// calls, also for those that wait.
+func (t *Turns) AcquireUpTo(ctx context.Context, account string, most int) (*Turn, error) {
 	turn := &Turn{turns: t}
-	if err := t.wait(ctx, turn, account); err != nil {
+	if err := t.wait(ctx, turn, account, most); err != nil {
 		return nil, err
 	}
 	return turn, nil
 }
 
 // wait waits until the place is granted, or the context ends.
-func (t *Turns) wait(ctx context.Context, turn *Turn, account string) error {
+func (t *Turns) wait(ctx context.Context, turn *Turn, account string, most int) error {
 	t.mu.Lock()
 	a := t.accounts[account]
 	if a == nil {
 		a = &accountTurns{name: account}
 		t.accounts[account] = a
 	}
+	a.most = most
 	turn.account, turn.granted, turn.since = a, make(chan struct{}), time.Now()
 	e := a.waiters.PushBack(turn)
 	t.waiting++
@@ -153,10 +161,10 @@ func (t *Turns) dispatch() {
 
 // mayTake reports whether an account may have another place. t.mu is held.
 func (t *Turns) mayTake(a *accountTurns) bool {
-	if a.held == 0 || t.perAccount == 0 {
+	if a.held == 0 || a.most == 0 {
 		return t.used < t.places
 	}
-	return a.held < t.perAccount && t.used < t.places/2
+	return a.held < a.most && t.used < t.places/2
 }
 
 // forget removes an account that neither holds a place nor waits. t.mu is held.
@@ -214,7 +222,7 @@ func (turn *Turn) Yield(ctx context.Context) error {
 	}
 	t.release(turn)
 	t.mu.Unlock()
-	return t.wait(ctx, turn, a.name)
+	return t.wait(ctx, turn, a.name, a.most)
 }
 
 // Stats returns the current numbers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -257,6 +258,41 @@ func TestTheNumberOfPlacesMayChange(t *testing.T) {
 		held[2].Release()
 		if s := turns.Stats(); s.Running != 0 || s.Accounts != 0 {
 			t.Errorf("at the end: got %+v, want no place held", s)
+		}
+	})
+}
+
+// Each account has a number of its own, and a changed one applies to calls that wait already.
+func TestAccountsHoldAsManyPlacesAsTheyMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := admission.NewTurns(math.MaxInt, 0)
+		got := make(chan *admission.Turn, 4)
+		acquire := func(account string, most int) {
+			go func() {
+				turn, err := turns.AcquireUpTo(t.Context(), account, most)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- turn
+			}()
+			synctest.Wait()
+		}
+		for range 3 {
+			acquire("a", 1)
+		}
+		acquire("b", 1)
+		if s := turns.Stats(); s.Running != 2 || s.Waiting != 2 {
+			t.Errorf("got %+v, want one place of each", s)
+		}
+		acquire("a", 3)
+		if s := turns.Stats(); s.Running != 4 || s.Waiting != 1 {
+			t.Errorf("got %+v, want three places of the account", s)
+		}
+		for range 5 {
+			(<-got).Release()
+		}
+		if s := turns.Stats(); s.Running != 0 || s.Accounts != 0 {
+			t.Errorf("after all: got %+v, want none held", s)
 		}
 	})
 }

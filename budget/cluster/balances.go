@@ -325,6 +325,15 @@ func (l *Ledger) Counters(owner string) (Counters, bool) {
 	return c, true
 }
 
+// Stats returns how many requests of a payer's key and account run and wait at all gateways, by the latest known counters.
+func (l *Ledger) Stats(p budget.Payer) (key, account budget.Stats) {
+	for owner, stats := range map[string]*budget.Stats{p.Key: &key, p.Account: &account} {
+		c, _ := l.Counters(owner)
+		*stats = budget.Stats{Running: int(c.Running), Waiting: int(c.Waiting)}
+	}
+	return key, account
+}
+
 // LastUse returns when the latest request of a key arrived, or the zero time if there was none.
 func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
 	const text = `SELECT greatest((SELECT last_use FROM owner WHERE id = $1), (SELECT time FROM key_uses WHERE key_id = $1))`

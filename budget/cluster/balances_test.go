@@ -136,8 +136,8 @@ func TestClosedLedgerRefusesWaitersAndRequests(t *testing.T) {
 	setOwners(t, l, 1, quota.Caps{})
 	running := reserve(t, l, demand(1, 1))
 	waiter, kind, _, _ := l.Submit(t, payer, newRequest(), demand(1, 1))
-	if kind != "wait" || l.Waiting() != 1 {
-		t.Fatalf("got %s, and %d waiting, want wait and 1", kind, l.Waiting())
+	if kind != "wait" || l.Load().Waiting != 1 {
+		t.Fatalf("got %s, and %d waiting, want wait and 1", kind, l.Load().Waiting)
 	}
 	running.Release()
 	l.Close()

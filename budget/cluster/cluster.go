@@ -1,7 +1,7 @@
 // Package cluster is the token ledger of several gateways on one PostgreSQL database: it enforces the caps and slots of
 // keys and accounts for all of them together, and records what every request has used.
 //
-// The rules are those of package budget, and of package admission for slots. They are evaluated in the database, by the
+// The rules are those of package budget. They are evaluated in the database, by the
 // function ledger_v1, under the lock of the account. Used and reserved tokens together never exceed a cap, and a key
 // never runs more requests than it has slots, whichever gateways run them. A slot is one more cap: requests of a key
 // that wait for either are admitted in the order of their tickets. Settlement charges a request once, in the windows in
@@ -114,7 +114,7 @@ type Ledger struct {
 // New returns a Ledger. Before Start, Reserve returns budget.ErrClosed.
 func New(db *postgres.DB, log *zap.Logger, s Settings) *Ledger {
 	l := &Ledger{db: db, log: log, settings: s.withDefaults(), balances: newBalances()}
-	l.metrics = newMetrics(l.load)
+	l.metrics = newMetrics(l.Load)
 	return l
 }
 
@@ -183,11 +183,9 @@ func (l *Ledger) raise(a budget.Alarm) {
 // RefreshCaps does nothing: the transaction that changes caps evaluates the waiting requests of all gateways.
 func (*Ledger) RefreshCaps() {}
 
-// Waiting returns the number of this gateway's requests that wait for a slot or until reservations of others end.
-func (l *Ledger) Waiting() int { return l.load().Waiting }
-
-// load returns what the lanes of the present epoch hold.
-func (l *Ledger) load() (sum budget.Load) {
+// Load returns what the lanes of the present epoch hold. Requests that wait for a slot and those that wait for tokens are not
+// told apart.
+func (l *Ledger) Load() (sum budget.Load) {
 	e := l.epoch.Load()
 	if e == nil {
 		return sum
@@ -196,7 +194,9 @@ func (l *Ledger) load() (sum budget.Load) {
 		n := lane.load()
 		sum.Reserved += n.Reserved
 		sum.Open, sum.Waiting, sum.Backlog = sum.Open+n.Open, sum.Waiting+n.Waiting, sum.Backlog+n.Backlog
+		sum.Keys, sum.Running = sum.Keys+n.Keys, sum.Running+n.Running
 	}
+	sum.Queued, sum.Blocked = sum.Waiting, sum.Waiting
 	return sum
 }
 

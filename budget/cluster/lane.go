@@ -150,9 +150,18 @@ func (l *lane) load() budget.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held := budget.Load{Open: len(l.open), Waiting: len(l.waiting)}
+	keys := map[string]struct{}{}
 	for r := range l.open {
 		held.Reserved += r.Input + r.Output
+		if r.row.admission.Batch == "" {
+			held.Running++
+			keys[r.key] = struct{}{}
+		}
 	}
+	for _, o := range l.waiting {
+		keys[o.key] = struct{}{}
+	}
+	held.Keys = len(keys)
 	for _, o := range l.queue {
 		if o.settle != nil {
 			held.Backlog++

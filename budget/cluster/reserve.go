@@ -138,7 +138,7 @@ func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget
 // moment is dropped.
 func (l *lane) await(ctx context.Context, o *operation, ended <-chan decision, requester budget.Requester) (decision, error) {
 	if requester != nil {
-		release, err := requester.ReserveMemory()
+		release, err := requester.Wait(nil)
 		if err != nil {
 			l.abandon(o)
 			return decision{}, fmt.Errorf("wait for reservations to end: %w", err)
