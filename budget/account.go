@@ -285,6 +285,9 @@ func (a *Account) balance(now time.Time, k *Owner) Balance {
 // evaluate decides on a request by all caps and slots at once. Used tokens refuse the request or lower its max_tokens. Reservations,
 // slots that are taken, and earlier requests that the same caps block make it wait. Lines of batches need no slot.
 func (a *Account) evaluate(now time.Time, k *Owner, w *Waiter) decision {
+	if w.Demand.SlotOnly {
+		return decision{blockedBySlot: a.lacksSlot(k)}
+	}
 	balance := a.balance(now, k)
 	d := balance.decide(&w.Demand)
 	if d.exceeded != nil {
@@ -323,7 +326,9 @@ func (a *Account) open(now time.Time, k *Owner, w *Waiter, d *decision) Decision
 		got.Time = now
 	}
 	got.Time = got.Time.UTC()
-	k.recordUse(got.Time, now)
+	if !w.Demand.SlotOnly {
+		k.recordUse(got.Time, now)
+	}
 	for _, o := range [...]*Owner{k, &a.Owner} {
 		o.month(today.month).reserve(today.day, got.Lease.Input, got.Lease.Output)
 		if !got.Lease.Line {

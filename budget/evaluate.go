@@ -16,6 +16,8 @@ type Demand struct {
 	// max_tokens lengthens them; nil if PromptTokens does not depend on it. They must not be changed afterwards.
 	Prompts []int64
 	Context int64
+
+	SlotOnly bool // it costs no tokens, and needs a slot
 }
 
 // promptAt returns the tokens of all prompts for a max_tokens.
@@ -32,6 +34,9 @@ func (d *Demand) promptAt(maxTokens int64) int64 {
 
 // Normalized limits the counts to their valid ranges, so that a negative count cannot add budget.
 func (d Demand) Normalized() Demand {
+	if d.SlotOnly {
+		return Demand{SlotOnly: true, Exact: true, Candidates: 1}
+	}
 	d.PromptTokens = min(max(d.PromptTokens, 0), maxCount)
 	d.Candidates = min(max(d.Candidates, 1), maxCount)
 	d.MaxTokens = min(max(d.MaxTokens, 1), maxCount)

@@ -52,7 +52,7 @@ func (l *Ledger) Reserve(ctx context.Context, p Payer, r Request, d Demand, requ
 }
 
 func (l *Ledger) reserve(ctx context.Context, p *Payer, w *Waiter, requester Requester) (Reservation, error) {
-	if err := l.db.WriteError(); err != nil {
+	if err := l.db.WriteError(); err != nil && !w.Demand.SlotOnly {
 		return nil, fmt.Errorf("reserve tokens: %w", err)
 	}
 	w.Request.KeyID, w.Request.AccountID = p.Key, p.Account
@@ -155,7 +155,7 @@ func (l *Ledger) await(ctx context.Context, p *Payer, w *Waiter, requester Reque
 	}
 	switch w.Result.Kind {
 	case Granted:
-		if err := l.db.WriteError(); err != nil {
+		if err := l.db.WriteError(); err != nil && !w.Demand.SlotOnly {
 			l.cancel(w)
 			return nil, fmt.Errorf("reserve tokens: %w", err)
 		}
@@ -222,6 +222,7 @@ func (l *Ledger) opened(a *Account, w *Waiter, d *Decision) *reservation {
 	r := &reservation{
 		Grant:  Grant{Input: d.Lease.Input, Output: d.Lease.Output, Max: d.MaxTokens, Lowered: d.MaxTokens < w.Demand.MaxTokens},
 		ledger: l, request: w.Request, account: a, lease: d.Lease, admitted: time.Now(), index: len(l.open),
+		rowless: w.Demand.SlotOnly,
 	}
 	r.request.Time = d.Time
 	l.open = append(l.open, r)

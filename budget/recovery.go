@@ -45,6 +45,7 @@ func (l *Ledger) checkpoint(ctx context.Context) {
 	l.mu.Lock()
 	for _, r := range l.open {
 		switch {
+		case r.rowless:
 		case r.writtenAt.IsZero():
 			if now.Sub(r.admitted) >= openAge {
 				opened = append(opened, r)

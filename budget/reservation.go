@@ -105,6 +105,9 @@ type Reservation interface {
 	// has been ended.
 	Prepare(o Outcome) Settlement
 
+	// Drop ends a reservation whose demand was SlotOnly, and leaves no row.
+	Drop()
+
 	// Release ends a reservation that has not been settled, as interrupted. It charges the tokens last recorded by
 	// SetPromptTokens and SetProgress, or nothing if neither was called. It is meant for defer and does not wait for the
 	// disk.
@@ -192,7 +195,8 @@ type reservation struct {
 	request Request
 	account *Account
 	lease   Lease
-	index   int // in Ledger.open; guarded by the ledger's lock
+	index   int  // in Ledger.open; guarded by the ledger's lock
+	rowless bool // the demand was SlotOnly
 
 	openOnce  sync.Once         // inserts the row, or decides that the settlement will be its only write
 	openWrite *database.Pending // set by openOnce; nil if the settlement is the row's only write
@@ -285,6 +289,15 @@ func (r *reservation) Release() {
 	}
 	r.end(usage.Interrupted, r.Interrupted())
 	r.ledger.enqueueRetry(r.settlement)
+}
+
+// Drop implements Reservation.
+func (r *reservation) Drop() {
+	r.endOnce.Do(func() {
+		r.ledger.mu.Lock()
+		defer r.ledger.mu.Unlock()
+		r.ledger.release(r, 0, 0)
+	})
 }
 
 // end charges the outcome and submits the write of the settlement, once.

@@ -11,7 +11,6 @@ import (
 
 	"basegate/breaker"
 	"basegate/budget"
-	"basegate/budget/admission"
 	"basegate/budget/receipt"
 	apierr "basegate/errors"
 	"basegate/internal/ratelimit"
@@ -86,14 +85,11 @@ func (s *Server) callTokenizer(x *exchange) error {
 	if err := x.awaitModel(); err != nil {
 		return err
 	}
-	release, err := x.awaitTurn(x.r.Context())
-	switch {
-	case errors.Is(err, admission.ErrFull):
-		return bufferFull(err)
-	case err != nil:
-		return x.cancelErr()
+	slot, err := s.deps.Ledger.Reserve(x.r.Context(), x.caller.payer, budget.Request{ID: x.id}, budget.Demand{SlotOnly: true}, requester{s, x})
+	if err != nil {
+		return x.reserveErr(err)
 	}
-	defer release()
+	defer slot.Drop()
 	x.memory.SetRunning()
 	response, err := s.forward(x)
 	if err != nil {

@@ -162,7 +162,26 @@ func TestTokenStringsNeedAVersionThatHasThem(t *testing.T) {
 	}
 }
 
-// A key, and an account, make as many calls of the tokenizer at a time as they have slots, beside their completions.
+func TestTokenizeTakesASlotOfTheKey(t *testing.T) {
+	t.Parallel()
+	backend := newBlockingBackend()
+	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
+	completion := h.completeAsync(t.Context(), plainRequest)
+	<-backend.arrived
+	tokens := make(chan response, 1)
+	req := h.newRequest(t.Context(), http.MethodPost, "/v1/tokenize", `{"model":"m","prompt":"to be"}`)
+	go func() { tokens <- h.do(req) }()
+	h.awaitQueue("tokenize waits for the slot", budget.Stats{Running: 1, Waiting: 1})
+	backend.release <- struct{}{}
+	if got := <-tokens; got.status != 200 || gjson.Get(got.body, "count").Int() != 2 {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+	<-completion
+	h.awaitQueue("the slot is free", budget.Stats{})
+	h.awaitRows(1)
+}
+
+// A key, and an account, count as many prompts of requests without a slot at a time as they have slots, beside their completions.
 func TestCallsOfTheTokenizerAreAsManyAtATimeAsSlots(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]func(*harnessOptions){
@@ -188,7 +207,7 @@ func TestCallsOfTheTokenizerAreAsManyAtATimeAsSlots(t *testing.T) {
 			completion := h.completeAsync(t.Context(), plainRequest)
 			<-completions.arrived
 			ended := make(chan response, 3)
-			for _, path := range []string{"/v1/tokenize", "/v1/estimate", "/v1/tokenize"} {
+			for _, path := range []string{"/v1/estimate", "/v1/estimate", "/v1/estimate"} {
 				req := h.newRequest(t.Context(), http.MethodPost, path, `{"model":"m","prompt":"`+strings.Repeat("zebra ", 1000)+`"}`) // its bytes do not fit
 				before := h.memory.Stats().BufferedBytes
 				go func() { ended <- h.do(req) }()

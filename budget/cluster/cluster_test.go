@@ -599,3 +599,25 @@ func TestMissingPartitionIsCreatedAfterALostConnection(t *testing.T) {
 	settle(t, r, 1, 1)
 	checkUsed(t, db, 2, 0, 1)
 }
+
+func TestDemandOfASlotOnlyWaitsForItAndLeavesNoRow(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	other := start(t, db, cluster.Settings{Name: "other"})
+	setOwners(t, l, 1, quota.Caps{MonthTotal: quota.Limit(0)}) // a cap that is used up does not matter
+	first, err := l.Reserve(t.Context(), payer, newRequest(), budget.Demand{SlotOnly: true}, nil)
+	must(t, err)
+	waiter, kind, _, _ := other.Submit(t, payer, newRequest(), budget.Demand{SlotOnly: true})
+	if kind != "wait" {
+		t.Fatalf("got %s, want wait", kind)
+	}
+	first.Drop()
+	await(t, "the other gateway's", waiter).Drop()
+	other.Sync(t, payer.Account)
+	checkUsed(t, db, 0, 0, 0)
+	var left int
+	db.query(t, `SELECT (SELECT sum(running + waiting) FROM owner) + (SELECT count(*) FROM inflight) + (SELECT count(*) FROM waiter)`, nil, &left)
+	if left != 0 {
+		t.Errorf("got %d leases and waiters, want none", left)
+	}
+}

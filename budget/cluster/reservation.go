@@ -151,6 +151,17 @@ func (r *reservation) Release() {
 	r.end(usage.Interrupted, &o)
 }
 
+// Drop implements budget.Reservation.
+func (r *reservation) Drop() {
+	r.once.Do(func() {
+		dropped := r.newSettlement(stateDropped, &budget.Outcome{})
+		dropped.row = requestRow{} // it is not to be written again after a failover
+		r.ending = &operation{account: r.account, key: r.key, settle: dropped}
+		r.lane.close(r)
+		_ = r.lane.enqueue(r.ending) // if the epoch has ended, so has the reservation
+	})
+}
+
 // end submits the settlement, once.
 func (r *reservation) end(state usage.State, o *budget.Outcome) {
 	r.once.Do(func() {

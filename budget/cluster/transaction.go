@@ -276,6 +276,7 @@ func (a *account) addWaiter(row *waiterRow) {
 		Request: budget.Request{ID: row.ID, KeyID: row.Key, AccountID: a.ID, Batch: row.Batch, Time: time.UnixMicro(row.Arrived)},
 		Demand: budget.Demand{
 			PromptTokens: row.Prompt, Exact: true, Candidates: row.Candidates, MaxTokens: row.Max, MinTokens: row.Min, Context: row.Context,
+			SlotOnly: row.Max == 0, // see budget.Demand.Normalized
 		},
 		Ticket: row.Ticket, Taken: row.Duplicate,
 	}
@@ -476,8 +477,12 @@ func (t *transaction) expire(a *account) (interrupted int64) {
 	}
 	for _, l := range t.ended {
 		a.Settle(l.lease(), l.Prompt, l.Completion)
+		state := usage.Interrupted
+		if l.In+l.Out == 0 { // it had a slot only
+			state = stateDropped
+		}
 		t.write.settle = append(t.write.settle, &settlement{
-			ID: l.ID, State: usage.Interrupted, Prompt: l.Prompt, Completion: l.Completion, Gateway: l.Gateway, Epoch: l.Epoch,
+			ID: l.ID, State: state, Prompt: l.Prompt, Completion: l.Completion, Gateway: l.Gateway, Epoch: l.Epoch,
 		})
 	}
 	a.Grant(t.time(a), false)

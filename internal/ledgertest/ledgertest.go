@@ -96,6 +96,7 @@ type Demand struct {
 	MinTokens    int64   `json:"min_tokens,omitempty"`
 	Prompts      []int64 `json:"prompts,omitempty"`
 	Context      int64   `json:"context,omitempty"`
+	SlotOnly     bool    `json:"slot_only,omitempty"`
 }
 
 // Reply is what an operation returns, and what it causes.

@@ -416,7 +416,7 @@ CREATE TABLE waiter (
     arrived    BIGINT NOT NULL,
     prompt     BIGINT NOT NULL, -- the demand
     candidates BIGINT NOT NULL,
-    max_tokens BIGINT NOT NULL,
+    max_tokens BIGINT NOT NULL, -- 0: it needs a slot and no tokens
     min_tokens BIGINT NOT NULL,
     prompts    BIGINT[], -- lengths of prompts that are truncated
     times      BIGINT[], -- how many prompts have each length
@@ -1033,7 +1033,7 @@ BEGIN
     IF p_wait IS NOT NULL THEN
         INSERT INTO waiter (account, key, ticket, request_id, gateway, epoch, lane, arrived, prompt, candidates, max_tokens, min_tokens,
             prompts, times, context, model, endpoint, workload, user_tag, stream, batch_id, details)
-        SELECT n.account, n.key, n.ticket, n.id, p_gateway, p_epoch, p_lane, n.arrived, coalesce(n.prompt, 0), n.candidates, n.max, coalesce(n.min, 0),
+        SELECT n.account, n.key, n.ticket, n.id, p_gateway, p_epoch, p_lane, n.arrived, coalesce(n.prompt, 0), n.candidates, coalesce(n.max, 0), coalesce(n.min, 0),
             n.prompts, n.times, n.context, n.model, n.endpoint, n.workload, coalesce(n.tag, ''), coalesce(n.stream, false), n.batch,
             coalesce(n.details, '')
         FROM json_to_recordset(p_wait) AS n(account text, key text, ticket bigint, id text, arrived bigint, prompt bigint, candidates bigint,
