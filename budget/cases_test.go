@@ -299,12 +299,12 @@ func (e *accountEngine) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
 
 // decide records a decision, and returns it in the form of a case.
 func (r *accountRequest) decide(d *budget.Decision) ledgertest.Decision {
-	switch d.Kind {
-	case budget.Granted:
+	if d.Kind == budget.Granted {
 		r.lease = &d.Lease
 		r.outcome = ledgertest.Row{Request: d.Lease.Request, Key: d.Lease.Key, Date: d.Time.Format(time.DateOnly)}
 		return ledgertest.Decision{Kind: ledgertest.Granted, MaxTokens: d.MaxTokens}
-	case budget.Refused:
+	}
+	if d.Kind == budget.Refused {
 		return ledgertest.RefusedBy(d.Exceeded)
 	}
 	return ledgertest.Decision{Kind: map[budget.Kind]ledgertest.Kind{

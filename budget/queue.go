@@ -92,14 +92,11 @@ func (l *Ledger) admit(ctx context.Context, p *Payer, w *Waiter) (*reservation, 
 	}
 	d := a.Admit(l.clock(), w)
 	l.deliver(a)
-	switch d.Kind {
-	case Granted:
+	if d.Kind == Granted {
 		return l.opened(a, w, &d), d, nil
-	case Waits:
+	}
+	if d.Kind == Waits {
 		w.decided = make(chan struct{})
-		return nil, d, nil
-	case MustCount:
-		return nil, d, nil
 	}
 	return nil, d, d.Err()
 }
@@ -153,19 +150,19 @@ func (l *Ledger) await(ctx context.Context, p *Payer, w *Waiter, requester Reque
 		l.cancel(w)
 		return nil, fmt.Errorf("wait for other requests: %w", context.Cause(ctx))
 	}
-	switch w.Result.Kind {
-	case Granted:
-		if err := l.db.WriteError(); err != nil && !w.Demand.SlotOnly {
-			l.cancel(w)
-			return nil, fmt.Errorf("reserve tokens: %w", err)
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.opened(l.account(p.Account), w, &w.Result), nil
-	case KeyInvalid:
+	if w.Result.Kind == KeyInvalid {
 		return nil, cmp.Or(p.Refresh(l.settings.Payer), ErrKeyDisabled)
 	}
-	return nil, w.Result.Err()
+	if err := w.Result.Err(); err != nil {
+		return nil, err
+	}
+	if err := l.db.WriteError(); err != nil && !w.Demand.SlotOnly {
+		l.cancel(w)
+		return nil, fmt.Errorf("reserve tokens: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.opened(l.account(p.Account), w, &w.Result), nil
 }
 
 // before returns how many requests wait for a slot in front of one; see Requester.

@@ -59,6 +59,7 @@ func benchmarkLedger(b *testing.B, server *postgrestest.Server, accounts, n int)
 	var left, made atomic.Int64
 	left.Store(int64(b.N))
 	calls := l.Values(b)["calls_total"]
+	b.ResetTimer()
 	cpu, began := server.CPU(b), time.Now()
 	var workers sync.WaitGroup
 	for w := range n {

@@ -18,11 +18,15 @@ func (l *lane) deliver(t *transaction, r *reply, batch []*operation) {
 	for i := range r.Decided {
 		l.deliverWait(&r.Decided[i])
 	}
+	for i := range t.results { // those that have waited before the operation that has ended their waits
+		if r := &t.results[i]; r.operation == nil {
+			l.deliverWait(&r.decision)
+		}
+	}
 	for i := range t.results {
 		d := &t.results[i].decision
 		switch o := t.results[i].operation; {
 		case o == nil:
-			l.deliverWait(d)
 		case o.admit != nil:
 			l.deliverAdmission(o, d)
 		default:
@@ -46,8 +50,8 @@ func (l *lane) deliverWait(d *decision) {
 // wait ends. One that nobody waits for any longer is canceled.
 func (l *lane) deliverAdmission(o *operation, d *decision) {
 	a := o.admit
-	a.ticket = d.Ticket
-	if a.abandoned {
+	o.ticket = d.Ticket
+	if o.abandoned {
 		if d.Kind == kindGranted || d.Kind == kindWait {
 			_ = l.enqueueLocked(o.cancellation()) // if the ledger has ended, its epoch has too
 		}
@@ -74,7 +78,7 @@ func (o *operation) cancellation() *operation {
 	a := o.admit
 	return &operation{
 		account: o.account, key: o.key,
-		cancel: &cancellation{ID: a.ID, Account: a.Account, Key: a.Key, Ticket: a.ticket},
+		cancel: &cancellation{ID: a.ID, Account: a.Account, Key: a.Key, Ticket: o.ticket},
 	}
 }
 
@@ -89,7 +93,7 @@ func (l *lane) abandon(o *operation) {
 		delete(l.waiting, o.admit.ID)
 		_ = l.enqueueLocked(o.cancellation())
 	default:
-		o.admit.abandoned = true
+		o.abandoned = true
 		select {
 		case d := <-o.done: // decided at this moment
 			if d.Kind == kindGranted {

@@ -73,7 +73,7 @@ func (a *Admission) Decided() (kind string, r budget.Reservation, err error, dec
 }
 
 // Ticket returns the ticket of a request that waits.
-func (a *Admission) Ticket() int64 { return a.o.admit.ticket }
+func (a *Admission) Ticket() int64 { return a.o.ticket }
 
 // Cancel ends the wait.
 func (a *Admission) Cancel() { a.lane.abandon(a.o) }

@@ -20,9 +20,13 @@ type operation struct {
 	checkpoint *checkpoint
 	cancel     *cancellation
 
-	chain string        // of an admission: budget.Request.ChainID
-	sent  bool          // a call with it has been sent; guarded by the lane's lock
-	done  chan decision // capacity 1; nil if nobody waits
+	chain string // of an admission: budget.Request.ChainID
+	// Guarded by the lane's lock.
+	sent      bool  // a call with it has been sent
+	abandoned bool  // of an admission: nobody waits any longer, so a reservation that is granted is to be canceled
+	ticket    int64 // of an admission that waits
+
+	done chan decision // capacity 1; nil if nobody waits
 }
 
 // size returns about how many bytes the operation has in a call.
@@ -80,12 +84,10 @@ type admission struct {
 	Times      []int64 `json:"times,omitempty"`   // how many prompts have each length
 	Context    int64   `json:"context,omitempty"`
 
-	// The rest is not sent; guarded by the lane's lock.
-	demand    budget.Demand
-	noWait    bool
-	arrived   time.Time
-	abandoned bool  // nobody waits any longer: a reservation that is granted is to be canceled
-	ticket    int64 // of the wait, if it waits
+	// The rest is not sent.
+	demand  budget.Demand
+	noWait  bool
+	arrived time.Time
 }
 
 // settlement ends a request.

@@ -358,15 +358,16 @@ func (t *transaction) admit(a *account, o *operation) {
 	}
 	d := a.Admit(t.time(a), w)
 	t.results = append(t.results, result{operation: o, waiter: w, decision: newDecision(n.ID, &d)})
-	switch d.Kind {
-	case budget.Granted:
+	if d.Kind == budget.Granted {
 		t.open(n, &d)
-	case budget.Waits:
-		waits := *n
-		waits.Ticket, waits.Arrived = w.Ticket, w.Request.Time.UnixMicro()
-		t.write.wait = append(t.write.wait, &waits)
-		t.results[len(t.results)-1].decision.Ticket = w.Ticket
 	}
+	if d.Kind != budget.Waits {
+		return
+	}
+	waits := *n
+	waits.Ticket, waits.Arrived = w.Ticket, w.Request.Time.UnixMicro()
+	t.write.wait = append(t.write.wait, &waits)
+	t.results[len(t.results)-1].decision.Ticket = w.Ticket
 }
 
 // arrival returns when a request arrived, by the database's clock.
