@@ -229,9 +229,13 @@ func (l *lane) run(ctx context.Context) {
 func (l *lane) take() (batch []*operation, due []string, collect bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now, size := time.Now(), 0
+	now, size, full := time.Now(), 0, false
 	l.queue = slices.DeleteFunc(l.queue, func(o *operation) bool {
-		if h := l.putOff[o.account]; h != nil && now.Before(h.until) || len(batch) == batchSize || len(batch) > 0 && size+o.size() > maxCallSize {
+		if h := l.putOff[o.account]; full || h != nil && now.Before(h.until) {
+			return false
+		}
+		// What follows one that has no place stays behind it.
+		if full = len(batch) == batchSize || len(batch) > 0 && size+o.size() > maxCallSize; full {
 			return false
 		}
 		size += o.size()
@@ -320,6 +324,12 @@ func (l *lane) returnHeld(held []*operation, free map[string]*account, collect b
 		stuck = stuck || age > maxHeld
 		time.AfterFunc(time.Until(h.until), l.signal)
 	}
+	if l.failed != nil { // meanwhile
+		for _, o := range held {
+			o.complete(decision{err: notSent(l.failed)})
+		}
+		return
+	}
 	l.queue = slices.Concat(held, l.queue)
 	l.collect = l.collect || collect
 	if stuck {
@@ -335,8 +345,8 @@ const (
 	maxHeld = 4 * time.Second
 )
 
-// laneName is what the server calls the sessions of lanes.
-const laneName = "basegate lane"
+// laneName is what the server calls the sessions of lanes, and laneIdle how long it lets one be between the two steps of a transaction.
+const laneName, laneIdle = "basegate lane", "2s"
 
 // endHolders ends the sessions of lanes, of any gateway, that have been in one transaction for longer than maxHeld.
 func (e *epoch) endHolders() {
@@ -493,6 +503,7 @@ func (l *lane) keep(t *transaction, r *reply) {
 		}
 		before := l.held[id]
 		delete(l.held, id)
+		a.touched = false
 		if a.Waiting > 0 || len(a.owners) > maxHeldKeys { // others may change what waits
 			continue
 		}
@@ -548,7 +559,8 @@ func (l *lane) try(ctx context.Context, t *transaction, attempt int, batch []*op
 		if err != nil {
 			return nil, err
 		}
-		if _, err := conn.Exec(ctx, `SET application_name = '`+laneName+`'`); err != nil {
+		const settings = `SELECT set_config('application_name', $1, false), set_config('idle_in_transaction_session_timeout', $2, false)`
+		if _, err := conn.Exec(ctx, settings, laneName, laneIdle); err != nil {
 			postgres.CloseConn(ctx, conn)
 			return nil, fmt.Errorf("connect to the database: %w", err)
 		}

@@ -896,6 +896,7 @@ BEGIN
         RETURN;
     END IF;
     IF p_wait THEN
+        PERFORM set_config('lock_timeout', '1s', true);
         SELECT array_agg(id) INTO v_locked
             FROM (SELECT id FROM owner WHERE id = ANY (p_accounts) ORDER BY id FOR NO KEY UPDATE) o;
     ELSE
