@@ -52,14 +52,6 @@ func (l *Ledger) endLeftIn(ctx context.Context, id string) (interrupted int64, e
 		t = newTransaction(l, 0, 0, noLane)
 		s := &selection{accounts: []string{id}, heads: 1 << 20, wait: true, ended: true}
 		err = l.inTransaction(ctx, func(q query) error {
-			// A first look finds the keys of what was in flight.
-			if _, err := t.lock(ctx, q, &call{}, s); err != nil {
-				return err
-			}
-			for _, ended := range t.ended {
-				s.keys = append(s.keys, ended.Key)
-			}
-			t.reset()
 			return t.update(ctx, q, s, func() {
 				interrupted = 0
 				for _, a := range t.accounts {

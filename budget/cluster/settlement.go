@@ -98,6 +98,11 @@ func (t *transaction) update(ctx context.Context, q query, s *selection, apply f
 		if _, err := t.lock(ctx, q, &call{}, s); err != nil {
 			return err
 		}
+		if keys := t.keysOfEnded(s.keys); len(keys) > 0 {
+			s.keys = append(s.keys, keys...)
+			t.reset()
+			continue
+		}
 		apply()
 		if !t.incomplete() {
 			break

@@ -491,6 +491,17 @@ func (t *transaction) expire(a *account) (interrupted int64) {
 	return int64(len(t.ended))
 }
 
+// keysOfEnded returns the keys of requests in flight of ended epochs that were not asked for. What has ended is known only by a read,
+// and more epochs may end before the next one.
+func (t *transaction) keysOfEnded(asked []string) (keys []string) {
+	for _, l := range t.ended {
+		if !slices.Contains(asked, l.Key) {
+			keys = append(keys, l.Key)
+		}
+	}
+	return keys
+}
+
 // incomplete reports whether requests that wait and were not read have to be evaluated.
 func (t *transaction) incomplete() bool {
 	for _, a := range t.accounts {
