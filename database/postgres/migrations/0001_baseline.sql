@@ -1196,6 +1196,8 @@ BEGIN
     UPDATE gateway g SET "left" = false WHERE g.left
         AND NOT EXISTS (SELECT FROM inflight i WHERE i.gateway = g.id AND (i.epoch <> g.epoch OR NOT g.alive))
         AND NOT EXISTS (SELECT FROM waiter w WHERE w.gateway = g.id AND (w.epoch <> g.epoch OR NOT g.alive));
+    -- A transaction that had read a waiter before the end of its epoch may have left a decision on it afterwards.
+    DELETE FROM decided d USING gateway g WHERE g.id = d.gateway AND NOT g.alive;
     RETURN QUERY
         SELECT i.account FROM inflight i LEFT JOIN gateway g ON g.id = i.gateway WHERE g.epoch IS DISTINCT FROM i.epoch OR NOT g.alive
         UNION
