@@ -18,7 +18,7 @@ type Account struct {
 	Granted Date    // when the requests that wait were last evaluated
 	Changes Changes // since the caller has last taken them
 
-	// Incomplete is set by Grant if it would have evaluated requests that wait and were not added by Enqueue.
+	// Incomplete is set if requests that wait were not added by Enqueue, and had to be evaluated.
 	Incomplete bool
 
 	keys    map[string]*Owner // by id
@@ -64,6 +64,7 @@ type Waiter struct {
 	NoWait  bool  // it is told that others stand in the way, and does not wait
 	Taken   bool  // another request with its id is in flight
 	Ticket  int64 // of its wait; 0 if it does not wait
+	Behind  bool  // requests of its key that wait in front of it were not added by Enqueue
 
 	Result Decision // on the request, once its wait is over
 
@@ -353,7 +354,11 @@ func (a *Account) dequeue(k *Owner, at int) {
 		o.Waiting--
 		o.Blocked = o.Blocked && o.Waiting > 0
 	}
+	a.Incomplete = a.Incomplete || len(k.queue) == 0 && k.Waiting > 0
 }
+
+// hasHead reports whether it is known which request of a key Grant evaluates next.
+func (o *Owner) hasHead() bool { return o.head < len(o.queue) && !o.queue[o.head].Behind }
 
 // heads is a heap of keys, in the order in which the requests that Grant evaluates next get what is free: those that the
 // account's slots do not limit come first.
@@ -392,9 +397,14 @@ func (a *Account) Grant(now time.Time, all bool) {
 	a.Granted = DateOf(now)
 	wasBlocked := a.Blocked
 	a.Blocked = false
-	a.heads = append(a.heads[:0], a.waiting...)
-	for _, k := range a.heads {
+	a.heads = a.heads[:0]
+	for _, k := range a.waiting {
 		k.head, k.evaluated = 0, false
+		if k.hasHead() {
+			a.heads = append(a.heads, k)
+		} else {
+			a.Incomplete = true
+		}
 	}
 	heap.Init(&a.heads)
 	for len(a.heads) > 0 {
@@ -418,7 +428,7 @@ func (a *Account) Grant(now time.Time, all bool) {
 			heap.Pop(&a.heads)
 			continue
 		}
-		if k.head < len(k.queue) {
+		if k.hasHead() {
 			heap.Fix(&a.heads, 0)
 		} else {
 			a.Incomplete = a.Incomplete || k.Waiting > k.head

@@ -50,7 +50,7 @@ func (l *Ledger) endLeftIn(ctx context.Context, id string) (interrupted int64, e
 	var t *transaction
 	for {
 		t = newTransaction(l, 0, 0, noLane)
-		s := &selection{accounts: []string{id}, heads: 1 << 20, wait: true, ended: true}
+		s := &selection{accounts: []string{id}, heads: maxHeads, wait: true, ended: true}
 		err = l.inTransaction(ctx, func(q query) error {
 			return t.update(ctx, q, s, func() {
 				interrupted = 0

@@ -619,11 +619,9 @@ func (l *lane) tryLocking(ctx context.Context, t *transaction, c *call, batch []
 			return nil, errHeld
 		}
 		t.apply(free)
-		if !t.incomplete() {
+		if !t.incomplete(s) {
 			break
 		}
-		s.heads *= moreHeads
-		t.reset()
 	}
 	l.epoch.metrics.calls.Inc()
 	return t.commit(ctx, func(ctx context.Context, text string, args []any, into ...any) error {

@@ -104,11 +104,9 @@ func (t *transaction) update(ctx context.Context, q query, s *selection, apply f
 			continue
 		}
 		apply()
-		if !t.incomplete() {
+		if !t.incomplete(s) {
 			break
 		}
-		s.heads *= moreHeads
-		t.reset()
 	}
 	_, err := t.commit(ctx, q, &call{})
 	return err

@@ -169,7 +169,7 @@ func newTransaction(l *Ledger, gateway int32, epoch int64, lane int) *transactio
 }
 
 // load takes over what was read.
-func (t *transaction) load(r *read) error {
+func (t *transaction) load(r *read, heads int) error {
 	t.now = time.UnixMicro(r.Now).UTC()
 	locked := map[string]bool{}
 	for _, id := range r.Locked {
@@ -191,8 +191,9 @@ func (t *transaction) load(r *read) error {
 		}
 		t.concerns(a, row)
 	}
-	for _, w := range r.Waiters {
-		t.accounts[w.Account].addWaiter(w)
+	for i, w := range r.Waiters {
+		behind := i >= heads && r.Waiters[i-heads].Key == w.Key // it was asked for by its ticket
+		t.accounts[w.Account].addWaiter(w, behind)
 	}
 	for _, l := range r.Leases {
 		t.leases[l.ID] = l
@@ -271,14 +272,14 @@ func capOf(tokens *int64) quota.Cap {
 }
 
 // addWaiter adds the row of a request that waits.
-func (a *account) addWaiter(row *waiterRow) {
+func (a *account) addWaiter(row *waiterRow, behind bool) {
 	w := &budget.Waiter{
 		Request: budget.Request{ID: row.ID, KeyID: row.Key, AccountID: a.ID, Batch: row.Batch, Time: time.UnixMicro(row.Arrived)},
 		Demand: budget.Demand{
 			PromptTokens: row.Prompt, Exact: true, Candidates: row.Candidates, MaxTokens: row.Max, MinTokens: row.Min, Context: row.Context,
 			SlotOnly: row.Max == 0, // see budget.Demand.Normalized
 		},
-		Ticket: row.Ticket, Taken: row.Duplicate,
+		Ticket: row.Ticket, Taken: row.Duplicate, Behind: behind,
 	}
 	for i, length := range row.Prompts {
 		w.Demand.Prompts = append(w.Demand.Prompts, slices.Repeat([]int64{length}, int(row.Times[i]))...)
@@ -502,10 +503,12 @@ func (t *transaction) keysOfEnded(asked []string) (keys []string) {
 	return keys
 }
 
-// incomplete reports whether requests that wait and were not read have to be evaluated.
-func (t *transaction) incomplete() bool {
+// incomplete reports whether requests that wait and were not read have to be evaluated, and has more of them read.
+func (t *transaction) incomplete(s *selection) bool {
 	for _, a := range t.accounts {
-		if a.Incomplete {
+		if a.Incomplete && s.heads < maxHeads {
+			s.heads *= moreHeads
+			t.reset()
 			return true
 		}
 	}
@@ -578,8 +581,11 @@ func selectionOf(batch []*operation) *selection {
 	return s
 }
 
-// defaultHeads is how many requests of each key that wait are read at first, and moreHeads by how much more if they do not suffice.
-const defaultHeads, moreHeads = 16, 16
+// defaultHeads is how many requests of each key that wait are read at first. A test reads fewer.
+var defaultHeads = 16
+
+// moreHeads is by how much more are read if they do not suffice, up to maxHeads.
+const moreHeads, maxHeads = 16, 1 << 20
 
 // call is what the arguments of ledger_write_v1 have beside the changes.
 type call struct {
@@ -621,7 +627,7 @@ func (t *transaction) lock(ctx context.Context, q query, c *call, s *selection) 
 		return nil, fmt.Errorf("read the ledger: %w", err)
 	}
 	t.known = true
-	return nil, t.load(found)
+	return nil, t.load(found, s.heads)
 }
 
 // split returns the operations on accounts that are locked, or are not on the ledger, and puts off the others.
