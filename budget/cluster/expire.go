@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database/postgres"
+	"basegate/internal/wait"
 )
 
 // EndLeft does what a gateway does when another one has ended: it ends what epochs have left that have ended. It is for commands.
@@ -59,7 +60,8 @@ func (l *Ledger) endLeftIn(ctx context.Context, id string) (interrupted int64, e
 				}
 			})
 		})
-		if code := postgres.Code(err); !errors.Is(err, errConflict) && code != lockNotAvailable && code != deadlock {
+		code := postgres.Code(err)
+		if !errors.Is(err, errConflict) && code != lockNotAvailable && code != deadlock || !wait.For(ctx, resendBackoff) {
 			break
 		}
 	}
