@@ -464,9 +464,12 @@ func TestRequestThatHasWaitedIsRefusedWhileTheDatabaseIsUnavailable(t *testing.T
 		waits := goReserve(t, l, p, demand(0, 1))
 		setDiskFull(t, db, true)
 		for err := error(nil); err == nil; { // until the existing pages are full
-			r := reserve(t, l, budget.Payer{Key: "other", Account: "other"}, demand(1, 9))
-			err = budget.OpenRow(t.Context(), r)
-			r.Release()
+			var r budget.Reservation
+			r, err = l.Reserve(t.Context(), budget.Payer{Key: "other", Account: "other"}, newRequest(), demand(1, 9), nil)
+			if err == nil { // else the release of the one before has found the disk full
+				err = budget.OpenRow(t.Context(), r)
+				r.Release()
+			}
 		}
 		first.Release()
 		if !waits.returned() || !errors.Is(waits.err, database.ErrUnavailable) {
