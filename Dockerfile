@@ -5,7 +5,8 @@
 #   basegate:compose   the same with Docker Compose, for `launch` commands through the Docker socket
 #
 # The build pulls and compiles nothing, so it needs no registry. It needs bin/image, which `make image` (or `make
-# image-files`) builds. docs/gpu-box.md says how to build the images on a machine without Go.
+# image-files`) builds. docs/gpu-box.md says how to build the images on a machine without Go. The image of a release is made without
+# Docker, for two architectures, by internal/tools/release; a test compares it with the first of these.
 
 FROM scratch AS gateway
 COPY bin/image/basegate /usr/local/bin/basegate

@@ -1,20 +1,26 @@
-# make help lists the targets. Nothing here installs anything but golangci-lint, Litestream, Helm, Toxiproxy and an S3 server into
-# bin/, by the Go toolchain.
+# make help lists the targets. Nothing here installs anything but tools into bin/, by the Go toolchain and, for make release, by pip.
 SHELL       := bash
-VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+VERSION     := $(shell cat VERSION)
+COMMIT      := $(shell git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null)
+LDFLAGS     := -X basegate/cli.version=$(VERSION)$(COMMIT:%=+%)
 LINT        := bin/golangci-lint
 LINT_VERSION := v2.15.0
 LITESTREAM  := bin/litestream
 LITESTREAM_VERSION := v0.5.18
 VERSITYGW   := bin/versitygw
 HELM        := bin/helm
+SBOM        := bin/cyclonedx-gomod
+COMPOSE     := bin/image/docker-compose
 TOXIPROXY   := bin/toxiproxy
 FUZZTIME    ?= 100000x
 SOAK        ?= 1h
 FAULTS      ?= 10m
 CLUSTER     ?= 10m
 HOSTILE     ?= 1m
+KILLS       ?= 50
+STRIDE      ?= 1
 SEEDS       ?= 300
+SCHEDULES   ?= 10000
 REAL        ?= 0.33.0
 PARITY      ?= $(CURDIR)/docs/parity.md
 VULNDB      ?= https://vuln.go.dev
@@ -34,7 +40,7 @@ SMOKE := ^Test(Demo|GoSDK)
 # The end-to-end tests that make s3 runs with files in a bucket.
 S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|CancelledBatch|ExpiredBatch|WrongInput|FilesAndBatches)
 
-.PHONY: help build demo test test-proxy test-raced test-others test-smoke test-all test-packages test-variants test-e2e test-postgres test-next postgres check lint fuzz sdk api browser pictures bench bench-check model soak faults cluster receipt-kills hostile memory real pages seeds litestream s3 alerts chart vuln sbom image image-files e2e clean tools docker
+.PHONY: help build demo test test-proxy test-raced test-others test-smoke test-all test-packages test-variants test-e2e test-postgres test-next postgres check lint fuzz sdk api browser pictures bench bench-check schedules first-hour soak faults cluster kills stops receipt-kills hostile memory real pages seeds litestream s3 alerts chart vuln sbom image image-files e2e release release-check clean tools docker
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
@@ -43,10 +49,10 @@ tools: # what a user's machine must have
 	@command -v $${CC:-gcc} >/dev/null || { echo "a C compiler is missing (SQLite is C): install gcc, for example with apt-get install gcc libc6-dev" >&2; exit 1; }
 
 build: tools ## bin/basegate
-	go build -v -ldflags '-X basegate/cli.version=$(VERSION)' -o bin/basegate .
+	go build -v -ldflags '$(LDFLAGS)' -o bin/basegate .
 
-demo: build ## build and run the demo: mock models, an account, a key
-	bin/basegate demo
+demo: build ## build and run the demo: mock models, an account, a key (LISTEN=127.0.0.1:8090 for another address)
+	bin/basegate demo $(if $(LISTEN),--listen $(LISTEN))
 
 # Packages whose goroutines share state: make test runs them with the race detector, and CI runs all with it.
 RACED := ./proxy ./budget/admission ./batch ./breaker ./budget ./database ./fleet ./proxy/http1/... ./budget/receipt
@@ -81,7 +87,6 @@ test-packages: tools
 
 test-variants: tools
 	BASEGATE_TEST_ENGINE=sqlite go test -race -vet=off -parallel 8 -timeout 30m ./proxy -fastpath=false
-	go test -vet=off -timeout 10m ./internal/clustermodel # test-packages explores less of it, with the race detector
 	go test -vet=off -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
 test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
@@ -144,13 +149,16 @@ bench: build ## figures beside httputil.ReverseProxy and HAProxy, and of the led
 bench-check: build ## the same figures; fails for each figure over its limit, a guard against regressions
 	go run ./bench -check $(BENCH_FLAGS)
 
-model: tools ## the model of several gateways on PostgreSQL with more requests and faults: some minutes, and 5 GB of memory
-	go test -count=1 -v -timeout 60m ./internal/clustermodel -large | grep -vE '^ +[0-9]+\. '
+schedules: tools ## 10,000 schedules of three gateways whose calls and replies are lost, doubled and late (SCHEDULES=1000 for less)
+	go test -count=1 -vet=off -timeout 60m -run '^TestSimulation' ./budget/cluster -schedules $(SCHEDULES)
 
 seeds: tools ## fresh cases of the ledger's rules, on accounts alone and on both engines (SEEDS=10 for less)
 	@export CI=true BASEGATE_LEDGER_CASES=$$(mktemp); trap 'rm -f "$$BASEGATE_LEDGER_CASES"' EXIT; \
 	BASEGATE_LEDGER_SEEDS=$(SEEDS) go test -count=1 -run '^TestCasesAreThoseOfTheReference$$' ./budget -update && \
 	go test -count=1 -timeout 120m -run '^Test(Account|Ledger)ObeysTheRules$$' ./budget ./budget/cluster
+
+first-hour: build ## what README says, in a fresh clone and with the mock in vLLM's place, and how long it takes
+	BASEGATE_BIN=$(CURDIR)/bin/basegate go test -count=1 $(E2E) -run '^TestReadme$$' -v -timeout 20m ./e2e
 
 soak: build ## an hour at 2,000 requests a second (SOAK=10m for less), then looks for what has leaked
 	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_SOAK=$(SOAK) go test -count=1 $(E2E) -run TestSoak -v -timeout 2h ./e2e
@@ -163,6 +171,13 @@ cluster: tools $(TOXIPROXY) ## ten minutes of three gateways that are killed, st
 
 $(TOXIPROXY): internal/tools/toxiproxy/go.mod
 	cd internal/tools/toxiproxy && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../../$(TOXIPROXY) github.com/Shopify/toxiproxy/v2/cmd/server
+
+kills: tools postgres ## a gateway that is killed (kill -9) fifty times under load, on each engine; the ledger is checked each time (KILLS=500)
+	BASEGATE_KILLS=$(KILLS) BASEGATE_TEST_ENGINE=sqlite go test -count=1 $(E2E) -run '^TestKillUnderLoadKeepsEveryCompletedResponse$$' -v -timeout 1h ./e2e
+	BASEGATE_KILLS=$(KILLS) BASEGATE_TEST_ENGINE=postgres go test -count=1 $(E2E) -run '^TestKillUnderLoadKeepsEveryCompletedResponse$$' -v -timeout 1h ./e2e
+
+stops: tools postgres ## a gateway on PostgreSQL that is stopped after each byte of what a call of its ledger sends: a quarter of an hour (STRIDE=8: two minutes)
+	BASEGATE_STOP_STRIDE=$(STRIDE) go test -count=1 -v -timeout 1h -run '^TestGatewayStopped' ./budget/cluster
 
 receipt-kills: tools ## the receipt log of a gateway that is killed a hundred times under load
 	BASEGATE_RECEIPT_KILLS=100 go test -count=1 -race $(E2E) -run '^TestKillUnderLoadKeepsTheReceiptLog$$' -v -timeout 1h ./e2e
@@ -208,28 +223,80 @@ $(HELM): internal/tools/helm/go.mod
 vuln: tools ## known weaknesses of what the code calls, by govulncheck; VULNDB=file:///folder for a copy of its database
 	go run $(GOVULNCHECK) -db $(VULNDB) ./...
 
-sbom: tools ## bin/basegate.cdx.json: what the binary is made of, as CycloneDX
-	cd internal/tools/sbom && go build -o ../../../bin/cyclonedx-gomod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
-	bin/cyclonedx-gomod app -json -licenses -std -output bin/basegate.cdx.json .
+sbom: tools $(SBOM) ## bin/basegate.cdx.json: what the binary is made of, as CycloneDX
+	$(SBOM) app -json -licenses -std -output bin/basegate.cdx.json .
 
-image: docker image-files ## images FROM scratch: basegate:latest, and basegate:compose with Docker Compose
+$(SBOM): internal/tools/sbom/go.mod
+	cd internal/tools/sbom && CGO_ENABLED=0 go build -o ../../../$(SBOM) github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+
+image: docker image-files ## images FROM scratch: basegate:latest (and its version), and basegate:compose with Docker Compose
 	docker build -q --target compose -t basegate:compose .
-	docker build -q --target gateway -t basegate:latest .
+	docker build -q --target gateway -t basegate:latest -t basegate:$(VERSION) .
 	@docker image inspect -f '{{index .RepoTags 0}}: {{.Size}} bytes' basegate:latest basegate:compose
 
-image-files: tools ## what the images are made of, into bin/image; needs no Docker
+image-files: tools $(COMPOSE) ## what the images are made of, into bin/image; needs no Docker
 	@test -n "$(CERTIFICATES)" || { echo "no root certificates found: make image CERTIFICATES=bundle.pem" >&2; exit 1; }
 	mkdir -p bin/image/data
 	install -m 644 $(CERTIFICATES) bin/image/ca-certificates.crt
-	go build -ldflags '-s -w -X basegate/cli.version=$(VERSION) -linkmode external -extldflags -static' -o bin/image/basegate .
-	cd internal/tools/compose && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../../bin/image/docker-compose github.com/docker/compose/v5/cmd
+	go build -ldflags '-s -w $(LDFLAGS) -linkmode external -extldflags -static' -o bin/image/basegate .
+
+$(COMPOSE): internal/tools/compose/go.mod
+	cd internal/tools/compose && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../../$(COMPOSE) github.com/docker/compose/v5/cmd
 
 e2e: docker image-files $(VERSITYGW) ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
 	go test -tags $(TAGS),containers -count=1 -parallel 4 -timeout 25m ./e2e/containers # they mostly wait
 
-docker: # what image and e2e talk to
+# A release is built with a C compiler for both architectures, and image certificates, of PyPI: the machine's would differ from
+# another's. What Go records of its environment is set here for the same reason. musl takes the stack of C's threads from the program's
+# header, and would give them 128 KiB. The compiler's path is that behind a link: Go's cache depends on it, and clones share a bin.
+ZIG         := 0.17.0
+CERTIFI     := 2026.10.18
+BIN         := $(or $(realpath bin),$(CURDIR)/bin)
+PYTHON      := $(BIN)/release-$(ZIG)-$(CERTIFI)/bin/python
+ARCHITECTURES := amd64 arm64
+TARGET_amd64 := x86_64-linux-musl
+TARGET_arm64 := aarch64-linux-musl
+RELEASE     := dist/basegate-$(VERSION)
+RELEASE_GO  := GOOS=linux GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= CGO_CFLAGS=-O2 CGO_CPPFLAGS= CGO_CXXFLAGS= CGO_LDFLAGS=
+EPOCH       := $(shell git log -1 --format=%ct 2>/dev/null)
+RELEASE_TOOLS := $(PYTHON) bin/nfpm bin/release $(SBOM)
+
+release: tools $(RELEASE_TOOLS) ## dist/: binaries, deb, rpm and SBOM of two architectures, an image of both, SHA256SUMS
+	rm -rf dist && mkdir dist
+	$(foreach arch,$(ARCHITECTURES),$(call release-of,$(arch)))
+	bin/release -o $(RELEASE)-oci.tar -version $(VERSION) -revision '$(COMMIT)' -created '$(EPOCH)' \
+		-certificates "$$($(PYTHON) -m certifi)" $(foreach arch,$(ARCHITECTURES),$(arch)=$(RELEASE)-linux-$(arch))
+	cd dist && sha256sum * >SHA256SUMS
+
+# The SBOM has the time of its making, which becomes that of the commit.
+define release-of
+	$(RELEASE_GO) GOARCH=$(1) CC='$(PYTHON) -m ziglang cc -target $(TARGET_$(1))' go build -buildvcs=false -o $(RELEASE)-linux-$(1) \
+		-ldflags '-s -w -buildid= $(LDFLAGS) -linkmode external -extldflags "-static -Wl,--strip-all -Wl,-z,stack-size=8388608"' .
+	for format in deb rpm; do SOURCE_DATE_EPOCH=$(EPOCH) VERSION=$(VERSION) ARCH=$(1) bin/nfpm package -f deploy/package/nfpm.yaml -p $$format -t dist || exit 1; done
+	GOARCH=$(1) $(SBOM) app -json -licenses -std -noserial -output $(RELEASE)-linux-$(1).cdx.json .
+	sed -i 's/^    "timestamp": .*/    "timestamp": "'$$(date -u -d @$(EPOCH) +%FT%TZ)'",/' $(RELEASE)-linux-$(1).cdx.json
+
+endef
+
+$(PYTHON):
+	@command -v python3 >/dev/null || { echo "Python 3 is missing: install it, for example with apt-get install python3-venv" >&2; exit 1; }
+	rm -rf $(BIN)/release-*
+	python3 -m venv $(@D)/.. && $(@D)/pip install -q --no-deps ziglang==$(ZIG) certifi==$(CERTIFI) || { rm -rf $(BIN)/release-*; exit 1; }
+
+bin/nfpm bin/release &: internal/tools/release/go.mod internal/tools/release/main.go
+	cd internal/tools/release && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../../bin/ github.com/goreleaser/nfpm/v2/cmd/nfpm .
+
+# A Debian with systemd, where the packages are installed.
+bin/debian.tar:
+	@command -v mmdebstrap >/dev/null || { echo "mmdebstrap is missing: install it, for example with apt-get install mmdebstrap" >&2; exit 1; }
+	mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,procps,rpm bookworm bin/debian-new.tar && mv bin/debian-new.tar $@
+
+release-check: docker $(RELEASE_TOOLS) $(COMPOSE) bin/debian.tar ## two releases of the last commit, compared; their packages, image and arm64 binary at work (RELEASE_FLAGS=-short: the second build uses the first one's compiled packages)
+	cd internal/tools/release && go vet ./... && go test -count=1 -timeout 60m $(RELEASE_FLAGS) ./...
+
+docker: # what image, e2e and release-check talk to
 	@command -v docker >/dev/null || { echo "docker is missing: https://docs.docker.com/engine/install, or apt-get install docker.io" >&2; exit 1; }
 	@docker version >/dev/null || { echo "the Docker daemon does not answer: start it, for example with systemctl start docker" >&2; exit 1; }
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -21,9 +21,9 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "gateway/config", "docs", "budget/quota", "database", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "gateway/logwriter", "internal/bodyrate", "internal/clustermodel", "internal/form", "internal/loopback", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
+	{"errors", "gateway/config", "docs", "budget/quota", "database", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "proxy/loglikelihood", "gateway/logwriter", "gateway/tracing", "internal/bodyrate", "internal/form", "internal/loopback", "internal/loratest", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "proxy/stream", "budget/usage", "budget/refusals", "gateway/mail", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
-	{"identity", "console/prompts", "budget", "fleet", "internal/databasetest"},
+	{"identity", "console/prompts", "proxy/replay", "budget", "fleet", "internal/databasetest"},
 	{"budget/usage/report", "budget/cluster", "budget/receipt", "database/consistency", "internal/ledgertest"},
 	{"proxy"},
 	{"batch", "console/history", "proxy/dialect/eternalai", "proxy/dialect/lamini"},
@@ -37,7 +37,7 @@ var floors = [][]string{
 // tests.
 var (
 	outside = []string{"e2e", "e2e/real", "bench"}
-	helpers = []string{"internal/loopback", "internal/poll", "internal/postgrestest", "internal/s3test", "internal/wait"}
+	helpers = []string{"internal/loopback", "internal/loratest", "internal/poll", "internal/postgrestest", "internal/s3test", "internal/wait"}
 )
 
 // leaves are small packages that every package may import, and that import nothing of this module.
@@ -91,13 +91,19 @@ func eachGoFile(root fs.FS, visit func(file string) error) error {
 		}
 		name := d.Name()
 		switch {
-		case d.IsDir() && (name == "testdata" || name == "node_modules" || name != "." && name[0] == '.'):
+		case d.IsDir() && (name == "testdata" || name == "node_modules" || name != "." && (name[0] == '.' || isModule(root, file))):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(name, ".go"):
 			return nil
 		}
 		return visit(file)
 	})
+}
+
+// isModule reports whether a folder is a module of its own.
+func isModule(root fs.FS, dir string) bool {
+	_, err := fs.Stat(root, path.Join(dir, "go.mod"))
+	return err == nil
 }
 
 // internalImports lists the packages of this module that a file imports.

@@ -17,6 +17,8 @@ import (
 	"basegate/batch/storage"
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/internal/wait"
+	"basegate/proxy"
 )
 
 // The operations of the API, the console and the command line. Each sees the files and batches of one account, or of all if that
@@ -27,7 +29,7 @@ func (s *Service) Endpoints() []string {
 	if s.settings.Load().Chat {
 		return slices.Clone(endpoints)
 	}
-	return slices.Clone(endpoints[:1])
+	return slices.Clone(endpoints[:2])
 }
 
 // Limits returns the settings that are in force.
@@ -35,7 +37,7 @@ func (s *Service) Limits() Settings { return *s.settings.Load() }
 
 // file returns a file, or the error that there is none.
 func (s *Service) file(ctx context.Context, account, id string) (File, error) {
-	f, err := findFile(ctx, s.db.Read(), account, onlyText(id), s.now())
+	f, err := findFile(ctx, s.db.Read(), account, proxy.OnlyText(id), s.now())
 	if errors.Is(err, sql.ErrNoRows) {
 		return File{}, apierr.NoSuchObject("file", id)
 	}
@@ -58,7 +60,7 @@ func (s *Service) listFiles(ctx context.Context, p page, purpose Purpose) (_ []F
 // FilesOf returns files with their batches, the newest first, behind the file with the id after unless that is empty; and whether
 // there are more.
 func (s *Service) FilesOf(ctx context.Context, account, after string, limit int) (_ []File, more bool, err error) {
-	files, more, err := s.listFiles(ctx, page{account: account, cursor: orNull(after), limit: limit}, "")
+	files, more, err := s.listFiles(ctx, page{account: account, cursor: proxy.OrNull(after), limit: limit}, "")
 	if err == nil {
 		err = s.addBatches(ctx, account, files)
 	}
@@ -88,7 +90,7 @@ func (s *Service) Content(ctx context.Context, id string) (io.ReadCloser, error)
 // DeleteOf deletes a file, unless a batch needs it.
 func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		f, err := findFile(ctx, tx, account, onlyText(id), s.now())
+		f, err := findFile(ctx, tx, account, proxy.OnlyText(id), s.now())
 		if errors.Is(err, sql.ErrNoRows) {
 			return apierr.NoSuchObject("file", id)
 		}
@@ -107,7 +109,7 @@ func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
 	if err != nil {
 		return unwritable(err)
 	}
-	wake(s.deleted)
+	wait.Wake(s.deleted)
 	return nil
 }
 
@@ -161,7 +163,7 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 		return File{}, nil, err
 	}
 	defer turn.Release()
-	check, err := s.completer.Checker(ctx, u.Account, u.Key)
+	check, err := s.completer.Checker(ctx, u.Account, u.Key, false)
 	if err != nil {
 		return File{}, nil, apierr.InvalidField("key", "the key cannot be used: it is paused, revoked or expired")
 	}
@@ -211,7 +213,7 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 
 // batch returns a batch, or the error that there is none.
 func (s *Service) batch(ctx context.Context, account, id string) (Batch, error) {
-	b, err := findBatch(ctx, s.db.Read(), account, onlyText(id))
+	b, err := findBatch(ctx, s.db.Read(), account, proxy.OnlyText(id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return Batch{}, apierr.NoSuchObject("batch", id)
 	}
@@ -234,7 +236,7 @@ func (s *Service) listBatches(ctx context.Context, p page) (_ []Batch, more bool
 // BatchesOf returns batches without the errors of their validation: the newest first, behind the batch with the id after unless
 // that is empty; and whether there are more.
 func (s *Service) BatchesOf(ctx context.Context, account, after string, limit int) (_ []Batch, more bool, err error) {
-	return s.listBatches(ctx, page{account: account, cursor: orNull(after), limit: limit})
+	return s.listBatches(ctx, page{account: account, cursor: proxy.OrNull(after), limit: limit})
 }
 
 // UnfinishedOf returns the batches of an account that have not ended.
@@ -264,15 +266,14 @@ func (s *Service) readErrors(ctx context.Context, b *Batch) error {
 	if err != nil {
 		return unreadable(err)
 	}
-	content, err := s.OpenObject(ctx, b.errorsObject, size)
+	text, err := s.ReadObject(ctx, b.errorsObject, size)
 	if errors.Is(err, storage.ErrNotFound) { // deleted since
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = json.Unmarshal(text, &b.Errors)
 	}
-	defer content.Close()
-	if err := json.NewDecoder(content).Decode(&b.Errors); err != nil {
+	if err != nil {
 		return apierr.Storage(fmt.Errorf("read the errors of a batch: %w", err))
 	}
 	return nil
@@ -282,7 +283,7 @@ func (s *Service) readErrors(ctx context.Context, b *Batch) error {
 func (s *Service) CancelOf(ctx context.Context, account, id string) (Batch, error) {
 	var b Batch
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
-		if b, err = findBatch(ctx, tx, account, onlyText(id)); errors.Is(err, sql.ErrNoRows) {
+		if b, err = findBatch(ctx, tx, account, proxy.OnlyText(id)); errors.Is(err, sql.ErrNoRows) {
 			return apierr.NoSuchObject("batch", id)
 		}
 		if err != nil || b.Status == Cancelling {
@@ -299,7 +300,7 @@ func (s *Service) CancelOf(ctx context.Context, account, id string) (Batch, erro
 	if err != nil {
 		return Batch{}, unwritable(err)
 	}
-	wake(s.created)
+	wait.Wake(s.created)
 	return b, nil
 }
 

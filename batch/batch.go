@@ -25,6 +25,7 @@ import (
 	"basegate/batch/storage"
 	"basegate/budget/admission"
 	"basegate/database"
+	"basegate/internal/wait"
 	"basegate/proxy"
 )
 
@@ -41,6 +42,7 @@ type Settings struct {
 	PerBackend  int // batch lines that a backend runs at a time
 	Attempts    int // of a line whose failures may pass
 	StartModels bool
+	Replay      bool // lines may be answered by kept responses
 
 	Models []string // short ids, for metrics
 	Chat   bool     // one of them serves chat completions
@@ -59,8 +61,8 @@ type Completer interface {
 	// Standing tells whether a key may send lines at the moment. It does not block.
 	Standing(key string) proxy.Standing
 	// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of
-	// their models. The functions' errors are those of the API.
-	Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error)
+	// their models. With replay, each asks for the response of an earlier request. The functions' errors are those of the API.
+	Checker(ctx context.Context, account, key string, replay bool) (func(endpoint string, body []byte) (model string, err error), error)
 }
 
 // Service keeps files and runs batches. It is safe for concurrent use.
@@ -153,7 +155,7 @@ func (s *Service) Start(ctx context.Context) error {
 // Drain stops sending lines to backends. Those that run end. Other gateways then run the rest.
 func (s *Service) Drain() {
 	s.drain()
-	wake(s.created)
+	wait.Wake(s.created)
 }
 
 // Close cancels the lines that run, and waits for all goroutines. Recorded batches continue at the next Start, or in
@@ -186,20 +188,12 @@ func (s *Service) isDraining() bool {
 func (s *Service) Reload(settings Settings) {
 	s.settings.Store(&settings)
 	s.metrics.know(settings.Models)
-	wake(s.changed)
+	wait.Wake(s.changed)
 }
 
 // write makes a write in a transaction that it may share with others.
 func (s *Service) write(ctx context.Context, apply func(context.Context, database.Tx) error) error {
 	return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(ctx, tx) })
-}
-
-// wake makes the receiver of a channel look again.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // now returns the time in seconds, as clients see it.

@@ -43,7 +43,7 @@ func (c *cappedCompleter) Standing(string) proxy.Standing {
 	return proxy.Standing{}
 }
 
-func (*cappedCompleter) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
+func (*cappedCompleter) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
 	return func(string, []byte) (string, error) { return "m", nil }, nil
 }
 
@@ -93,7 +93,7 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 		store, err := storage.OpenDisk(filepath.Join(dir, "files"))
 		must(err)
 		defer store.Close()
-		completer := &cappedCompleter{ledger, budget.Payer{Key: "k", Account: "a", KeyCaps: quota.Caps{DayTotal: quota.Limit(35)}}}
+		completer := &cappedCompleter{ledger, budget.Payer{Key: "k", Account: "a", KeyCaps: quota.Caps{quota.DayTotal: quota.Limit(35)}}}
 		s := New(db, store, completer, Settings{
 			MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxAccountFiles: 10, MaxLineBytes: 1 << 10, Keep: time.Hour, MaxUnfinished: 10, PerBackend: 2, Attempts: 1,
 		}, zap.NewNop())

@@ -358,7 +358,7 @@ func (c *testCompleter) set(key string, st proxy.Standing) {
 }
 
 // Checker implements Completer.
-func (c *testCompleter) Checker(ctx context.Context, account, _ string) (func(string, []byte) (string, error), error) {
+func (c *testCompleter) Checker(ctx context.Context, account, _ string, _ bool) (func(string, []byte) (string, error), error) {
 	c.mu.Lock()
 	check := c.check
 	c.mu.Unlock()
@@ -630,6 +630,26 @@ func TestObjectsOfADeadGatewayAreDeleted(t *testing.T) {
 	if !errors.Is(err, errSwept) {
 		t.Errorf("the dead gateway keeps its object: %v, want errSwept", err)
 	}
+}
+
+// A commit whose reply is lost may have reserved the object: it is reserved again, and deleted if it does not come to count.
+func TestReservationWhoseReplyIsLostIsRepeated(t *testing.T) {
+	g := startService(t)
+	p := partOf(&File{ID: "file-x"}, []byte("bytes"))
+	reserve := func() error {
+		return g.write(t.Context(), func(ctx context.Context, tx database.Tx) error {
+			return insertObject(ctx, tx, p, "writing", g.leases.holder(), g.clock().UnixMicro())
+		})
+	}
+	must(t, reserve())
+	must(t, g.put(t.Context(), p))
+	lost := partOf(&File{ID: "file-x"}, []byte("bytes"))
+	p = lost
+	must(t, reserve())
+	g.discard(t.Context(), lost)
+	poll.Until(t, "only the other one is to be kept", func() bool {
+		return g.cluster.number(t, `SELECT count(*) FROM objects WHERE file = 'file-x' AND state = 'writing'`) == 1
+	})
 }
 
 func TestIdempotencyKeyHoldsOverGateways(t *testing.T) {

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
 
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/internal/wait"
 	"basegate/proxy"
 )
 
@@ -41,7 +41,7 @@ var windows = []struct {
 }
 
 // endpoints are the paths that a batch may name.
-var endpoints = []string{"/v1/completions", "/v1/chat/completions"}
+var endpoints = []string{proxy.CompletionsPath, proxy.LoglikelihoodPath, proxy.ChatPath}
 
 // createBatch serves POST /v1/batches.
 func (s *Service) createBatch(c *proxy.ExtensionCall) error {
@@ -52,13 +52,14 @@ func (s *Service) createBatch(c *proxy.ExtensionCall) error {
 	case len(body) > maxCreateBody:
 		return apierr.BodyTooLarge(maxCreateBody)
 	}
-	b, err := parseBatch(body, s.Endpoints())
+	b, err := parseBatch(body, s.Endpoints(), s.settings.Load().Replay)
 	if err == nil {
 		err = apierr.RefuseReceipt(c.Request.Header, "the lines of a batch get no receipts; send a request of its own for each answer that needs one")
 	}
 	if err != nil {
 		return err
 	}
+	b.run = c.Run
 	sum := sha256.Sum256(body)
 	if b, err = s.create(c.Request.Context(), c.Account, b, originOf(c, sum[:])); err != nil {
 		return err
@@ -89,7 +90,7 @@ func (s *Service) create(ctx context.Context, account string, b Batch, from orig
 	if err != nil {
 		return Batch{}, err
 	}
-	wake(s.created)
+	wait.Wake(s.created)
 	return created, nil
 }
 
@@ -108,7 +109,7 @@ func (s *Service) addBatch(ctx context.Context, tx database.Tx, b *Batch) error 
 
 // checkInput returns an error unless the input file of a new batch is one of its account's.
 func (s *Service) checkInput(ctx context.Context, tx database.Tx, b *Batch) error {
-	input, err := findFile(ctx, tx, b.Account, onlyText(b.InputFile), s.now())
+	input, err := findFile(ctx, tx, b.Account, proxy.OnlyText(b.InputFile), s.now())
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return apierr.InvalidField("input_file_id", fmt.Sprintf("input_file_id: no file %q in this account; upload it with POST /v1/files", apierr.Clip(b.InputFile)))
@@ -185,29 +186,31 @@ func checkWindow(window string) error {
 }
 
 // parseBatch reads the body of a new batch as strictly as that of a completion: unknown and repeated names are errors.
-// served are the endpoints that it may name.
-func parseBatch(body []byte, served []string) (b Batch, err error) {
-	members, err := membersOf(body)
+// served are the endpoints that it may name, and replays reports whether lines may be answered by kept responses.
+func parseBatch(body []byte, served []string, replays bool) (b Batch, err error) {
+	members, err := proxy.Members(body)
 	if err != nil {
 		return Batch{}, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
-		m := member{gjson.ParseBytes(members[name]), name}
+		m := member{proxy.Member{Result: gjson.ParseBytes(members[name]), Name: name}}
 		switch name {
 		case "input_file_id":
-			b.InputFile, err = m.text()
+			b.InputFile, err = m.Text()
 		case "endpoint":
-			if b.Endpoint, err = m.text(); err == nil {
+			if b.Endpoint, err = m.Text(); err == nil {
 				err = checkEndpoint(b.Endpoint, served)
 			}
 		case "completion_window":
-			if b.Window, err = m.text(); err == nil {
+			if b.Window, err = m.Text(); err == nil {
 				err = checkWindow(b.Window)
 			}
 		case "metadata":
 			b.Metadata, err = m.metadata()
 		case "output_expires_after":
 			b.outputKeep, err = m.expiresAfter()
+		case "replay":
+			b.replay, err = m.replay(replays)
 		default:
 			if m.Type != gjson.Null {
 				err = apierr.UnknownField(name, "")
@@ -225,43 +228,8 @@ func parseBatch(body []byte, served []string) (b Batch, err error) {
 	return b, nil
 }
 
-// membersOf returns the members of a body, which must be one JSON object without repeated names at any depth.
-func membersOf(body []byte) (members map[string]jsontext.Value, err error) {
-	err = json.Unmarshal(body, &members)
-	wrong, _ := errors.AsType[*jsontext.SyntacticError](err)
-	switch {
-	case errors.Is(err, jsontext.ErrDuplicateName):
-		name := wrong.JSONPointer.LastToken()
-		return nil, apierr.InvalidField(name, "the name \""+apierr.Clip(name)+"\" stands twice in one object; send it once")
-	case wrong != nil:
-		return nil, apierr.MalformedJSON(wrong.ByteOffset, "the body is not one JSON object: it is malformed, or something is behind it")
-	case members == nil:
-		return nil, apierr.MalformedJSON(0, "the body is not a JSON object")
-	}
-	return members, err
-}
-
 // member is a member of an object.
-type member struct {
-	gjson.Result
-
-	name string
-}
-
-func (m member) invalid(format string, args ...any) error {
-	return apierr.InvalidField(m.name, m.name+": "+fmt.Sprintf(format, args...))
-}
-
-// text returns the value of a string.
-func (m member) text() (string, error) {
-	if m.Type != gjson.String {
-		return "", m.invalid("expected a string")
-	}
-	if m.Str == "" {
-		return "", m.invalid("got an empty string")
-	}
-	return m.Str, nil
-}
+type member struct{ proxy.Member }
 
 // metadata returns the value as it will be shown; nil for null.
 func (m member) metadata() ([]byte, error) {
@@ -269,24 +237,35 @@ func (m member) metadata() ([]byte, error) {
 		return nil, nil
 	}
 	if !m.IsObject() {
-		return nil, m.invalid("expected an object of strings")
+		return nil, m.Invalid("expected an object of strings")
 	}
 	pairs := m.Map()
 	if len(pairs) > maxMetadata {
-		return nil, m.invalid("got more than %d pairs; expected at most %[1]d", maxMetadata)
+		return nil, m.Invalid("got more than %d pairs; expected at most %[1]d", maxMetadata)
 	}
 	for _, name := range slices.Sorted(maps.Keys(pairs)) {
 		switch value := pairs[name]; {
 		case value.Type != gjson.String:
-			return nil, m.invalid("the value of %q is no string", apierr.Clip(name))
+			return nil, m.Invalid("the value of %q is no string", apierr.Clip(name))
 		case utf8.RuneCountInString(name) > maxMetadataName:
-			return nil, m.invalid("a name is longer than %d characters", maxMetadataName)
+			return nil, m.Invalid("a name is longer than %d characters", maxMetadataName)
 		case utf8.RuneCountInString(value.Str) > maxMetadataValue:
-			return nil, m.invalid("the value of %q is longer than %d characters", apierr.Clip(name), maxMetadataValue)
+			return nil, m.Invalid("the value of %q is longer than %d characters", apierr.Clip(name), maxMetadataValue)
 		}
 	}
 	value := jsontext.Value(m.Raw)
 	return value, value.Compact()
+}
+
+// replay returns the value, which must not be true where no responses are kept; false for null.
+func (m member) replay(offered bool) (bool, error) {
+	switch {
+	case m.Type != gjson.Null && !m.IsBool():
+		return false, m.Invalid("expected true or false")
+	case m.Bool() && !offered:
+		return false, m.Invalid("responses are not kept on this gateway (replay.enabled); leave it out")
+	}
+	return m.Bool(), nil
 }
 
 // expiresAfter returns the seconds; 0 for null.
@@ -295,25 +274,25 @@ func (m member) expiresAfter() (seconds int64, err error) {
 		return 0, nil
 	}
 	if !m.IsObject() {
-		return 0, m.invalid(`expected an object {"anchor": "created_at", "seconds": N}`)
+		return 0, m.Invalid(`expected an object {"anchor": "created_at", "seconds": N}`)
 	}
 	fields := m.Map()
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		switch text := fields[name].Raw; name {
 		case "anchor":
 			if fields[name].Str != "created_at" {
-				return 0, m.invalid(`anchor is "created_at"`)
+				return 0, m.Invalid(`anchor is "created_at"`)
 			}
 		case "seconds":
 			if seconds, err = strconv.ParseInt(text, 10, 64); err != nil || seconds < minKeep || seconds > maxKeep {
-				return 0, m.invalid("seconds: got %s; expected an integer from %d to %d", apierr.Clip(text), minKeep, maxKeep)
+				return 0, m.Invalid("seconds: got %s; expected an integer from %d to %d", apierr.Clip(text), minKeep, maxKeep)
 			}
 		default:
-			return 0, m.invalid("unknown field %q", apierr.Clip(name))
+			return 0, m.Invalid("unknown field %q", apierr.Clip(name))
 		}
 	}
 	if seconds == 0 {
-		return 0, m.invalid("seconds is missing")
+		return 0, m.Invalid("seconds is missing")
 	}
 	return seconds, nil
 }

@@ -23,7 +23,7 @@ func pairs(n int) string {
 
 func TestBatchIsParsed(t *testing.T) {
 	b, err := parseBatch([]byte(`{"input_file_id":"file-a","endpoint":"/v1/completions","completion_window":"7d",
-		"metadata":{ "a": "ü" },"output_expires_after":{"anchor":"created_at","seconds":3600}}`), endpoints)
+		"metadata":{ "a": "ü" },"output_expires_after":{"anchor":"created_at","seconds":3600}}`), endpoints, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestBatchIsParsed(t *testing.T) {
 		`"metadata":null`, `"metadata":{}`, `"output_expires_after":null`, `"output_expires_after":{"seconds":2592000}`, `"metadata":` + pairs(16),
 		`"metadata":{"` + strings.Repeat("ü", 64) + `":"` + strings.Repeat("ü", 512) + `"}`,
 	} {
-		if _, err := parseBatch([]byte(`{"input_file_id":"f","endpoint":"/v1/completions","completion_window":"1h",`+more+`}`), endpoints); err != nil {
+		if _, err := parseBatch([]byte(`{"input_file_id":"f","endpoint":"/v1/completions","completion_window":"1h",`+more+`}`), endpoints, true); err != nil {
 			t.Errorf("%s: %v", more, apierr.From(err).Message)
 		}
 	}
@@ -79,7 +79,7 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		{file + "," + file + `,"priority":01`, "invalid_request", "input_file_id"},
 		{file + `,"priority":01`, "bad_json", ""},
 	} {
-		_, err := parseBatch([]byte("{"+c.members+"}"), endpoints)
+		_, err := parseBatch([]byte("{"+c.members+"}"), endpoints, true)
 		if err == nil {
 			t.Errorf("%s is accepted", c.members)
 			continue
@@ -89,7 +89,7 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		}
 	}
 	for _, text := range []string{``, `null`, `[]`, `{`, `{"a":1}x`, `{"a":1,}`, "{\"\xff\":1}"} {
-		if _, err := parseBatch([]byte(text), endpoints); err == nil || apierr.From(err).Code != apierr.BadJSON {
+		if _, err := parseBatch([]byte(text), endpoints, true); err == nil || apierr.From(err).Code != apierr.BadJSON {
 			t.Errorf("%q: %v, want bad_json", text, err)
 		}
 	}
@@ -115,5 +115,22 @@ func TestWithModelSetsMissingModels(t *testing.T) {
 	got, err := io.ReadAll(WithModel(bytes.NewReader(bytes.Repeat([]byte("y"), 100)), "m", 10))
 	if all := scan(t, bytes.NewReader(got), 10); err != nil || len(all) != 1 || !all[0].TooLong {
 		t.Errorf("a long line becomes %s, %v", got, err)
+	}
+}
+
+func TestABatchReplaysOnlyWhereResponsesAreKept(t *testing.T) {
+	parse := func(value string, kept bool) (bool, error) {
+		b, err := parseBatch([]byte(`{"input_file_id":"f","endpoint":"/v1/completions","completion_window":"1h","replay":`+value+`}`), endpoints, kept)
+		return b.replay, err
+	}
+	for value, want := range map[string]bool{"true": true, "false": false, "null": false} {
+		if got, err := parse(value, true); err != nil || got != want {
+			t.Errorf("replay %s: got %v, %v", value, got, err)
+		}
+	}
+	for value, kept := range map[string]bool{"true": false, `"true"`: true, "1": true} {
+		if _, err := parse(value, kept); err == nil || apierr.From(err).Code != apierr.InvalidRequest {
+			t.Errorf("replay %s, kept %v: got %v, want invalid_request", value, kept, err)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"basegate/internal/wait"
 	"basegate/proxy"
 )
 
@@ -299,7 +300,7 @@ func (j *job) startOf(source *source, r *round, now time.Time) bool {
 	r.metrics.running.Add(1)
 	r.tasks.Go(func() {
 		o := j.runLine(l, place)
-		wake(r.changed) // its place is free
+		wait.Wake(r.changed) // its place is free
 		j.outcomes <- o
 	})
 	return true
@@ -329,7 +330,7 @@ func (j *job) done(o *outcome) {
 		j.doneUntried(source, o)
 	}
 	j.parkIfYields()
-	wake(j.service.changed)
+	wait.Wake(j.service.changed)
 }
 
 // doneUntried handles the outcome of a line that has not run. The caller holds the job's lock.

@@ -82,8 +82,8 @@ func (j *job) sendLine(ref lineRef, place proxy.Place) outcome {
 	}
 	settings := s.settings.Load()
 	r := s.completer.ServeLine(j.ctx, proxy.Line{
-		Batch: j.batch.ID, Account: j.batch.Account, Key: j.batch.Key, Endpoint: l.url, Body: l.body,
-		Deadline: time.Unix(j.batch.ExpiresAt, 0), Place: place, Memory: memory,
+		Batch: j.batch.ID, Account: j.batch.Account, Key: j.batch.Key, Run: j.batch.run, Endpoint: l.url, Body: l.body,
+		Deadline: time.Unix(j.batch.ExpiresAt, 0), Place: place, Memory: memory, Replay: j.batch.replay,
 	})
 	switch r.State {
 	case proxy.LineCancelled:

@@ -93,6 +93,7 @@ type Batch struct {
 	ID       string
 	Account  string
 	Key      string
+	run      string // that its lines are part of; empty if there is none
 	Endpoint string
 	Window   string
 	Status   Status
@@ -104,6 +105,7 @@ type Batch struct {
 	InputFile, OutputFile, ErrorFile string
 	outputKeep                       int64  // seconds; 0: the configured time
 	errorsObject                     string // in the storage; empty if there is none
+	replay                           bool   // kept responses may answer the lines
 
 	Wait       waiting
 	parkedAt   int64 // 0: a gateway may have it in memory
@@ -132,7 +134,10 @@ func (b *Batch) WaitsFor() *Waiting {
 	if b.Wait.Reason == "" || b.Status != InProgress && b.Status != Validating {
 		return nil
 	}
-	return &Waiting{b.Wait.Reason, orNull(b.Wait.ResetsAt)}
+	if b.Wait.ResetsAt >= proxy.Never.Unix() {
+		return &Waiting{Reason: b.Wait.Reason}
+	}
+	return &Waiting{b.Wait.Reason, proxy.OrNull(b.Wait.ResetsAt)}
 }
 
 // cancelled reports whether the batch was cancelled, whether or not it has ended.
@@ -149,7 +154,7 @@ type LineError struct {
 // waiting is what a batch waits for, as its row says it.
 type waiting struct {
 	Reason   proxy.WaitReason
-	ResetsAt int64 // seconds since 1970; 0: it is not known
+	ResetsAt int64 // seconds since 1970; 0: it is not known; or proxy.Never
 }
 
 // Waiting is what a batch waits for, as the API shows it.
@@ -207,10 +212,10 @@ type batchObject struct {
 func (b *Batch) toObject() batchObject {
 	o := batchObject{
 		ID: b.ID, Object: "batch", Endpoint: b.Endpoint, InputFile: b.InputFile, Window: b.Window, Status: b.Status,
-		Model: orNull(b.Model()), OutputFile: orNull(b.OutputFile), ErrorFile: orNull(b.ErrorFile),
-		CreatedAt: b.CreatedAt, InProgressAt: orNull(b.InProgressAt), ExpiresAt: b.ExpiresAt, FinalizingAt: orNull(b.FinalizingAt),
-		CompletedAt: orNull(b.CompletedAt), FailedAt: orNull(b.FailedAt), ExpiredAt: orNull(b.ExpiredAt),
-		CancellingAt: orNull(b.CancellingAt), CancelledAt: orNull(b.CancelledAt),
+		Model: proxy.OrNull(b.Model()), OutputFile: proxy.OrNull(b.OutputFile), ErrorFile: proxy.OrNull(b.ErrorFile),
+		CreatedAt: b.CreatedAt, InProgressAt: proxy.OrNull(b.InProgressAt), ExpiresAt: b.ExpiresAt, FinalizingAt: proxy.OrNull(b.FinalizingAt),
+		CompletedAt: proxy.OrNull(b.CompletedAt), FailedAt: proxy.OrNull(b.FailedAt), ExpiredAt: proxy.OrNull(b.ExpiredAt),
+		CancellingAt: proxy.OrNull(b.CancellingAt), CancelledAt: proxy.OrNull(b.CancelledAt),
 		Counts: requestCounts{b.Total, b.Completed, b.Failed}, Metadata: b.Metadata, WaitingFor: b.WaitsFor(),
 		Usage: tokenUsage{
 			b.InputTokens,
@@ -236,33 +241,6 @@ func marshalOwned(object any, account, key string) ([]byte, error) {
 		return nil, fmt.Errorf("encode an object: %w", err)
 	}
 	return fmt.Appendf(text[:len(text)-1], `,"account_id":%q,"key_id":%q}`, account, key), nil // ids need no escapes
-}
-
-// orNull returns nil for the zero value.
-func orNull[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
-}
-
-// list is a page of objects.
-type list[T any] struct {
-	Object  string  `json:"object"`
-	Data    []T     `json:"data"`
-	FirstID *string `json:"first_id"`
-	LastID  *string `json:"last_id"`
-	HasMore bool    `json:"has_more"`
-}
-
-func newList[T any](data []T, id func(T) string, hasMore bool) list[T] {
-	l := list[T]{Object: "list", Data: data, HasMore: hasMore}
-	if len(data) > 0 {
-		first, last := id(data[0]), id(data[len(data)-1])
-		l.FirstID, l.LastID = &first, &last
-	}
-	return l
 }
 
 // newID returns a prefix and 120 random bits.

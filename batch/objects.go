@@ -32,9 +32,34 @@ func (s *Service) WriteObject(ctx context.Context, data []byte, keep func(contex
 	return err
 }
 
-// OpenObject returns a reader of an object. The caller must close it.
-func (s *Service) OpenObject(ctx context.Context, name string, size int64) (io.ReadCloser, error) {
-	return s.openParts(ctx, []part{{name, 0, size}}, size)
+// RecordObject makes an object count in a transaction, before PutObject writes it.
+func (*Service) RecordObject(ctx context.Context, tx database.Tx, size int64) (name string, err error) {
+	p := &newPart{part: part{newObjectName(), 0, size}}
+	return p.object, insertObject(ctx, tx, p, "kept", holder{}, 0)
+}
+
+// PutObject writes an object of RecordObject, without a flush.
+func (s *Service) PutObject(ctx context.Context, name string, data []byte) error {
+	err := s.checkStorage(ctx)
+	if err == nil {
+		err = s.store.PutUnflushed(ctx, name, data)
+	}
+	if err != nil {
+		return apierr.Storage(err)
+	}
+	return nil
+}
+
+// ReadObject returns an object.
+func (s *Service) ReadObject(ctx context.Context, name string, size int64) ([]byte, error) {
+	content, err := s.openParts(ctx, []part{{name, 0, size}}, size)
+	if err != nil {
+		return nil, err
+	}
+	defer content.Close()
+	data := make([]byte, size)
+	_, err = io.ReadFull(content, data)
+	return data, err
 }
 
 // DeleteObject marks an object in a transaction; it is deleted after that.

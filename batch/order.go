@@ -23,10 +23,8 @@ type prefixKey [blocks]uint32
 
 // prefixOf returns the key of a line's body.
 func prefixOf(body []byte) (key prefixKey) {
-	prompt := gjson.GetBytes(body, "prompt").Raw
-	if prompt == "" {
-		prompt = gjson.GetBytes(body, "messages").Raw
-	}
+	prompts := gjson.GetManyBytes(body, "prompt", "messages", "context")
+	prompt := cmp.Or(prompts[0].Raw, prompts[1].Raw, prompts[2].Raw)
 	for i := range blocks {
 		n := firstBlock << i
 		if len(prompt) < n {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/wait"
 	"basegate/proxy"
 )
 
@@ -259,7 +260,7 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 		return fmt.Errorf("go on with batches that have waited: %w", err)
 	}
 	if len(a.due) > 0 {
-		wake(p.created)
+		wait.Wake(p.created)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func (s *Service) put(ctx context.Context, p *newPart) error {
 func (s *Service) putUnchecked(ctx context.Context, p *newPart) error {
 	if !p.reserved {
 		err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-			return insertObject(ctx, tx, p, s.leases.holder(), s.clock().UnixMicro())
+			return insertObject(ctx, tx, p, "writing", s.leases.holder(), s.clock().UnixMicro())
 		})
 		if err != nil {
 			return fmt.Errorf("reserve an object: %w", err)
@@ -62,14 +62,13 @@ func (s *Service) putUnchecked(ctx context.Context, p *newPart) error {
 	return nil
 }
 
-// discard marks objects that were reserved for deletion, unless they are kept.
+// discard marks objects for deletion, unless they are kept. One that does not seem to be reserved may be so, by a commit whose reply
+// was lost.
 func (s *Service) discard(ctx context.Context, parts ...*newPart) {
 	for _, p := range parts {
-		if p.reserved {
-			s.db.Submit(func(tx database.Tx) error { return markDeleted(ctx, tx, objectNamed+notKept, p.object) })
-		}
+		s.db.Submit(func(tx database.Tx) error { return markDeleted(ctx, tx, objectNamed+notKept, p.object) })
 	}
-	wake(s.deleted)
+	wait.Wake(s.deleted)
 }
 
 // openFile returns the content of a file, up to the bytes that counted when f was read.

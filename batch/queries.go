@@ -15,24 +15,17 @@ import (
 	"basegate/proxy"
 )
 
-// affected returns how many rows a statement has changed.
-func affected(ctx context.Context, tx database.Execer, text string, args ...any) (int64, error) {
-	result, err := tx.ExecContext(ctx, text, args...)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}
-
-// insertObject inserts the row of an object that a holder is about to write; the zero holder is a command.
-func insertObject(ctx context.Context, tx database.Execer, p *newPart, h holder, now int64) error {
+// insertObject inserts the row of an object, 'kept' or one that a holder is about to write; the zero holder is a command. The row may
+// be there, by a commit whose reply was lost: nobody else has the name.
+func insertObject(ctx context.Context, tx database.Execer, p *newPart, state string, h holder, now int64) error {
 	return database.Exec(ctx, tx, `INSERT INTO objects (name, state, file, start, bytes, gateway, epoch, begun_at)
-		VALUES ($1, 'writing', $2, $3, $4, $5, $6, $7)`, p.object, p.file, p.start, p.end-p.start, h.gateway, h.epoch, now)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (name) DO NOTHING`,
+		p.object, state, p.file, p.start, p.end-p.start, h.gateway, h.epoch, now)
 }
 
 // keepObject makes an object a part of its file. The error is errSwept if it was deleted meanwhile.
 func keepObject(ctx context.Context, tx database.Execer, name string) error {
-	n, err := affected(ctx, tx, `UPDATE objects SET state = 'kept' WHERE name = $1 AND state = 'writing'`, name)
+	n, err := database.Change(ctx, tx, `UPDATE objects SET state = 'kept' WHERE name = $1 AND state = 'writing'`, name)
 	if err == nil && n == 0 {
 		return errSwept
 	}
@@ -85,7 +78,7 @@ const commandTime = 24 * time.Hour
 // deleteOrphans marks the objects whose writers are gone, and returns their number. isAlive is the condition of a gateway that
 // is alive, whose parameters begin with $2.
 func deleteOrphans(ctx context.Context, tx database.Execer, isAlive string, now time.Time, args ...any) (int64, error) {
-	return affected(ctx, tx, `UPDATE objects SET state = 'deleted'
+	return database.Change(ctx, tx, `UPDATE objects SET state = 'deleted'
 		WHERE state <> 'kept' AND state = 'writing' AND NOT (gateway = 0 AND begun_at > $1) AND NOT (`+isAlive+`)`,
 		append([]any{now.Add(-commandTime).UnixMicro()}, args...)...)
 }
@@ -198,7 +191,7 @@ func deleteFile(ctx context.Context, tx database.Execer, id string) error {
 // setFileBytes records that a file of results has grown. It returns errLeaseLost if the file has another length than its
 // writer believes, as after a failover that has lost commits.
 func setFileBytes(ctx context.Context, tx database.Execer, id string, from, to int64) error {
-	n, err := affected(ctx, tx, `UPDATE files SET bytes = $3 WHERE id = $1 AND bytes = $2`, id, from, to)
+	n, err := database.Change(ctx, tx, `UPDATE files SET bytes = $3 WHERE id = $1 AND bytes = $2`, id, from, to)
 	if err == nil && n == 0 {
 		return errLeaseLost
 	}
@@ -214,14 +207,14 @@ const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, 
 	coalesce(error_file_id, ''), coalesce(output_keep, 0), status, coalesce(errors, ''), coalesce(metadata, 'null'), models, created_at,
 	expires_at, coalesce(in_progress_at, 0), coalesce(finalizing_at, 0), coalesce(completed_at, 0), coalesce(failed_at, 0),
 	coalesce(expired_at, 0), coalesce(cancelling_at, 0), coalesce(cancelled_at, 0), total, completed, failed, input_tokens,
-	cached_tokens, output_tokens, reasoning_tokens, waits_for, resets_at, parked_at, parked_caps`
+	cached_tokens, output_tokens, reasoning_tokens, waits_for, resets_at, parked_at, parked_caps, replay, run`
 
 func scanBatch(r database.Scanner) (b Batch, err error) {
 	var models string
 	err = r.Scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &b.OutputFile, &b.ErrorFile,
 		&b.outputKeep, &b.Status, &b.errorsObject, &b.Metadata, &models, &b.CreatedAt, &b.ExpiresAt, &b.InProgressAt, &b.FinalizingAt,
 		&b.CompletedAt, &b.FailedAt, &b.ExpiredAt, &b.CancellingAt, &b.CancelledAt, &b.Total, &b.Completed, &b.Failed, &b.InputTokens,
-		&b.CachedTokens, &b.OutputTokens, &b.ReasoningTokens, &b.Wait.Reason, &b.Wait.ResetsAt, &b.parkedAt, &b.parkedCaps)
+		&b.CachedTokens, &b.OutputTokens, &b.ReasoningTokens, &b.Wait.Reason, &b.Wait.ResetsAt, &b.parkedAt, &b.parkedCaps, &b.replay, &b.run)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -239,10 +232,10 @@ func selectBatches(ctx context.Context, q database.Reader, where string, args ..
 func insertBatch(ctx context.Context, tx database.Execer, b *Batch) error {
 	return database.Exec(ctx, tx, `
 		INSERT INTO batches (id, account_id, key_id, endpoint, completion_window, input_file_id, output_keep, status, metadata, models,
-			created_at, expires_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
-		VALUES ($1, $2, $3, $4, $5, $6, nullif(CAST($7 AS BIGINT), 0), $8, nullif($9, ''), '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0)`,
+			created_at, expires_at, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens, replay, run)
+		VALUES ($1, $2, $3, $4, $5, $6, nullif(CAST($7 AS BIGINT), 0), $8, nullif($9, ''), '[]', $10, $11, 0, 0, 0, 0, 0, 0, 0, $12, $13)`,
 		b.ID, b.Account, b.Key, b.Endpoint, b.Window, b.InputFile, b.outputKeep, string(b.Status), string(b.Metadata),
-		b.CreatedAt, b.ExpiresAt)
+		b.CreatedAt, b.ExpiresAt, b.replay, b.run)
 }
 
 // findBatch returns a batch of an account, or of any if that is empty. The error is sql.ErrNoRows if there is none.
@@ -410,7 +403,7 @@ func setStatus(ctx context.Context, tx database.Execer, seq int64, to Status, no
 	for i, s := range from {
 		was[i] = "'" + string(s) + "'"
 	}
-	n, err := affected(ctx, tx, fmt.Sprintf(`UPDATE batches SET status = $2, %s = $3, parked_at = 0 WHERE seq = $1 AND status IN (%s)`,
+	n, err := database.Change(ctx, tx, fmt.Sprintf(`UPDATE batches SET status = $2, %s = $3, parked_at = 0 WHERE seq = $1 AND status IN (%s)`,
 		timeColumns[to], strings.Join(was, ", ")), seq, string(to), now)
 	return n > 0, err
 }
@@ -493,7 +486,7 @@ func tuples(n, columns int, more string) string {
 
 // clearLines deletes up to most lines of a batch, and reports whether there are more.
 func clearLines(ctx context.Context, tx database.Execer, seq int64, most int) (more bool, err error) {
-	n, err := affected(ctx, tx, `DELETE FROM batch_lines WHERE (batch, model, position) IN
+	n, err := database.Change(ctx, tx, `DELETE FROM batch_lines WHERE (batch, model, position) IN
 		(SELECT batch, model, position FROM batch_lines WHERE batch = $1 LIMIT $2)`, seq, most)
 	return n == int64(most), err
 }
@@ -515,7 +508,7 @@ func restOfLines(ctx context.Context, q database.Reader, seq int64, limit int) (
 
 // deleteLine deletes a line that has a result, and reports whether it was there.
 func deleteLine(ctx context.Context, tx database.Execer, seq int64, l lineRef) (bool, error) {
-	n, err := affected(ctx, tx, `DELETE FROM batch_lines WHERE batch = $1 AND model = $2 AND position = $3`, seq, l.model, l.position)
+	n, err := database.Change(ctx, tx, `DELETE FROM batch_lines WHERE batch = $1 AND model = $2 AND position = $3`, seq, l.model, l.position)
 	return n > 0, err
 }
 

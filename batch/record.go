@@ -189,9 +189,14 @@ func (j *job) closeIfIdle() bool {
 // gather returns an outcome with those that have come meanwhile. If lines are left, it waits for more results until the last write
 // is recordEvery ago.
 func (r *recorder) gather(first outcome) []outcome {
-	all, bytes, waits := []outcome{first}, len(first.text), first.kind == isResult
-	more := time.NewTimer(recordEvery - time.Since(r.last))
-	defer more.Stop()
+	left := recordEvery - time.Since(r.last)
+	all, bytes, waits := []outcome{first}, len(first.text), first.kind == isResult && left > 0
+	var more <-chan time.Time
+	if waits {
+		timer := time.NewTimer(left)
+		defer timer.Stop()
+		more = timer.C
+	}
 	for len(all) < maxRecorded && bytes < maxRecordBytes {
 		var o outcome
 		select {
@@ -202,7 +207,7 @@ func (r *recorder) gather(first outcome) []outcome {
 			}
 			select {
 			case o = <-r.outcomes:
-			case <-more.C:
+			case <-more:
 				return all
 			case <-r.ctx.Done():
 				return all

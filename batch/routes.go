@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	apierr "basegate/errors"
 	"basegate/proxy"
@@ -29,6 +27,17 @@ func (s *Service) Routes() []proxy.Extension {
 	}
 }
 
+// Unserved returns the routes of a gateway that keeps no files. The error for unknown paths would only name paths.
+func Unserved(routes []proxy.Extension) []proxy.Extension {
+	for i := range routes {
+		routes[i].Serve = func(c *proxy.ExtensionCall) error {
+			return apierr.NoSuchPath(c.Request.Method, c.Request.URL.Path,
+				"files and batches are off at this gateway: its operator has configured no storage for files")
+		}
+	}
+	return routes
+}
+
 // sendJSON sends a response.
 func sendJSON(c *proxy.ExtensionCall, v any) error {
 	body, err := json.Marshal(v)
@@ -45,16 +54,13 @@ func sendJSON(c *proxy.ExtensionCall, v any) error {
 
 // pageOf returns the page that the parameters after, limit and order select.
 func pageOf(account string, q map[string]string, limit, most int) (page, error) {
-	p := page{account: account, limit: limit}
+	p := page{account: account}
 	if after, ok := q["after"]; ok {
 		p.cursor = &after
 	}
-	if text, ok := q["limit"]; ok {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > most {
-			return page{}, apierr.InvalidField("limit", fmt.Sprintf("limit: got %s; expected an integer from 1 to %d", strconv.Quote(apierr.Clip(text)), most))
-		}
-		p.limit = n
+	var err error
+	if p.limit, err = proxy.PageLimit(q, limit, most); err != nil {
+		return page{}, err
 	}
 	order, given := q["order"]
 	switch {
@@ -77,7 +83,7 @@ func (s *Service) sendFiles(c *proxy.ExtensionCall) error {
 	if err != nil {
 		return err
 	}
-	files, more, err := s.listFiles(c.Request.Context(), p, Purpose(onlyText(q["purpose"])))
+	files, more, err := s.listFiles(c.Request.Context(), p, Purpose(proxy.OnlyText(q["purpose"])))
 	if err != nil {
 		return err
 	}
@@ -85,7 +91,7 @@ func (s *Service) sendFiles(c *proxy.ExtensionCall) error {
 	for i := range files {
 		objects[i] = files[i].toObject()
 	}
-	return sendJSON(c, newList(objects, func(o fileObject) string { return o.ID }, more))
+	return sendJSON(c, proxy.NewList(objects, func(o fileObject) string { return o.ID }, more))
 }
 
 // ofCursor makes the error that there is no such object name the parameter after.
@@ -141,7 +147,7 @@ func (s *Service) sendBatches(c *proxy.ExtensionCall) error {
 		}
 		objects[i] = batches[i].toObject()
 	}
-	return sendJSON(c, newList(objects, func(o batchObject) string { return o.ID }, more))
+	return sendJSON(c, proxy.NewList(objects, func(o batchObject) string { return o.ID }, more))
 }
 
 func (s *Service) showBatch(c *proxy.ExtensionCall) error {
@@ -158,15 +164,6 @@ func (s *Service) cancelBatch(c *proxy.ExtensionCall) error {
 		return err
 	}
 	return sendJSON(c, b.toObject())
-}
-
-// onlyText returns an id or a purpose that a client names. What PostgreSQL would refuse as text is replaced by a text that
-// names nothing.
-func onlyText(s string) string {
-	if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-		return "?"
-	}
-	return s
 }
 
 // unreadable returns the error of a read of the database; nil if it has succeeded.

@@ -163,7 +163,7 @@ func (p *poller) once(ctx context.Context) error {
 		return err
 	}
 	if len(parked) > 0 {
-		wake(p.created) // others of their accounts are due
+		wait.Wake(p.created) // others of their accounts are due
 	}
 	if err := p.parkJobs(ctx, w); err != nil {
 		return err
@@ -183,7 +183,7 @@ func (p *poller) startValidation(b *Batch, l holder) {
 		p.mu.Lock()
 		delete(p.validating, b.seq)
 		p.mu.Unlock()
-		wake(p.created)
+		wait.Wake(p.created)
 	})
 }
 
@@ -275,9 +275,9 @@ func (s *Service) startJob(b *Batch, l holder, w *work) {
 		s.mu.Lock()
 		delete(s.jobs, b.seq)
 		s.mu.Unlock()
-		wake(s.created)
+		wait.Wake(s.created)
 	})
-	wake(s.changed)
+	wait.Wake(s.changed)
 }
 
 // cancelJobs ends the jobs and the validations of batches that are to be cancelled.

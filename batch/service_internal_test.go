@@ -96,6 +96,18 @@ func formOf(t *testing.T, file string) (body, contentType string) {
 	return text.String(), w.FormDataContentType()
 }
 
+// An unknown path would get an error that names /v1/files as the path to use.
+func TestGatewayWithoutFilesSaysSo(t *testing.T) {
+	served := (*Service)(nil).Routes()
+	for i, route := range Unserved((*Service)(nil).Routes()) {
+		r := httptest.NewRequestWithContext(t.Context(), route.Method, served[i].Path, http.NoBody)
+		err := route.Serve(&proxy.ExtensionCall{Request: r})
+		if e := apierr.From(err); e.Code != apierr.NotFound || !strings.Contains(e.Message, "files and batches are off") {
+			t.Errorf("%s %s: got %v", route.Method, route.Path, err)
+		}
+	}
+}
+
 // upload uploads n lines.
 func (g *testGateway) upload(t *testing.T, n int, header ...string) (f fileObject) {
 	t.Helper()
@@ -147,7 +159,7 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 			t.Errorf("%s: status %d and the text %q beside the error, want 416 and the error alone", outside, e.Status(), response.Body)
 		}
 	}
-	var files list[fileObject]
+	var files proxy.List[fileObject]
 	g.get(t, &files, "GET", "/v1/files?limit=1&order=asc", "")
 	if len(files.Data) != 1 || files.Data[0].ID != f.ID || !files.HasMore {
 		t.Errorf("the first page of files is %+v", files)
@@ -237,7 +249,7 @@ func TestUnknownIDsAreNotFound(t *testing.T) {
 	}
 	_, err := g.call(t, "POST", "/v1/batches", `{"input_file_id":"\u0000","endpoint":"/v1/completions","completion_window":"1h"}`)
 	wantCode(t, "a batch of no file", err, apierr.InvalidRequest)
-	var files list[fileObject]
+	var files proxy.List[fileObject]
 	if g.get(t, &files, "GET", "/v1/files?purpose=%00", ""); len(files.Data) != 0 {
 		t.Errorf("files without a purpose: %+v", files)
 	}
@@ -490,7 +502,7 @@ func TestFilesAreListedInPages(t *testing.T) {
 		{"order=asc&purpose=batch", ids, false},
 		{"purpose=batch_output", nil, false},
 	} {
-		var page list[fileObject]
+		var page proxy.List[fileObject]
 		g.get(t, &page, "GET", "/v1/files?"+c.query, "")
 		var got []string
 		for _, f := range page.Data {
@@ -511,7 +523,7 @@ func TestListedBatchesBelongToTheirAccount(t *testing.T) {
 	first, second := g.create(t, 1), g.create(t, 1)
 	g.await(t, first, Completed)
 	g.await(t, second, Completed)
-	var page list[map[string]any]
+	var page proxy.List[map[string]any]
 	g.get(t, &page, "GET", "/v1/batches?limit=1", "")
 	if len(page.Data) != 1 || page.Data[0]["id"] != second || !page.HasMore {
 		t.Errorf("the first page is %v", page)

@@ -23,6 +23,7 @@ import (
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/form"
+	"basegate/internal/wait"
 	"basegate/proxy"
 )
 
@@ -290,7 +291,7 @@ func (s *Service) endUpload(ctx context.Context, f *File, kept bool) {
 		return
 	}
 	s.db.Submit(func(tx database.Tx) error { return markDeleted(ctx, tx, objectsOfFile+notKept, f.ID) })
-	wake(s.deleted)
+	wait.Wake(s.deleted)
 }
 
 // check validates the fields, once all have arrived.

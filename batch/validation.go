@@ -14,6 +14,7 @@ import (
 
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/proxy"
 )
 
 // Check validates an input file for an endpoint: all of it, or up to maxErrors errors. check validates the body of a
@@ -118,7 +119,7 @@ func (v *validation) line(text []byte, offset, number int64) error {
 
 // add adds an error; line 0 is the whole file.
 func (v *validation) add(number int64, p *invalidLineError) {
-	v.errors = append(v.errors, LineError{Code: p.code, Message: p.message, Param: orNull(p.param), Line: orNull(number)})
+	v.errors = append(v.errors, LineError{Code: p.code, Message: p.message, Param: proxy.OrNull(p.param), Line: proxy.OrNull(number)})
 }
 
 const (
@@ -154,7 +155,7 @@ func (s *Service) validate(ctx context.Context, b *Batch, l holder) error {
 	if err := s.clear(ctx, b.seq, l); err != nil { // what a crash has left of an earlier validation
 		return err
 	}
-	check, err := s.completer.Checker(ctx, b.Account, b.Key)
+	check, err := s.completer.Checker(ctx, b.Account, b.Key, b.replay)
 	if err != nil {
 		return fmt.Errorf("validate a batch: %w", err)
 	}

@@ -370,7 +370,7 @@ func (c *frugalCompleter) Standing(string) proxy.Standing {
 
 func (*frugalCompleter) Allocate(string) admission.Allocation { return admission.Allocation{} }
 
-func (*frugalCompleter) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
+func (*frugalCompleter) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
 	return func(string, []byte) (string, error) { return "m", nil }, nil
 }
 
@@ -457,7 +457,7 @@ func (m *twoModels) AcquirePlace(model string, _ int, _ bool) (proxy.Place, prox
 	return freePlace{}, ""
 }
 
-func (*twoModels) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
+func (*twoModels) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
 	return func(_ string, body []byte) (string, error) {
 		if strings.Contains(string(body), "full") {
 			return "full", nil

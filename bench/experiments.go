@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"time"
@@ -35,11 +38,13 @@ const (
 // Columns of the other experiments.
 const (
 	withoutReceipt, withReceipt = "without a receipt", "with a receipt"
+	untraced, traced            = "without traces", "every request traced"
 	completion, chatCompletion  = "completion", "chat completion"
 	onSQLite, onPostgres        = "SQLite", "PostgreSQL"
 	liveRequests, inBatch       = "live requests", "batch"
 	byPrefix, byInFlight        = "balance: prefix", "balance: least_inflight"
 	oneReplica                  = "one replica with all the cache"
+	oldOnPostgres               = "old basegate, PostgreSQL"
 )
 
 // experiments returns all experiments. Each limit is the highest median that docs/benchmarks.md and docs/performance.md have had
@@ -71,27 +76,39 @@ func experiments(o options) []experiment {
 			several.with(goal{cpuPerRequest, withReceipt, 110, 60, difference}),
 			bursts.with(goal{cpuPerRequest, withReceipt, 160, 60, difference}),
 		}},
+		{name: "traces", columns: []string{untraced, traced}, measure: measureTraces, loads: []load{
+			several.with(goal{cpuPerRequest, traced, 40, 25, difference}), bursts.with(goal{cpuPerRequest, traced, 40, 25, difference}),
+		}},
 		{name: "chat", columns: []string{completion, chatCompletion}, measure: measureChat, loads: []load{
 			several.with(goal{cpuPerRequest, chatCompletion, 1.15, 1, nil}),
 			streams(32, 200, 0).with(goal{cpuPerRequest, chatCompletion, 1.15, 1, nil}),
 		}},
+		{name: "a question", columns: []string{byEcho, byLoglikelihood}, measure: measureScoring, loads: scoringLoads()},
 		{name: "batches", columns: []string{liveRequests, inBatch}, measure: measureBatch, once: true, loads: batchLoads(lines)},
-		{name: "prefix", columns: []string{byPrefix, byInFlight, oneReplica}, measure: measurePrefix, once: true, loads: []load{
-			prefixLoad(o).with(goal{cacheHits, oneReplica, 1.11, 1.11, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}),
-		}},
+		{name: "prefix", columns: prefixColumns(o), measure: measurePrefix, once: true, loads: prefixLoads(o)},
 	}
 	if postgrestest.Binaries() != "" {
-		spread := most
-		spread.name, spread.accounts = fmt.Sprintf("%s of %d accounts", most.name, accounts), accounts
+		hot := plain(fmt.Sprintf("1 KB plain, 256 connections to each of %d gateways", clusterSize), clusterSize*most.connections, 1<<10)
+		columns, clusters := []string{onSQLite, onPostgres}, []string{gateway}
+		if o.old != "" {
+			columns, clusters = append(columns, oldOnPostgres), []string{oldGateway, gateway}
+		}
 		all = append(all, experiment{
-			name: "postgres", columns: []string{onSQLite, onPostgres}, measure: measurePostgres, loads: []load{one, several, most, spread},
-		})
+			name: "postgres", columns: columns, measure: measurePostgres,
+			loads: []load{one, several, several.spread(several.connections), most, most.spread(accounts)},
+		}, experiment{name: "one account", columns: clusters, measure: measureCluster, loads: []load{hot}})
 	}
 	return all
 }
 
 func (l load) with(goals ...goal) load {
 	l.goals = goals
+	return l
+}
+
+// spread returns the load with its connections spread over accounts.
+func (l load) spread(accounts int) load {
+	l.name, l.accounts = fmt.Sprintf("%s of %d accounts", l.name, accounts), accounts
 	return l
 }
 
@@ -203,6 +220,19 @@ func measureReceipt(ctx context.Context, b *testbed, l *load, column string) *ou
 	return cpuOutcome(asking.measure(ctx, l, b.options.span))
 }
 
+// measureTraces sends a load through a gateway that traces nothing, or every request, for a collector that takes all.
+func measureTraces(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer collector.Close()
+	g := gatewayOptions{}
+	if column == traced {
+		g.sections = fmt.Sprintf("telemetry: {otlp: %q, sample: 1}\n", collector.URL)
+	}
+	t := b.startGateway(ctx, g, b.upstream(ctx, childOptions{}).address)
+	defer t.process.stop()
+	return cpuOutcome(t.measure(ctx, l, b.options.span))
+}
+
 // measureChat sends completions or chat completions of the same size through one gateway.
 func measureChat(ctx context.Context, b *testbed, l *load, column string) *outcome {
 	t := b.behindGateway(ctx, gatewayOptions{model: ", chat: true"}, childOptions{})
@@ -229,14 +259,41 @@ func cpuOutcome(s *sample) *outcome {
 
 // measurePostgres sends a load through a gateway on SQLite or one on PostgreSQL.
 func measurePostgres(ctx context.Context, b *testbed, l *load, column string) *outcome {
-	t := b.behindGateway(ctx, gatewayOptions{postgres: column == onPostgres, accounts: l.accounts}, childOptions{})
+	g := gatewayOptions{accounts: l.accounts}
+	if column != onSQLite {
+		g.postgres = 1
+	}
+	if column == oldOnPostgres {
+		g.program = b.options.old
+	}
+	return b.behindGateway(ctx, g, childOptions{}).measureLedger(ctx, l, b.options.span)
+}
+
+// clusterSize is the number of gateways on one database.
+const clusterSize = 3
+
+// measureCluster spreads a load over the gateways of one database.
+func measureCluster(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	g := gatewayOptions{postgres: clusterSize}
+	if column == oldGateway {
+		g.program = b.options.old
+	}
+	return b.behindGateway(ctx, g, childOptions{}).measureLedger(ctx, l, b.options.span)
+}
+
+// measureLedger measures a load, and what it costs PostgreSQL if the ledger is there.
+func (t *target) measureLedger(ctx context.Context, l *load, span time.Duration) *outcome {
 	totals := func() (calls, settled float64) {
-		return scrape(ctx, t.admin, "basegate_ledger_calls_total "), scrape(ctx, t.admin, `basegate_ledger_settlements_total{state="settled"} `)
+		for _, g := range t.gateways() {
+			calls += scrape(ctx, g.admin, "basegate_ledger_calls_total ")
+			settled += scrape(ctx, g.admin, `basegate_ledger_settlements_total{state="settled"} `)
+		}
+		return calls, settled
 	}
 	calls, settled := totals()
-	s := t.measure(ctx, l, b.options.span)
+	s := t.measure(ctx, l, span)
 	o := cpuOutcome(s)
-	o.figures = append(o.figures, figure{"latency, median, µs", micros(s.quantile(0.5))})
+	o.figures = append(o.figures, figure{requestRate, s.rate()}, figure{"latency, median, µs", micros(s.quantile(0.5))})
 	if t.server != nil {
 		callsAfter, settledAfter := totals()
 		o.figures = append(o.figures, figure{"PostgreSQL's CPU per request, µs", s.perRequest(s.serverCPU)},

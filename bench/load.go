@@ -23,6 +23,7 @@ type load struct {
 	accounts    int           // that the connections are spread over
 	lines       int           // of the batch beside which it is sent
 	scale       int           // that divides the numbers of conversations and questions
+	fill        int           // of the caches of all replicas by the prompts, in percent
 	path        string
 	body        []byte
 	goals       []goal
@@ -130,9 +131,12 @@ func (t *target) measure(ctx context.Context, l *load, span time.Duration) *samp
 	return s
 }
 
-// cpu returns the CPU time of the target's process and of its server.
+// cpu returns the CPU time of the target's processes and of its server.
 func (t *target) cpu() (own, server time.Duration) {
-	own, _ = t.process.used()
+	for _, g := range t.gateways() {
+		used, _ := g.process.used()
+		own += used
+	}
 	if t.server != nil {
 		server, _ = t.server.used()
 	}
@@ -203,9 +207,9 @@ type client struct {
 // clients returns clients of the target without connections.
 func (t *target) clients(n, events int, timeout time.Duration) []*client {
 	opening := make(chan struct{}, maxOpening)
-	all := make([]*client, n)
+	all, gateways := make([]*client, n), t.gateways()
 	for i := range all {
-		all[i] = &client{address: t.address, events: events, timeout: timeout, opening: opening}
+		all[i] = &client{address: gateways[i%len(gateways)].address, events: events, timeout: timeout, opening: opening}
 	}
 	return all
 }

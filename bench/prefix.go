@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -13,8 +14,8 @@ import (
 	"basegate/internal/loopback"
 )
 
-// The requests share the beginnings of their prompts: conversations that grow by turns, and questions about long prompts. The
-// replicas together cache all of it, and each alone a part.
+// The requests share the beginnings of their prompts: conversations that grow by turns, and questions about long prompts. All
+// prompts fill a part of what the replicas together cache, or more than that.
 const (
 	prefixReplicas = 4
 	prefixClients  = 16
@@ -23,40 +24,71 @@ const (
 	fewShots       = 50
 	fewShotTokens  = 3000
 	questions      = 1000
-	replicaBlocks  = 9000                   // of 16 tokens, in the cache of a replica
+	blockTokens    = 16                     // of a block of the mock's cache
 	prefillDelay   = 100 * time.Microsecond // for each token that is not cached
 	prefixSeed     = 20
 	vocabulary     = 200 // token ids from 20 to below 220, which the mock's model has
 )
 
-func prefixLoad(o options) load {
-	l := load{connections: prefixClients, path: completionsPath, scale: 1}
-	if o.short {
-		l.scale = 5
+// prefixLoads returns the loads, by how much of the caches they fill, in percent. The goals are the least cached tokens as a part
+// of those of one replica, which is the limit of the one by the other.
+func prefixLoads(o options) (all []load) {
+	for _, c := range []struct {
+		fill  int
+		least float64
+	}{{40, 0.95}, {73, 0.9}, {120, 0.75}} {
+		l := load{connections: prefixClients, path: completionsPath, scale: 1, fill: c.fill}
+		if o.short {
+			l.scale = 5
+		}
+		l.name = fmt.Sprintf("%d conversations, %d questions about %d prompts, which fill %d %% of the caches",
+			conversations/l.scale, questions/l.scale, fewShots/l.scale, c.fill)
+		all = append(all, l.with(goal{cacheHits, oneReplica, 1 / c.least, 1 / c.least, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}))
 	}
-	l.name = fmt.Sprintf("%d conversations, %d questions about %d prompts", conversations/l.scale, questions/l.scale, fewShots/l.scale)
-	return l
+	return all
 }
 
-// measurePrefix measures three ways to serve these requests: by prefix, by the fewest requests in flight, and with one replica
-// that caches everything.
-func measurePrefix(ctx context.Context, b *testbed, l *load, column string) *outcome {
-	replicas, balance := prefixReplicas, column
-	if column == oneReplica {
-		replicas, balance = 1, byPrefix
+// prefixColumns are ways to serve these requests: by prefix, by the fewest requests in flight, and with one replica that caches as
+// much as all.
+func prefixColumns(o options) []string {
+	all := []string{byPrefix, byInFlight, oneReplica}
+	if o.old != "" {
+		all = append(all, oldGateway)
 	}
+	return all
+}
+
+func measurePrefix(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	replicas, g := prefixReplicas, gatewayOptions{model: ", " + byPrefix}
+	switch column {
+	case byInFlight:
+		g.model = ", " + byInFlight
+	case oneReplica:
+		replicas = 1
+	case oldGateway:
+		g.program = b.options.old
+	}
+	waiting := prefixPrompts(l)
+	blocks := distinctBlocks(waiting) * 100 / l.fill / replicas
 	var mocks []string
 	for range replicas {
 		address := must(loopback.FreeAddress(ctx))
 		b.start(ctx, "replica", address, "/health", b.options.basegate, "mockvllm", "--listen", address, "--model", model,
-			"--prefix-cache-blocks", strconv.Itoa(replicaBlocks*prefixReplicas/replicas), "--prefill-delay", prefillDelay.String())
+			"--prefix-cache-blocks", strconv.Itoa(blocks), "--prefill-delay", prefillDelay.String())
 		mocks = append(mocks, address)
 	}
-	t := b.startGateway(ctx, gatewayOptions{model: ", " + balance}, mocks...)
+	t := b.startGateway(ctx, g, mocks...)
+	defer t.process.stop()
 	clients := t.clients(l.connections, l.events, requestTimeout+fewShotTokens*prefillDelay)
 	defer closeAll(clients)
-	s := send(ctx, clients, nextPrompts(t, l))
-	return &outcome{append(replicaFigures(ctx, mocks), figure{"time to first token, median, ms", micros(s.quantile(0.5)) / 1e3}), s.counts}
+	cpu, _ := t.cpu()
+	s := send(ctx, clients, nextPrompts(t, l, waiting))
+	s.cpu, _ = t.cpu()
+	s.cpu -= cpu
+	return &outcome{append(replicaFigures(ctx, mocks),
+		figure{"time to first token, median, ms", micros(s.quantile(0.5)) / 1e3},
+		figure{"time to first token, p90, ms", micros(s.quantile(0.9)) / 1e3},
+		figure{cpuPerRequest, s.perRequest(s.cpu)}), s.counts}
 }
 
 // replicaFigures returns what the replicas found in their caches, and how evenly the requests, which generate a token each, were
@@ -76,9 +108,24 @@ func replicaFigures(ctx context.Context, replicas []string) []figure {
 // is drawn.
 type conversation [][]int
 
-// nextPrompts returns the function that returns the next request of a client: for one token, so that a response takes the time
-// to the first token.
-func nextPrompts(t *target, l *load) func(client int) []byte {
+// distinctBlocks returns how many blocks a cache has that has evicted nothing.
+func distinctBlocks(all []conversation) int {
+	seed, distinct := maphash.MakeSeed(), map[uint64]bool{}
+	for _, c := range all {
+		for _, prompt := range c {
+			var text []byte
+			for i, id := range prompt {
+				if text = append(text, byte(id)); (i+1)%blockTokens == 0 {
+					distinct[maphash.Bytes(seed, text)] = true
+				}
+			}
+		}
+	}
+	return len(distinct)
+}
+
+// prefixPrompts returns the prompts of a load, the same ones each time.
+func prefixPrompts(l *load) (waiting []conversation) {
 	random := rand.New(rand.NewPCG(prefixSeed, 0))
 	tokens := func(n int) []int {
 		all := make([]int, n)
@@ -87,9 +134,6 @@ func nextPrompts(t *target, l *load) func(client int) []byte {
 		}
 		return all
 	}
-	var mu sync.Mutex
-	var waiting []conversation                  // those that have a next prompt and wait for no response
-	sent := make([]conversation, l.connections) // the rest of the one that each client has sent a prompt of
 	for range conversations / l.scale {
 		var c conversation
 		prompt := tokens(100 + random.IntN(300))
@@ -106,6 +150,15 @@ func nextPrompts(t *target, l *load) func(client int) []byte {
 	for i := range questions / l.scale {
 		waiting = append(waiting, conversation{slices.Concat(examples[i%len(examples)], tokens(20+random.IntN(60)))})
 	}
+	return waiting
+}
+
+// nextPrompts returns the function that returns the next request of a client: for one token, so that a response takes the time
+// to the first token. Those of waiting have a next prompt and wait for no response.
+func nextPrompts(t *target, l *load, waiting []conversation) func(client int) []byte {
+	random := rand.New(rand.NewPCG(prefixSeed, 1))
+	var mu sync.Mutex
+	sent := make([]conversation, l.connections) // the rest of the one that each client has sent a prompt of
 	return func(client int) []byte {
 		mu.Lock()
 		defer mu.Unlock()

@@ -138,8 +138,8 @@ func TestGoalsNameColumnsOfTheirExperiment(t *testing.T) {
 			}
 		}
 	}
-	if goals != 16 {
-		t.Errorf("got %d goals, want 16", goals)
+	if goals != 22 {
+		t.Errorf("got %d goals, want 22", goals)
 	}
 }
 

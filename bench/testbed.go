@@ -31,8 +31,12 @@ type target struct {
 	keys    []string // of the connections in turn
 	header  string   // further lines of the header of a request
 	process *process
-	server  *process // whose CPU time is taken too; nil: none
+	server  *process  // whose CPU time is taken too; nil: none
+	others  []*target // further gateways on the same database, over which connections are spread too
 }
+
+// gateways returns the target and the others.
+func (t *target) gateways() []*target { return append([]*target{t}, t.others...) }
 
 // request encodes a request of a path for one of the target's connections.
 func (t *target) request(connection int, path string, body []byte) []byte {
@@ -128,7 +132,7 @@ var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-bud
 // gatewayOptions are what differs between gateways.
 type gatewayOptions struct {
 	program  string // empty: the gateway's binary
-	postgres bool   // on a PostgreSQL server of its own, in place of a SQLite file
+	postgres int    // gateways on a PostgreSQL server of their own, in place of one on a SQLite file
 	database string // further members of the section, after a comma
 	model    string // further members of the model, after a comma
 	sections string // further sections of the configuration
@@ -138,40 +142,56 @@ type gatewayOptions struct {
 // withTimerSlack is a shell command that starts a program with the TimerSlackNSec of deploy/systemd/basegate.service.
 const withTimerSlack = `echo 1000000 >/proc/self/timerslack_ns; exec "$0" "$@"`
 
-// startGateway starts a gateway with a database of its own, configured and started as in production: it logs each request to a file,
-// checks a key from the database, and checks budgets. The context is as large as those of current models, so that the
+// startGateway starts a gateway with a database of its own, or several on one, configured and started as in production: it logs each
+// request to a file, checks a key from the database, and checks budgets. The context is as large as those of current models, so that the
 // gateway need not count a prompt's tokens. The backends are host:port.
 func (b *testbed) startGateway(ctx context.Context, o gatewayOptions, backends ...string) *target {
-	listen, admin := must(loopback.FreeAddress(ctx)), must(loopback.FreeAddress(ctx))
-	database := fmt.Sprintf("path: %q", filepath.Join(b.dir, listen+".db"))
+	database := fmt.Sprintf("path: %q", filepath.Join(must(os.MkdirTemp(b.dir, "")), "basegate.db"))
 	var server *process
-	if o.postgres {
+	if o.postgres > 0 {
 		server, database = b.startPostgres(ctx)
 	}
 	var list []string
 	for i, address := range backends {
 		list = append(list, fmt.Sprintf(`{name: b%d, gpu: b%d, url: "http://%s"}`, i, i, address))
 	}
-	path := filepath.Join(b.dir, listen+".yaml")
-	text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
+	program := cmp.Or(o.program, b.options.basegate)
+	var all []*target
+	var keys []string
+	for i := range max(o.postgres, 1) {
+		listen, admin := must(loopback.FreeAddress(ctx)), must(loopback.FreeAddress(ctx))
+		path := filepath.Join(b.dir, listen+".yaml")
+		text := fmt.Sprintf(`server: {listen: %q, admin_listen: %q, drain_timeout: 0s}
 database: {%s%s}
 %smodels:
   - {id: %s, checkpoint: %s, max_model_len: 1000000, backends: [%s]%s}
 `, listen, admin, database, o.database, o.sections, model, model, strings.Join(list, ", "), o.model)
-	check(os.WriteFile(path, []byte(text), 0o600))
-	program := cmp.Or(o.program, b.options.basegate)
-	create := func(args ...string) string {
-		return must(command(ctx, program, slices.Concat(args, []string{"--config", path}, budgetFlags)...))
+		if o.postgres > 0 {
+			text += fmt.Sprintf("gateway: {name: g%d}\n", i)
+		}
+		check(os.WriteFile(path, []byte(text), 0o600))
+		if i == 0 {
+			keys = createKeys(ctx, program, path, max(o.accounts, 1))
+		}
+		t := b.start(ctx, gateway, listen, "/readyz", "sh", "-c", withTimerSlack, program, "serve", "--config", path)
+		t.admin, t.keys, t.server = "http://"+admin, keys, server
+		all = append(all, t)
 	}
-	var keys []string
-	for i := range max(o.accounts, 1) {
+	all[0].others = all[1:]
+	return all[0]
+}
+
+// createKeys creates accounts with a key each.
+func createKeys(ctx context.Context, program, config string, accounts int) (keys []string) {
+	create := func(args ...string) string {
+		return must(command(ctx, program, slices.Concat(args, []string{"--config", config}, budgetFlags)...))
+	}
+	for i := range accounts {
 		account := fmt.Sprintf("account%d@example.org", i)
 		create("account", "create", account)
 		keys = append(keys, create("key", "create", "--account", account, "--name", "bench", "--concurrency", strconv.Itoa(unlimited)))
 	}
-	t := b.start(ctx, gateway, listen, "/readyz", "sh", "-c", withTimerSlack, program, "serve", "--config", path)
-	t.admin, t.keys, t.server = "http://"+admin, keys, server
-	return t
+	return keys
 }
 
 // haproxyText is HAProxy's configuration: as many threads as Go uses processors, kept connections to the upstream, no log,

@@ -13,6 +13,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,9 +33,13 @@ const (
 
 // Paths of the requests of the load.
 const (
-	completionsPath = "/v1/completions"
-	chatPath        = "/v1/chat/completions"
+	completionsPath   = "/v1/completions"
+	chatPath          = "/v1/chat/completions"
+	loglikelihoodPath = "/v1/loglikelihood"
 )
+
+// postsPath tells how many POST requests a replayer has had.
+const postsPath = "/bench/posts"
 
 // uvicornIdleTimeout is the time after which vLLM's server closes an idle connection.
 const uvicornIdleTimeout = 5 * time.Second
@@ -68,12 +73,15 @@ func serveUpstream(ctx context.Context, o childOptions) error {
 type replayer struct {
 	listener net.Listener
 	mock     *mockvllm.Server
+	model    *mockvllm.Server // responds where the prompt matters
 	options  childOptions
 	places   chan struct{} // holds an element for each request that runs; nil: any number run
 
 	// Streams of several tokens are held until release is closed: they repeat their second event. nil: none is held.
 	release chan struct{}
 	open    atomic.Int64 // held streams that have begun
+
+	posts atomic.Int64 // requests, but for probes
 
 	mu       sync.Mutex
 	recorded map[responseKey][][]byte // what is written, each by one write
@@ -84,6 +92,7 @@ type responseKey struct {
 	path          string
 	stream, usage bool
 	tokens        int64
+	scored        string // the body, if log-probabilities are asked for: they depend on it
 }
 
 // newReplayer returns a replayer that listens.
@@ -94,7 +103,8 @@ func newReplayer(ctx context.Context, o childOptions) (*replayer, error) {
 	}
 	p := &replayer{
 		listener: listener, options: o, recorded: map[responseKey][][]byte{},
-		mock: mockvllm.New(mockvllm.Options{Models: []string{model}, ChatTemplate: mockvllm.TemplateChatML, Instant: true}),
+		mock:  mockvllm.New(mockvllm.Options{Models: []string{model}, ChatTemplate: mockvllm.TemplateChatML, Instant: true}),
+		model: mockvllm.New(mockvllm.Options{Models: []string{model}}),
 	}
 	if o.Held {
 		p.release = make(chan struct{})
@@ -108,6 +118,7 @@ func newReplayer(ctx context.Context, o childOptions) (*replayer, error) {
 // serve serves until ctx ends.
 func (p *replayer) serve(ctx context.Context) error {
 	defer p.mock.Close()
+	defer p.model.Close()
 	defer context.AfterFunc(ctx, func() { _ = p.listener.Close() })() // the process ends either way
 	var connections sync.WaitGroup
 	defer connections.Wait()
@@ -150,18 +161,29 @@ const maxBody = 16 << 20
 // connection is closed.
 func (p *replayer) respond(ctx context.Context, conn net.Conn, r *http.Request, body []byte) bool {
 	path := r.URL.Path
+	if path == postsPath {
+		count := strconv.FormatInt(p.posts.Load(), 10)
+		return write(conn, fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(count), count))
+	}
+	if r.Method == http.MethodPost {
+		p.posts.Add(1)
+	}
 	if r.Method != http.MethodPost || path != completionsPath && path != chatPath {
-		return write(conn, p.record(ctx, r.Method, path, body)...)
+		return write(conn, p.record(ctx, p.mock, r.Method, path, body)...)
 	}
 	if p.places != nil {
 		p.places <- struct{}{}
 		defer func() { <-p.places }()
 	}
-	fields := gjson.GetManyBytes(body, "stream", "max_tokens", "stream_options.include_usage")
+	fields := gjson.GetManyBytes(body, "stream", "max_tokens", "stream_options.include_usage", "logprobs", "prompt_logprobs")
 	key := responseKey{path: path, stream: fields[0].Bool(), tokens: fields[1].Int(), usage: fields[2].Bool()}
+	by := p.mock
+	if fields[3].Exists() || fields[4].Exists() {
+		key.scored, by = string(body), p.model
+	}
 	p.mu.Lock()
 	if p.recorded[key] == nil {
-		p.recorded[key] = p.record(ctx, r.Method, path, body)
+		p.recorded[key] = p.record(ctx, by, r.Method, path, body)
 	}
 	parts := p.recorded[key]
 	p.mu.Unlock()
@@ -210,13 +232,13 @@ func write(conn net.Conn, parts ...[]byte) bool {
 	return true
 }
 
-// record asks the mock for the response to a request, and encodes it for HTTP/1.1 as net/http would write it: a stream in
+// record asks a mock for the response to a request, and encodes it for HTTP/1.1 as net/http would write it: a stream in
 // chunks of the size of its buffer, or of one event if events are sent at intervals.
-func (p *replayer) record(ctx context.Context, method, path string, body []byte) [][]byte {
+func (p *replayer) record(ctx context.Context, by *mockvllm.Server, method, path string, body []byte) [][]byte {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(ctx, method, path, bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
-	p.mock.ServeHTTP(w, r)
+	by.ServeHTTP(w, r)
 	contentType := w.Header().Get("Content-Type")
 	next := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n", w.Code, http.StatusText(w.Code), contentType)
 	if !strings.HasPrefix(contentType, "text/event-stream") {

@@ -116,14 +116,11 @@ func (b *Breaker) Allow(key string) (*Permit, error) {
 	if !b.failing.areOthers(key) {
 		return nil, ErrOpen
 	}
-	return &Permit{breaker: b, key: key, done: b.endTrial}, nil
-}
-
-// endTrial ends an attempt at a breaker that the failures of another key have opened. Success closes it.
-func (b *Breaker) endTrial(result error) {
-	if result == nil {
-		b.Reset()
-	}
+	return &Permit{breaker: b, key: key, done: func(result error) {
+		if result == nil { // the failures of another key have opened it
+			b.Reset()
+		}
+	}}, nil
 }
 
 // Permit allows one attempt.

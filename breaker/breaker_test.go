@@ -129,7 +129,7 @@ func TestSuccessResetsTheFailureCount(t *testing.T) {
 }
 
 // uncounted holds the classes that are not the backend's fault.
-var uncounted = []breaker.Class{breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.TooLarge, breaker.LocalFault, breaker.ClientGone}
+var uncounted = []breaker.Class{breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.TooLarge, breaker.LocalFault, breaker.AdapterGone, breaker.ClientGone}
 
 func TestOnlyBackendFailuresOpenTheBreaker(t *testing.T) {
 	for _, c := range breaker.Classes() {

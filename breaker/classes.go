@@ -48,6 +48,8 @@ const (
 	LocalFault
 	// Misconfigured is a backend that rejects the gateway's key, path or model, which is the operator's mistake.
 	Misconfigured
+	// AdapterGone is a backend that does not know the adapter that it had loaded: it has restarted, or another gateway has unloaded it.
+	AdapterGone
 	// ClientGone is a request that ended on this side: the client disconnected, or the gateway is stopping. It says
 	// nothing about the backend.
 	ClientGone
@@ -103,6 +105,7 @@ var table = [classCount]row{
 	TooLarge:        {name: "too_large", proof: "upstream.max_answer_bytes", code: apierr.UpstreamServerError, advice: "the model server's answer is larger than this gateway takes; ask for fewer or shorter completions, or fewer log-probabilities"},
 	LocalFault:      {name: "local_fault", proof: "an error of the gateway's own system", code: apierr.Overloaded, advice: "the gateway has no connections or memory to spare for %s at the moment"},
 	Misconfigured:   {name: "misconfigured", proof: "any other 4xx", code: apierr.UpstreamServerError, counts: true, retry: RetryElsewhere, advice: "the model server cannot serve this model at the moment; try again later, and report it if it stays so"},
+	AdapterGone:     {name: "adapter_gone", proof: "404 for an adapter that was loaded", code: apierr.AdapterUnavailable, retry: RetryAnywhere, advice: "the model server has lost the adapter again and again; report it"},
 	ClientGone:      {name: "client_gone", proof: "the client's connection"},
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/database"
 )
 
@@ -33,10 +34,17 @@ func newSlots(t *testing.T) *slots {
 	return &slots{t: t, account: account, leases: map[string]*budget.Lease{}, waiting: map[string]*budget.Waiter{}}
 }
 
-// limit sets the slots of a key and of the account; 0 of the account exempts the key.
+// limit sets the slots of a key and of the account; 0 is unbounded.
 func (s *slots) limit(key string, ofKey, ofAccount int) {
 	if s.account.SetPayer(&budget.Payer{Key: key, Account: "acc", Slots: ofKey, AccountSlots: ofAccount}) {
 		s.grant(true)
+	}
+}
+
+// adopt makes a key the parent of others.
+func (s *slots) adopt(parent string, ofParent int, keys ...string) {
+	for _, key := range keys {
+		s.account.SetPayer(&budget.Payer{Key: key, Account: "acc", Parent: &budget.ParentKey{ID: parent, Slots: ofParent}})
 	}
 }
 
@@ -177,28 +185,6 @@ func TestKeysOfAnAccountShareItsSlotsInOrderOfArrival(t *testing.T) {
 	s.wantNothing()
 }
 
-// Keys that the account does not limit take its slots, and get theirs first.
-func TestExemptKeysComeBeforeOthers(t *testing.T) {
-	s := newSlots(t)
-	s.limit("a", 2, 2)
-	s.limit("x", 1, 0)
-	s.arrive("x1", "a1", "a2", "x2", "x3")
-	s.want("x1", "a1")
-	s.wantBefore(map[string]int{"a2": 0, "x2": 0, "x3": 1})
-	s.end("x1")
-	s.want("x2")
-	s.end("a1")
-	s.want("a2")
-	s.arrive("a3")
-	s.end("x2")
-	s.want("x3")
-	s.end("x3")
-	s.want("a3")
-	s.end("a2")
-	s.end("a3")
-	s.wantNothing()
-}
-
 func TestChangedSlotsApplyToWaitingRequests(t *testing.T) {
 	s := newSlots(t)
 	s.limit("a", 1, 0)
@@ -253,7 +239,7 @@ func TestLinesOfBatchesNeedNoSlot(t *testing.T) {
 // A request that waits for tokens alone is not told a place.
 func TestBeforeIsAboutSlots(t *testing.T) {
 	account := budget.NewAccount("acc", map[string]*budget.Owner{})
-	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
+	p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 100)
 	p.Slots = 2
 	account.SetPayer(&p)
 	admit := func(tokens int64) (*budget.Waiter, budget.Kind) {
@@ -263,7 +249,7 @@ func TestBeforeIsAboutSlots(t *testing.T) {
 	running, kind := admit(60)
 	waits, _ := admit(60)
 	if _, forSlot := account.Before(waits); kind != budget.Granted || forSlot || account.Queued() != 0 || account.Waiting != 1 {
-		t.Errorf("the first got %d; %d of %d wait for a slot, want a wait for tokens", kind, account.Queued(), account.Waiting)
+		t.Errorf("the first got %s; %d of %d wait for a slot, want a wait for tokens", kind, account.Queued(), account.Waiting)
 	}
 	p.Slots = 1
 	account.SetPayer(&p)
@@ -388,6 +374,30 @@ func TestSlotOfACancelledRequestIsNotLost(t *testing.T) {
 	}
 }
 
+func TestKeysTakeTheSlotsOfTheirParent(t *testing.T) {
+	s := newSlots(t)
+	s.adopt("P", 2, "a", "b")
+	s.arrive("a1", "P1", "b1", "a2", "P2", "c1", "b2")
+	s.want("a1", "P1", "c1")
+	s.wantBefore(map[string]int{"b1": 0, "a2": 1, "P2": 2, "b2": 3})
+	s.end("P1")
+	s.want("b1")
+	s.adopt("P", 3, "a")
+	s.grant(true)
+	s.want("a2")
+	s.limit("a", 1, 0)
+	s.arrive("a3")
+	s.wantBefore(map[string]int{"P2": 0, "b2": 1, "a3": 2})
+	s.end("b1")
+	s.want("P2")
+	s.end("P2")
+	s.want("b2")
+	for _, id := range []string{"a1", "a2", "a3", "b2", "c1"} {
+		s.end(id)
+	}
+	s.wantNothing()
+}
+
 func TestTenThousandWaitersUseLittleMemory(t *testing.T) {
 	const waiters = 10_000
 	l, p := newLedger(t), payerWithSlots("key", 1, 0)
@@ -425,7 +435,7 @@ func memoryInUse() int64 {
 func TestLoadAndStatsCountRequests(t *testing.T) {
 	l := newLedger(t)
 	slots := payerWithSlots("key", 1, 2)
-	tokens := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
+	tokens := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 100)
 	tokens.Key, tokens.Account = "other", "other"
 	line := newRequest()
 	line.Batch = "batch"

@@ -1,6 +1,6 @@
 package budget
 
-import "time"
+import "basegate/budget/quota"
 
 // Thresholds of alarms, in percent of a cap.
 const (
@@ -16,54 +16,39 @@ const refusalThreshold = 95
 type Alarm struct {
 	Cap     Exceeded // with what is used of it
 	Percent int      // NearlyUsed or UsedUp
-	Key     string   // id of the key that was charged or refused
+	Key     string   // id of the key that was charged or refused, or of its parent if the cap is that one's
 	Account string   // id
 }
 
 // alarms are the caps of an owner of which UsedUp has been raised in the windows of a date, a bit for each.
 type alarms struct {
 	date Date
-	caps uint8
+	caps uint64
 }
 
 // bit returns the bit of a cap.
-func (c *Exceeded) bit() uint8 {
-	switch {
-	case c.Window == Day:
-		return dayBit
-	case c.Meter == Input:
-		return 1 << 2
-	case c.Meter == Output:
-		return 1 << 3
-	default:
-		return 1
-	}
-}
-
-const dayBit = 1 << 1
+func (l *limit) bit() uint64 { return 1 << l.id }
 
 // in returns the alarms in the windows of a date.
 func (r *alarms) in(d Date) *alarms {
-	if r.date.month != d.month {
-		r.caps = 0
-	} else if r.date != d {
-		r.caps &^= dayBit
+	if r.date != d && r.caps != 0 {
+		for id, k := range quota.Table {
+			if !r.date.shares(k.Window, d) {
+				r.caps &^= 1 << id
+			}
+		}
 	}
 	r.date = d
 	return r
 }
 
 // raiseAlarms raises the alarms of the caps that the charge of a request takes over a threshold.
-func (a *Account) raiseAlarms(k *Owner, of Date, input, output int64) {
-	if !k.Caps.Any() && !a.Caps.Any() {
-		return
-	}
-	balance := a.balance(of.Start(), k)
-	for _, c := range balance.appendCaps(make([]Exceeded, 0, maxCaps)) {
-		before := c.Used - c.Meter.of(input, output)
+func (a *Account) raiseAlarms(k *Owner, of Date, charged quota.Tokens) {
+	for _, l := range a.appendLimits(make([]limit, 0, maxLimits), k, of) {
+		before := l.used - l.meter().Of(charged)
 		for _, percent := range [...]int64{UsedUp, NearlyUsed} {
-			if threshold := c.Limit * percent; before*100 < threshold && c.Used*100 >= threshold {
-				a.raise(k, of, balance.withReset(c), int(percent))
+			if threshold := l.most * percent; before*100 < threshold && l.used*100 >= threshold {
+				a.raise(k, of, &l, int(percent))
 				break
 			}
 		}
@@ -71,39 +56,32 @@ func (a *Account) raiseAlarms(k *Owner, of Date, input, output int64) {
 }
 
 // raiseRefusal raises the alarm of a cap that has refused a request because it is used up, or nearly so. It does that
-// once in the cap's window, unless the cap is changed.
-func (a *Account) raiseRefusal(now time.Time, k *Owner, refusal *Exceeded) {
-	today := DateOf(now)
-	if refusal.Limit > 0 && refusal.Used*100 >= refusal.Limit*refusalThreshold && a.ownerOf(k, refusal).alarms.in(today).caps&refusal.bit() == 0 {
-		a.raise(k, today, refusal, UsedUp)
+// once in the cap's window, unless a cap of its owner is changed.
+func (a *Account) raiseRefusal(today Date, k *Owner, l *limit) {
+	if l.most > 0 && l.used*100 >= l.most*refusalThreshold && a.ownerOf(k, l).alarms.in(today).caps&l.bit() == 0 {
+		a.raise(k, today, l, UsedUp)
 	}
 }
 
-func (a *Account) raise(k *Owner, in Date, c *Exceeded, percent int) {
-	raised := a.ownerOf(k, c).alarms.in(in)
-	raised.caps &^= c.bit()
+func (a *Account) raise(k *Owner, in Date, l *limit, percent int) {
+	o := a.ownerOf(k, l)
+	raised := o.alarms.in(in)
+	raised.caps &^= l.bit()
 	if percent == UsedUp {
-		raised.caps |= c.bit()
+		raised.caps |= l.bit()
 	}
-	a.Changes.Alarms = append(a.Changes.Alarms, Alarm{Cap: *c, Percent: percent, Key: k.ID, Account: a.ID})
+	key := k.ID
+	if o == k.Parent {
+		key = o.ID
+	}
+	a.Changes.Alarms = append(a.Changes.Alarms, Alarm{Cap: *l.exceeded(in), Percent: percent, Key: key, Account: a.ID})
 }
 
 // ownerOf returns the owner of a cap.
-func (a *Account) ownerOf(k *Owner, c *Exceeded) *Owner {
-	if c.Scope == ScopeAccount {
-		return &a.Owner
+func (a *Account) ownerOf(k *Owner, l *limit) *Owner {
+	o := k
+	for a.place(k, o) != l.owner {
+		o = a.above(o)
 	}
-	return k
-}
-
-// of returns the tokens that the meter counts.
-func (m Meter) of(input, output int64) int64 {
-	switch m {
-	case Input:
-		return input
-	case Output:
-		return output
-	case Total:
-	}
-	return input + output
+	return o
 }

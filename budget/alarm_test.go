@@ -1,6 +1,7 @@
 package budget_test
 
 import (
+	"cmp"
 	"sync"
 	"testing"
 
@@ -64,19 +65,20 @@ func TestEachCapRaisesAnAlarmAt80And100Percent(t *testing.T) {
 		l, raised := newAlarmingLedger(t, &p)
 		input, output := int64(100), int64(0)
 		switch c.meter {
-		case budget.Output:
+		case quota.Output:
 			input, output = 0, 100
-		case budget.Total:
+		case quota.Total:
 			input, output = 90, 10
-		case budget.Input:
+		case quota.Input:
 		}
 		for used := int64(100); used <= 1000; used += 100 {
 			spend(t, l, "key", "acc", input, output)
 			switch used {
 			case 800, 1000:
 				a := raised.want(t, "at a threshold", int(used/10))[0]
+				key := map[budget.Scope]string{budget.ScopeParent: "parent"}[c.scope]
 				if a.Cap.Scope != c.scope || a.Cap.Window != c.window || a.Cap.Meter != c.meter || a.Cap.Used != used ||
-					a.Cap.Limit != 1000 || a.Key != "key" || a.Account != "acc" {
+					a.Cap.Limit != 1000 || a.Key != cmp.Or(key, "key") || a.Account != "acc" {
 					t.Errorf("%v: got %+v", c, a)
 				}
 			default:
@@ -87,7 +89,7 @@ func TestEachCapRaisesAnAlarmAt80And100Percent(t *testing.T) {
 }
 
 func TestChargeBeyondBothThresholdsRaisesOneAlarm(t *testing.T) {
-	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+	p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 	l, raised := newAlarmingLedger(t, &p)
 	spend(t, l, "key", "acc", 900, 100)
 	raised.want(t, "everything used at once", budget.UsedUp)
@@ -95,7 +97,7 @@ func TestChargeBeyondBothThresholdsRaisesOneAlarm(t *testing.T) {
 
 // The last tokens of a cap may be too few for any request.
 func TestRefusalByANearlyUsedCapRaisesOneAlarm(t *testing.T) {
-	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+	p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 	l, raised := newAlarmingLedger(t, &p)
 	refuse := func() {
 		t.Helper()
@@ -111,13 +113,13 @@ func TestRefusalByANearlyUsedCapRaisesOneAlarm(t *testing.T) {
 	refuse()
 	refuse()
 	raised.want(t, "two refusals at 96 %", budget.UsedUp)
-	p.KeyCaps.MonthTotal = quota.Limit(1200)
+	p.KeyCaps[quota.MonthTotal] = quota.Limit(1200)
 	spend(t, l, "key", "acc", 230, 10)
 	raised.want(t, "a higher cap that is used up too", budget.UsedUp)
 }
 
 func TestCapOfZeroRaisesNoAlarm(t *testing.T) {
-	p := payerWithCap(budget.ScopeAccount, budget.Day, budget.Total, 0)
+	p := payerWithCap(budget.ScopeAccount, quota.Day, quota.Total, 0)
 	l, raised := newAlarmingLedger(t, &p)
 	if _, err := l.Reserve(t.Context(), p, newRequest(), demand(1, 1), nil); err == nil {
 		t.Fatal("a request is admitted")

@@ -21,10 +21,10 @@ func cpuTime(tb testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// payerWithLargeCaps returns a payer with all eight caps, none of which is reached.
+// payerWithLargeCaps returns a payer whose key and account have the caps of months and days, none of which is reached.
 func payerWithLargeCaps() budget.Payer {
 	large := quota.Limit(1 << 50)
-	caps := quota.Caps{MonthTotal: large, DayTotal: large, MonthInput: large, MonthOutput: large}
+	caps := quota.Caps{quota.MonthTotal: large, quota.DayTotal: large, quota.MonthInput: large, quota.MonthOutput: large}
 	return budget.Payer{Key: "key", Account: "acc", KeyCaps: caps, AccountCaps: caps}
 }
 

@@ -1,16 +1,16 @@
 // Package budget is the token ledger: it enforces the caps of keys and accounts with reservations, and records what
 // every request has used.
 //
-// A key and its account have four caps each. Before a request is sent to a backend, its worst-case cost is reserved
-// against all eight caps in one decision, so used and reserved tokens together never exceed a cap, however many
-// requests run at once. Used tokens alone cause a refusal or a lower max_tokens. If only the reservations of other
-// requests stand in the way, the request waits, in order of arrival among the requests that the same caps block, and is
-// evaluated again when a reservation ends. Settlement replaces the reservation by the exact count, once, however often
-// it is called.
+// A key, the key that has made it, if one has, and its account have caps: those of quota.Table. Before a request is sent to a
+// backend, its worst-case cost is reserved against all of them in one decision, so used and reserved tokens together never exceed
+// a cap, however many requests run at once. Used tokens alone cause a refusal or a lower max_tokens. If only the reservations of
+// other requests stand in the way, the request waits, in order of arrival among the requests that the same caps block, and is
+// evaluated again when a reservation ends. Settlement replaces the reservation by the exact count, once, however often it is
+// called.
 //
-// A reservation also holds a slot of its key and of its account, of which there are as many as requests of them may run at
-// once; a line of a batch needs none. Requests that wait for a slot get it in order of arrival. Waiting has no time limit of its
-// own, and takes no goroutine besides the caller's.
+// A reservation also holds a slot of each of them, of which there are as many as requests of them may run at once; a line of a
+// batch needs none. Requests that wait for a slot get it in order of arrival. Waiting has no time limit of its own, and takes no
+// goroutine besides the caller's.
 //
 // Counters are held in memory. Every request is one row of the table requests, inserted when it ends. Settle returns
 // when the row is on disk: a caller that withholds a response's last byte until then never completes a response that is
@@ -23,7 +23,8 @@
 // over the rows whose times lie in it: when the clock enters a month, forward or back, the ledger reads the month's
 // counters from the database before it admits a request. So if a clock was ahead and is corrected, today's window
 // continues where it was, no window can be used twice, and none is skipped. Tokens used while the clock was ahead
-// belong to the windows that it showed, and count when these begin.
+// belong to the windows that it showed, and count when these begin. The window of a cap for life is all time: what a key has
+// ever used is added up once, by Start.
 //
 // Only one Ledger may admit requests on a database; the gateway's lock ensures that. Rows hold tokens, times and names,
 // and nothing of prompts and completions. Package quota defines the caps, package usage sums up and reads the rows, and
@@ -80,7 +81,8 @@ type Ledger struct {
 	mu       sync.Mutex        // guards the fields below and all accounts and keys; never held while waiting
 	keys     map[string]*Owner // of all accounts
 	accounts map[string]*Account
-	months   []int // whose counters the ledger holds
+	active   map[*Account]struct{} // that have requests which run or wait
+	months   []int                 // whose counters the ledger holds
 	open     []*reservation
 	backlog  []*pendingSettlement
 	closed   bool
@@ -95,7 +97,7 @@ type Ledger struct {
 func New(db *database.DB, log *zap.Logger, s Settings) *Ledger {
 	l := &Ledger{
 		db: db, log: log, settings: s, clock: time.Now, closed: true,
-		closing: make(chan struct{}), keys: map[string]*Owner{}, accounts: map[string]*Account{},
+		closing: make(chan struct{}), keys: map[string]*Owner{}, accounts: map[string]*Account{}, active: map[*Account]struct{}{},
 	}
 	l.metrics = NewMetrics(l.Load)
 	return l
@@ -165,7 +167,7 @@ func (l *Ledger) grantAll(all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	today := DateOf(l.clock())
-	for _, a := range l.accounts {
+	for a := range l.active {
 		if a.Waiting > 0 && (all || a.Granted != today) {
 			l.grant(a, all)
 		}

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/database"
 	"basegate/internal/ledgertest"
 )
@@ -29,7 +30,7 @@ var updateCases = flag.Bool("update", false, "rewrite the file of cases in testd
 // casesFile holds the cases of storedSeeds seeds of each family. See testdata/README.md.
 const (
 	casesFile   = "testdata/cases.jsonl.gz"
-	storedSeeds = 70
+	storedSeeds = 50
 )
 
 // Variables of the environment for the cases that are generated: how many seeds to take, which are new in each run and shared out
@@ -244,7 +245,10 @@ func (e *accountEngine) set(to *ledgertest.Owner) {
 	if o.ID != to.ID {
 		o = e.accounts[to.ID].Key(to.ID)
 	}
-	o.SetCaps(to.Caps.Quota())
+	if to.Parent != "" {
+		o.Parent = e.accounts[to.ID].Key(to.Parent)
+	}
+	o.SetCaps(to.Caps)
 	o.Slots, o.Disabled = to.Slots, to.Disabled
 }
 
@@ -293,7 +297,12 @@ func (e *accountEngine) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
 		a.Changes = budget.Changes{}
 	}
 	today := budget.DateOf(e.now)
-	reply.Key, reply.Account = totals(a.Key(s.Key).Counters(today)), totals(a.Counters(today))
+	k := a.Key(s.Key)
+	reply.Key, reply.Account = totals(k.Counters(today)), totals(a.Counters(today))
+	if k.Parent != nil {
+		of := totals(k.Parent.Counters(today))
+		reply.Parent = &of
+	}
 	return reply
 }
 
@@ -307,9 +316,7 @@ func (r *accountRequest) decide(d *budget.Decision) ledgertest.Decision {
 	if d.Kind == budget.Refused {
 		return ledgertest.RefusedBy(d.Exceeded)
 	}
-	return ledgertest.Decision{Kind: map[budget.Kind]ledgertest.Kind{
-		budget.Waits: ledgertest.Wait, budget.MustCount: ledgertest.Count, budget.Reserved: ledgertest.Reserved, budget.KeyInvalid: ledgertest.Disabled,
-	}[d.Kind]}
+	return ledgertest.Decision{Kind: ledgertest.Kind(d.Kind)}
 }
 
 // end charges no more than is reserved, once.
@@ -335,7 +342,11 @@ func (e *accountEngine) Rows() (all []ledgertest.Row) {
 }
 
 func totals(c budget.Counters) ledgertest.Totals {
-	return ledgertest.Totals{MonthInput: c.MonthInput, MonthOutput: c.MonthOutput, Day: c.Day, Reserved: c.Reserved()}
+	return ledgertest.Totals{
+		LifeInput: c.Used[quota.Life].Input, LifeOutput: c.Used[quota.Life].Output, ReservedEver: c.Reserved[quota.Life].Total(),
+		MonthInput: c.Used[quota.Month].Input, MonthOutput: c.Used[quota.Month].Output, Day: c.Used[quota.Day].Total(),
+		Reserved: c.Reserved[quota.Month].Total(),
+	}
 }
 
 // ledgerEngine runs a case on a Ledger. It must run in a synctest bubble.
@@ -383,9 +394,17 @@ func (e *ledgerEngine) payer(key string) (budget.Payer, error) {
 		return budget.Payer{}, errCaseDisable
 	}
 	a := e.owners[k.Account]
-	return budget.Payer{
-		Key: key, Account: a.ID, KeyCaps: k.Caps.Quota(), AccountCaps: a.Caps.Quota(), Slots: k.Slots, AccountSlots: a.Slots,
-	}, nil
+	p := budget.Payer{
+		Key: key, Account: a.ID, KeyCaps: k.Caps, AccountCaps: a.Caps, Slots: k.Slots, AccountSlots: a.Slots,
+	}
+	if k.Parent != "" {
+		parent := e.owners[k.Parent]
+		if parent.Disabled {
+			return budget.Payer{}, errCaseDisable
+		}
+		p.Parent = &budget.ParentKey{ID: k.Parent, Caps: parent.Caps, Slots: parent.Slots}
+	}
+	return p, nil
 }
 
 // Apply implements ledgertest.Engine.
@@ -431,8 +450,17 @@ func (e *ledgerEngine) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
 	if len(decided) > 0 {
 		reply.Decided = decided
 	}
-	b := e.ledger.Balance(budget.Payer{Key: s.Key, Account: e.owners[s.Key].Account})
+	k := e.owners[s.Key]
+	p := budget.Payer{Key: s.Key, Account: k.Account}
+	if k.Parent != "" {
+		p.Parent = &budget.ParentKey{ID: k.Parent}
+	}
+	b := e.ledger.Balance(p)
 	reply.Key, reply.Account = totals(b.Key), totals(b.Account)
+	if p.Parent != nil {
+		of := totals(b.Parent)
+		reply.Parent = &of
+	}
 	return reply
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/database"
 )
 
@@ -33,7 +34,7 @@ func newClockSite(t *testing.T) *clockSite {
 	t.Helper()
 	c := &clockSite{t: t, path: newPath(t)}
 	c.clock.set(parseTime(t, "2026-11-22T12:00:00Z"))
-	c.payer = payerWithCap(budget.ScopeKey, budget.Day, budget.Total, 100)
+	c.payer = payerWithCap(budget.ScopeKey, quota.Day, quota.Total, 100)
 	c.start()
 	t.Cleanup(c.stop)
 	return c

@@ -36,16 +36,24 @@ type Settlement interface {
 
 // WriteSettlements writes settlements of one ledger in one transaction, by one statement if the ledger can.
 func WriteSettlements(ctx context.Context, tx database.Tx, all []Settlement) error {
-	if len(all) == 0 {
+	var charged []Settlement
+	for _, s := range all {
+		if _, free := s.(*replayedSettlement); !free {
+			charged = append(charged, s)
+		} else if err := s.Write(ctx, tx); err != nil {
+			return err
+		}
+	}
+	if len(charged) == 0 {
 		return nil
 	}
-	group, ok := all[0].(interface {
+	group, ok := charged[0].(interface {
 		WriteAll(ctx context.Context, tx database.Tx, all []Settlement) error
 	})
 	if ok {
-		return group.WriteAll(ctx, tx, all)
+		return group.WriteAll(ctx, tx, charged)
 	}
-	for _, s := range all {
+	for _, s := range charged {
 		if err := s.Write(ctx, tx); err != nil {
 			return err
 		}

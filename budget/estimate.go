@@ -12,14 +12,16 @@ type Estimate struct {
 // exact count.
 func (b Balance) Estimate(d Demand) Estimate {
 	d = d.Normalized()
-	decided := b.decide(&d)
-	estimate := Estimate{Output: d.Output(d.MaxTokens), LimitedBy: decided.exceeded, Refused: decided.exceeded}
-	if decided.exceeded != nil {
+	decided := decide(b.appendLimits(make([]limit, 0, maxLimits)), &d)
+	estimate := Estimate{Output: d.Output(d.MaxTokens)}
+	if decided.refusing != nil {
+		estimate.Refused = b.exceeded(decided.refusing)
+		estimate.LimitedBy = estimate.Refused
 		return estimate
 	}
 	estimate.MaxTokens = decided.maxTokens
 	if decided.maxTokens < d.MaxTokens {
-		estimate.LimitedBy = b.named(func(c *Exceeded) bool { return c.allowed(&d) == decided.maxTokens })
+		estimate.LimitedBy = b.named(func(l *limit) bool { return l.allowed(&d) == decided.maxTokens })
 	}
 	return estimate
 }

@@ -17,11 +17,11 @@ func TestEstimateNamesTheDecidingCapAndReservesNothing(t *testing.T) {
 		refused      bool
 	}{
 		"none":               {maxTokens: 10},
-		"a cap that fits":    {key: quota.Caps{MonthTotal: quota.Limit(25)}, maxTokens: 10},
-		"the key's cap":      {key: quota.Caps{DayTotal: quota.Limit(15)}, maxTokens: 5, limited: &budget.Exceeded{Scope: budget.ScopeKey, Window: budget.Day, Meter: budget.Total, Limit: 15}},
-		"the account's cap":  {account: quota.Caps{MonthOutput: quota.Limit(14)}, maxTokens: 7, limited: &budget.Exceeded{Scope: budget.ScopeAccount, Window: budget.Month, Meter: budget.Output, Limit: 14}},
-		"the smaller of two": {quota.Caps{MonthTotal: quota.Limit(19)}, quota.Caps{MonthTotal: quota.Limit(17)}, 6, &budget.Exceeded{Scope: budget.ScopeAccount, Window: budget.Month, Meter: budget.Total, Limit: 17}, false},
-		"a refusal":          {account: quota.Caps{MonthInput: quota.Limit(4)}, limited: &budget.Exceeded{Scope: budget.ScopeAccount, Window: budget.Month, Meter: budget.Input, Limit: 4}, refused: true},
+		"a cap that fits":    {key: quota.Caps{quota.MonthTotal: quota.Limit(25)}, maxTokens: 10},
+		"the key's cap":      {key: quota.Caps{quota.DayTotal: quota.Limit(15)}, maxTokens: 5, limited: &budget.Exceeded{Scope: budget.ScopeKey, Window: quota.Day, Meter: quota.Total, Limit: 15}},
+		"the account's cap":  {account: quota.Caps{quota.MonthOutput: quota.Limit(14)}, maxTokens: 7, limited: &budget.Exceeded{Scope: budget.ScopeAccount, Window: quota.Month, Meter: quota.Output, Limit: 14}},
+		"the smaller of two": {quota.Caps{quota.MonthTotal: quota.Limit(19)}, quota.Caps{quota.MonthTotal: quota.Limit(17)}, 6, &budget.Exceeded{Scope: budget.ScopeAccount, Window: quota.Month, Meter: quota.Total, Limit: 17}, false},
+		"a refusal":          {account: quota.Caps{quota.MonthInput: quota.Limit(4)}, limited: &budget.Exceeded{Scope: budget.ScopeAccount, Window: quota.Month, Meter: quota.Input, Limit: 4}, refused: true},
 	} {
 		p := budget.Payer{Key: name, Account: name, KeyCaps: c.key, AccountCaps: c.account}
 		for range 2 { // the second is the same, since nothing has been reserved

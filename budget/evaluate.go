@@ -2,6 +2,8 @@ package budget
 
 import (
 	"sort"
+
+	"basegate/budget/quota"
 )
 
 // Demand is the worst-case cost of a request.
@@ -55,22 +57,55 @@ func (d *Demand) Output(maxTokens int64) int64 {
 // maxCount is where token counts saturate: more than any cap leaves, and small enough to add up thousands of them.
 const maxCount = 1 << 50
 
+// limit is a cap that is set, with what is used and reserved of it.
+type limit struct {
+	owner                uint8 // of the cap: an index of scopes
+	id                   quota.ID
+	most, used, reserved int64
+}
+
+// maxLimits is the number of caps of all owners of a request.
+const maxLimits = len(scopes) * int(quota.Count)
+
+// appendLimits appends the caps of an owner that are set.
+func appendLimits(to []limit, owner uint8, caps *quota.Caps, c *Counters) []limit {
+	for id := range quota.Count {
+		if most, bounded := caps[id].Tokens(); bounded {
+			k := &quota.Table[id]
+			to = append(to, limit{owner, id, max(most, 0), k.Meter.Of(c.Used[k.Window]), k.Meter.Of(c.Reserved[k.Window])})
+		}
+	}
+	return to
+}
+
+func (l *limit) meter() quota.Meter { return quota.Table[l.id].Meter }
+
+func (l *limit) window() quota.Window { return quota.Table[l.id].Window }
+
+// exceeded returns the cap as it is on a day.
+func (l *limit) exceeded(today Date) *Exceeded {
+	return &Exceeded{
+		Scope: scopes[l.owner], Window: l.window(), Meter: l.meter(), Limit: l.most, Used: l.used, Reserved: l.reserved,
+		ResetsAt: today.windowEnd(l.window()),
+	}
+}
+
 // left returns the tokens left if reservations are ignored. It is negative if the cap was lowered.
-func (e *Exceeded) left() int64 { return e.Limit - e.Used }
+func (l *limit) left() int64 { return l.most - l.used }
 
 // allowed returns how many tokens each candidate may have under this cap if reservations are ignored; 0 if the cap
 // refuses the request.
-func (e *Exceeded) allowed(d *Demand) int64 {
-	left := e.left()
-	switch e.Meter {
-	case Input:
+func (l *limit) allowed(d *Demand) int64 {
+	left := l.left()
+	switch l.meter() {
+	case quota.Input:
 		if left <= 0 || d.PromptTokens > left {
 			return 0
 		}
 		return d.MaxTokens
-	case Output:
+	case quota.Output:
 		return max(left, 0) / d.Candidates
-	case Total:
+	case quota.Total:
 	}
 	if d.Prompts != nil { // the cost of one more token of max_tokens is never negative, since every prompt has a candidate
 		cost := func(maxTokens int64) int64 { return d.promptAt(maxTokens) + d.Output(maxTokens) }
@@ -83,66 +118,58 @@ func (e *Exceeded) allowed(d *Demand) int64 {
 }
 
 // fitsBesideReserved reports whether the tokens fit into what used and reserved tokens together leave.
-func (e *Exceeded) fitsBesideReserved(input, output int64) bool {
-	return e.Meter.of(input, output) <= e.left()-e.Reserved
+func (l *limit) fitsBesideReserved(need quota.Tokens) bool {
+	return l.meter().Of(need) <= l.left()-l.reserved
 }
 
 // namedBefore reports whether a refusal names this cap rather than other; see Exceeded.
-func (e *Exceeded) namedBefore(other *Exceeded) bool {
-	if e.Window != other.Window {
-		return e.Window == Month
+func (l *limit) namedBefore(other *limit) bool {
+	if l.window() != other.window() {
+		return l.window() < other.window()
 	}
-	return e.left() < other.left()
+	return l.left() < other.left()
 }
 
-// decision is the result of an evaluation. The request is refused if exceeded is set, waits if it is blocked, and is
+// decision is the result of an evaluation. The request is refused if a cap refuses it, waits if it is blocked, and is
 // admitted otherwise.
 type decision struct {
-	maxTokens        int64 // of each candidate: what used tokens leave, up to the demand
-	promptTokens     int64 // of all prompts, at that maxTokens
-	exceeded         *Exceeded
-	blockedBySlot    bool // as many requests of the key or the account run as may
-	blockedByKey     bool // reservations against the key's caps stand in the way
-	blockedByAccount bool // reservations against the account's caps stand in the way
+	maxTokens     int64 // of each candidate: what used tokens leave, up to the demand
+	promptTokens  int64 // of all prompts, at that maxTokens
+	refusing      *limit
+	blockedBySlot bool              // as many requests of an owner run as may
+	blocked       [len(scopes)]bool // reservations against the caps of these owners stand in the way
 }
 
 func (d *decision) admitted() bool {
-	return d.exceeded == nil && !d.blockedBySlot && !d.blockedByKey && !d.blockedByAccount
+	return d.refusing == nil && !d.blockedBySlot && d.blocked == [len(scopes)]bool{}
 }
 
 // decide decides by the caps alone.
-func (b *Balance) decide(demand *Demand) decision {
+func decide(limits []limit, demand *Demand) decision {
 	d := decision{maxTokens: demand.MaxTokens}
 	least := max(1, min(demand.MinTokens, demand.MaxTokens))
-	caps := b.appendCaps(make([]Exceeded, 0, maxCaps))
-	var refusing *Exceeded
-	for i := range caps {
-		c := &caps[i]
-		allowed := c.allowed(demand)
-		if allowed < least && (refusing == nil || c.namedBefore(refusing)) {
-			refusing = c
+	for i := range limits {
+		l := &limits[i]
+		allowed := l.allowed(demand)
+		if allowed < least && (d.refusing == nil || l.namedBefore(d.refusing)) {
+			d.refusing = l
 		}
 		d.maxTokens = min(d.maxTokens, allowed)
 	}
 	d.promptTokens = demand.promptAt(d.maxTokens)
-	for i := range caps { // a truncated prompt is longer at a lower max_tokens
-		c := &caps[i]
-		if c.Meter == Input && d.promptTokens > c.left() && (refusing == nil || c.namedBefore(refusing)) {
-			refusing = c
+	for i := range limits { // a truncated prompt is longer at a lower max_tokens
+		l := &limits[i]
+		if l.meter() == quota.Input && d.promptTokens > l.left() && (d.refusing == nil || l.namedBefore(d.refusing)) {
+			d.refusing = l
 		}
 	}
-	if refusing != nil {
-		d.exceeded = b.withReset(*refusing)
+	if d.refusing != nil {
 		return d
 	}
-	output := demand.Output(d.maxTokens)
-	for i := range caps {
-		switch c := &caps[i]; {
-		case c.fitsBesideReserved(d.promptTokens, output):
-		case c.Scope == ScopeKey:
-			d.blockedByKey = true
-		default:
-			d.blockedByAccount = true
+	need := quota.Tokens{Input: d.promptTokens, Output: demand.Output(d.maxTokens)}
+	for i := range limits {
+		if l := &limits[i]; !l.fitsBesideReserved(need) {
+			d.blocked[l.owner] = true
 		}
 	}
 	return d

@@ -13,44 +13,57 @@ import (
 )
 
 // payerWithCap returns a payer with one cap.
-func payerWithCap(scope budget.Scope, window budget.Window, meter budget.Meter, tokens int64) budget.Payer {
+func payerWithCap(scope budget.Scope, window quota.Window, meter quota.Meter, tokens int64) budget.Payer {
 	p := budget.Payer{Key: "key", Account: "acc"}
 	caps := &p.KeyCaps
-	if scope == budget.ScopeAccount {
+	switch scope {
+	case budget.ScopeAccount:
 		caps = &p.AccountCaps
+	case budget.ScopeParent:
+		p.Parent = &budget.ParentKey{ID: "parent"}
+		caps = &p.Parent.Caps
+	case budget.ScopeKey:
 	}
-	switch {
-	case window == budget.Day:
-		caps.DayTotal = quota.Limit(tokens)
-	case meter == budget.Input:
-		caps.MonthInput = quota.Limit(tokens)
-	case meter == budget.Output:
-		caps.MonthOutput = quota.Limit(tokens)
-	default:
-		caps.MonthTotal = quota.Limit(tokens)
+	for id, k := range quota.Table {
+		if k.Window == window && k.Meter == meter {
+			caps[id] = quota.Limit(tokens)
+		}
 	}
 	return p
 }
 
+// spendOf makes one request of a payer that uses the given tokens, whatever its caps are.
+func spendOf(t *testing.T, l *budget.Ledger, p budget.Payer, prompt, completion int64) {
+	t.Helper()
+	without := budget.Payer{Key: p.Key, Account: p.Account}
+	if p.Parent != nil {
+		without.Parent = &budget.ParentKey{ID: p.Parent.ID}
+	}
+	settle(t, reserve(t, l, without, demand(prompt, completion)), prompt, completion)
+}
+
 type capCase struct {
 	scope  budget.Scope
-	window budget.Window
-	meter  budget.Meter
+	window quota.Window
+	meter  quota.Meter
 }
 
 func capCases() []capCase {
 	var all []capCase
-	for _, scope := range []budget.Scope{budget.ScopeKey, budget.ScopeAccount} {
-		all = append(all,
-			capCase{scope, budget.Month, budget.Total}, capCase{scope, budget.Day, budget.Total},
-			capCase{scope, budget.Month, budget.Input}, capCase{scope, budget.Month, budget.Output})
+	for _, scope := range []budget.Scope{budget.ScopeKey, budget.ScopeParent, budget.ScopeAccount} {
+		for _, k := range quota.Table {
+			all = append(all, capCase{scope, k.Window, k.Meter})
+		}
 	}
 	return all
 }
 
-func nextReset(w budget.Window) time.Time {
+func nextReset(w quota.Window) time.Time {
 	now := time.Now().UTC()
-	if w == budget.Day {
+	if w == quota.Life {
+		return time.Time{}
+	}
+	if w == quota.Day {
 		return time.Date(now.Year(), now.Month(), now.Day()+1, 0, 0, 0, 0, time.UTC)
 	}
 	return time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC)
@@ -61,8 +74,8 @@ func TestEveryCapRefusesAndLowersMaxTokensExactly(t *testing.T) {
 		t.Run(fmt.Sprint(c.scope, " ", c.window, " ", c.meter), func(t *testing.T) {
 			l := newLedger(t)
 			p := payerWithCap(c.scope, c.window, c.meter, 1000)
-			spend(t, l, "key", "acc", 300, 200)
-			used := map[budget.Meter]int64{budget.Total: 500, budget.Input: 300, budget.Output: 200}[c.meter]
+			spendOf(t, l, p, 300, 200)
+			used := map[quota.Meter]int64{quota.Total: 500, quota.Input: 300, quota.Output: 200}[c.meter]
 			refusal := &budget.Exceeded{
 				Scope: c.scope, Window: c.window, Meter: c.meter, Limit: 1000, Used: used, ResetsAt: nextReset(c.window),
 			}
@@ -81,7 +94,7 @@ func TestEveryCapRefusesAndLowersMaxTokensExactly(t *testing.T) {
 				{1, 800, 9, 0, 9, 1},
 				{1, 801, 9, 0, 9, 0},
 			} {
-				want := map[budget.Meter]int64{budget.Total: try.total, budget.Input: try.input, budget.Output: try.output}[c.meter]
+				want := map[quota.Meter]int64{quota.Total: try.total, quota.Input: try.input, quota.Output: try.output}[c.meter]
 				d := budget.Demand{PromptTokens: try.prompt, Exact: true, Candidates: try.candidates, MaxTokens: try.max}
 				r, err := l.Reserve(t.Context(), p, newRequest(), d, nil)
 				if want == 0 {
@@ -106,8 +119,8 @@ func TestExhaustedIgnoresReservations(t *testing.T) {
 	for _, c := range capCases() {
 		l := newLedger(t)
 		p := payerWithCap(c.scope, c.window, c.meter, 100)
-		spend(t, l, "key", "acc", 99, 99)
-		if c.meter == budget.Total {
+		spendOf(t, l, p, 99, 99)
+		if c.meter == quota.Total {
 			p = payerWithCap(c.scope, c.window, c.meter, 200)
 		}
 		if e := l.Balance(p).Exhausted(); e != nil {
@@ -130,18 +143,18 @@ func TestRefusalNamesTheMonthlyCapWithTheFewestTokensLeft(t *testing.T) {
 	spend(t, l, "key", "acc", 50, 50)
 	p := budget.Payer{
 		Key: "key", Account: "acc",
-		KeyCaps:     quota.Caps{MonthTotal: quota.Limit(105), DayTotal: quota.Limit(100)},
-		AccountCaps: quota.Caps{MonthTotal: quota.Limit(103), MonthOutput: quota.Limit(53)},
+		KeyCaps:     quota.Caps{quota.MonthTotal: quota.Limit(105), quota.DayTotal: quota.Limit(100)},
+		AccountCaps: quota.Caps{quota.MonthTotal: quota.Limit(103), quota.MonthOutput: quota.Limit(53)},
 	}
 	d := budget.Demand{PromptTokens: 5, Exact: true, Candidates: 4, MaxTokens: 1}
 	_, err := l.Reserve(t.Context(), p, newRequest(), d, nil)
 	var e *budget.Exceeded
-	if !errors.As(err, &e) || e.Scope != budget.ScopeAccount || e.Window != budget.Month || e.Meter != budget.Total {
+	if !errors.As(err, &e) || e.Scope != budget.ScopeAccount || e.Window != quota.Month || e.Meter != quota.Total {
 		t.Errorf("got %v, want the account's monthly cap, which has the fewest tokens left", err)
 	}
-	p.AccountCaps = quota.Caps{MonthTotal: quota.Limit(105)}
+	p.AccountCaps = quota.Caps{quota.MonthTotal: quota.Limit(105)}
 	_, err = l.Reserve(t.Context(), p, newRequest(), demand(5, 1), nil)
-	if !errors.As(err, &e) || e.Scope != budget.ScopeKey || e.Window != budget.Month {
+	if !errors.As(err, &e) || e.Scope != budget.ScopeKey || e.Window != quota.Month {
 		t.Errorf("got %v, want the key's cap of two with equally many tokens left", err)
 	}
 }
@@ -166,8 +179,8 @@ func TestWithoutCapsNothingIsCountedOrClamped(t *testing.T) {
 	if h, ok := l.Balance(p).TightestTotal(); ok {
 		t.Errorf("headroom without a cap: got %+v, want none", h)
 	}
-	p.KeyCaps.MonthTotal, p.KeyCaps.DayTotal = quota.Limit(100), quota.Limit(20)
-	want := budget.Exceeded{Scope: budget.ScopeKey, Window: budget.Day, Meter: budget.Total, Limit: 20, Used: 15, ResetsAt: nextReset(budget.Day)}
+	p.KeyCaps[quota.MonthTotal], p.KeyCaps[quota.DayTotal] = quota.Limit(100), quota.Limit(20)
+	want := budget.Exceeded{Scope: budget.ScopeKey, Window: quota.Day, Meter: quota.Total, Limit: 20, Used: 15, ResetsAt: nextReset(quota.Day)}
 	if got, ok := l.Balance(p).TightestTotal(); !ok || got != want {
 		t.Errorf("headroom: got %+v, %v, want %+v", got, ok, want)
 	}
@@ -175,7 +188,7 @@ func TestWithoutCapsNothingIsCountedOrClamped(t *testing.T) {
 
 func TestPromptIsCountedOnceIfTheBoundDoesNotFit(t *testing.T) {
 	l := newLedger(t)
-	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+	p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 	try := func(bound, maxTokens int64, requester *fakeRequester) (budget.Reservation, error) {
 		d := budget.Demand{PromptTokens: bound, Candidates: 1, MaxTokens: maxTokens}
 		return l.Reserve(t.Context(), p, newRequest(), d, requester)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/budget/quota"
 	"basegate/internal/ledgertest"
 )
 
@@ -14,6 +15,7 @@ type family struct {
 	name        string
 	accounts    int
 	keys        int // of each account
+	children    int // of them: keys that the first one has made
 	caps, slots bool
 	steps       int
 	back        bool // the clock is also set back
@@ -22,9 +24,11 @@ type family struct {
 var families = []family{
 	{name: "caps", accounts: 1, keys: 3, caps: true, steps: 80},
 	{name: "caps of two accounts", accounts: 2, keys: 2, caps: true, steps: 80},
+	{name: "caps of children", accounts: 1, keys: 4, children: 2, caps: true, steps: 80},
 	{name: "slots", accounts: 1, keys: 2, slots: true, steps: 40},
 	{name: "caps and slots", accounts: 1, keys: 3, caps: true, slots: true, steps: 80},
 	{name: "caps and slots of two accounts", accounts: 2, keys: 2, caps: true, slots: true, steps: 80},
+	{name: "caps and slots of children", accounts: 1, keys: 4, children: 2, caps: true, slots: true, steps: 80},
 }
 
 // generator makes the operations of one case. It chooses them by the state to which the replies of the reference have led.
@@ -47,7 +51,11 @@ func generate(t *testing.T, f *family, seed uint64) *ledgertest.Case {
 		account := ledgertest.Owner{ID: fmt.Sprint("acc", a), Caps: g.limits(90), Slots: g.accountSlots()}
 		g.c.Accounts = append(g.c.Accounts, account)
 		for k := range g.keys {
-			g.c.Keys = append(g.c.Keys, g.key(ledgertest.Owner{ID: fmt.Sprintf("key%d_%d", a, k), Account: account.ID}))
+			key := ledgertest.Owner{ID: fmt.Sprintf("key%d_%d", a, k), Account: account.ID}
+			if k > 0 && k <= g.children {
+				key.Parent = fmt.Sprintf("key%d_0", a)
+			}
+			g.c.Keys = append(g.c.Keys, g.key(key))
 		}
 	}
 	g.r = newReference(g.c)
@@ -90,14 +98,14 @@ func (g *generator) accountSlots() int {
 	return 1 + g.rng.IntN(4)
 }
 
-// limits returns caps of which two in three are bounded.
-func (g *generator) limits(most int64) (c ledgertest.Caps) {
+// limits returns caps of which two in three are bounded, those for life in one case of three.
+func (g *generator) limits(most int64) (c quota.Caps) {
 	if !g.caps {
 		return c
 	}
-	limit := func(most int64) *int64 {
+	limit := func(most int64) quota.Cap {
 		if g.rng.IntN(3) == 0 {
-			return nil
+			return quota.Unbounded()
 		}
 		tokens := g.rng.Int64N(most)
 		switch g.rng.IntN(40) {
@@ -107,9 +115,13 @@ func (g *generator) limits(most int64) (c ledgertest.Caps) {
 		default:
 			tokens += most / 2
 		}
-		return &tokens
+		return quota.Limit(tokens)
 	}
-	return ledgertest.Caps{MonthTotal: limit(4 * most), DayTotal: limit(most), MonthInput: limit(most), MonthOutput: limit(2 * most)}
+	c = quota.Caps{quota.MonthTotal: limit(4 * most), quota.DayTotal: limit(most), quota.MonthInput: limit(most), quota.MonthOutput: limit(2 * most)}
+	if g.rng.IntN(3) == 0 {
+		c[quota.LifeTotal], c[quota.LifeInput], c[quota.LifeOutput] = limit(3*most), limit(2*most), limit(2*most)
+	}
+	return c
 }
 
 // choose returns an operation. The Key may be missing.
@@ -207,7 +219,7 @@ func (g *generator) change(waits []*refRequest) ledgertest.Step {
 	case g.rng.IntN(4) == 0:
 		disable, g.disabled = true, id
 	}
-	k := g.key(ledgertest.Owner{ID: id, Account: g.r.owners[id].Account})
+	k := g.key(ledgertest.Owner{ID: id, Account: g.r.owners[id].Account, Parent: g.r.owners[id].Parent})
 	k.Disabled = disable
 	s.Owner = &k
 	return s

@@ -94,19 +94,22 @@ func (l *Ledger) Load() Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sum := Load{Open: len(l.open), Backlog: len(l.backlog)}
+	keys := map[string]struct{}{}
 	for _, r := range l.open {
 		sum.Reserved += r.Input + r.Output
-	}
-	for _, k := range l.keys {
-		if k.Running+k.Waiting > 0 {
-			sum.Keys++
+		if !r.lease.Line {
+			keys[r.lease.Key] = struct{}{}
 		}
 	}
-	for _, a := range l.accounts {
+	for a := range l.active {
+		for _, k := range a.waiting {
+			keys[k.ID] = struct{}{}
+		}
 		queued := a.Queued()
 		sum.Running += a.Running
 		sum.Waiting, sum.Queued, sum.Blocked = sum.Waiting+a.Waiting, sum.Queued+queued, sum.Blocked+a.Waiting-queued
 	}
+	sum.Keys = len(keys)
 	return sum
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 )
 
 // metric returns the value of one metric, or the count of a histogram.
@@ -35,7 +36,7 @@ func TestCollectorExportsTheLedgersState(t *testing.T) {
 		l := newLedger(t)
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(l.Collectors()...)
-		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
+		p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 100)
 		settle(t, reserve(t, l, p, demand(1, 1)), 1, 1)
 		reserve(t, l, p, demand(1, 1)).Release()
 		held := reserve(t, l, p, demand(10, 20))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"basegate/budget/quota"
 	"basegate/budget/usage"
 	"basegate/database"
 )
@@ -38,9 +39,13 @@ func (l *Ledger) loadMonth(ctx context.Context) error {
 		day                int
 		prompt, completion int64
 	}
+	parents, err := selectParents(ctx, l.db.Read())
+	if err != nil {
+		return fmt.Errorf("%w: load counters: %w", database.ErrUnavailable, err)
+	}
 	var used []use
 	start := Date{month: month}
-	err := usage.KeyDays(ctx, l.db, start.Start(), start.windowEnd(Month), func(r *usage.Row) {
+	err = usage.KeyDays(ctx, l.db, start.Start(), start.windowEnd(quota.Month), func(r *usage.Row) {
 		used = append(used, use{r.KeyID, r.AccountID, DateOf(r.Time).day, r.PromptTokens, r.CompletionTokens})
 	})
 	if err != nil {
@@ -51,12 +56,42 @@ func (l *Ledger) loadMonth(ctx context.Context) error {
 	l.dropMonths()
 	for _, u := range used {
 		a := l.account(u.account)
-		for _, o := range [...]*Owner{a.Key(u.key), &a.Owner} {
-			o.month(month).charge(u.day, u.prompt, u.completion)
+		for o := a.child(u.key, parents); o != nil; o = a.above(o) {
+			o.month(month).add(u.day, quota.Tokens{Input: u.prompt, Output: u.completion}, quota.Tokens{})
 		}
 	}
 	l.months = append(l.months, month)
 	return nil
+}
+
+// loadLives reads what all keys have used ever. It is called by Start, before anything is charged; months are dropped and read
+// again later, and lives never.
+func (l *Ledger) loadLives(ctx context.Context) error {
+	parents, err := selectParents(ctx, l.db.Read())
+	if err != nil {
+		return fmt.Errorf("%w: load counters: %w", database.ErrUnavailable, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err = usage.KeyTotals(ctx, l.db, func(r *usage.Row) {
+		a := l.account(r.AccountID)
+		for o := a.child(r.KeyID, parents); o != nil; o = a.above(o) {
+			o.life.add(quota.Tokens{Input: r.PromptTokens, Output: r.CompletionTokens}, quota.Tokens{})
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("%w: load counters: %w", database.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// child returns a key with its parent.
+func (a *Account) child(id string, parents map[string]string) *Owner {
+	k := a.Key(id)
+	if parent := parents[id]; parent != "" {
+		k.Parent = a.Key(parent)
+	}
+	return k
 }
 
 // dropMonths drops the counters of months, so that monthsKept are left with the one to be added. It keeps those of

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"basegate/database"
 )
 
 // Requester is the request for which Reserve is called. Reserve calls each method at most once, on the goroutine of its
@@ -101,6 +103,23 @@ func (l *Ledger) admit(ctx context.Context, p *Payer, w *Waiter) (*reservation, 
 	return nil, d, d.Err()
 }
 
+// Err returns the error of a decision against a request.
+func (d *Decision) Err() error {
+	switch d.Kind {
+	case Refused:
+		return d.Exceeded
+	case Reserved:
+		return ErrReserved
+	case KeyInvalid:
+		return ErrKeyDisabled
+	case Duplicate:
+		return ErrDuplicate
+	case Granted, Waits, MustCount:
+		return nil
+	}
+	return fmt.Errorf("%w: an unknown decision: %q", database.ErrUnavailable, d.Kind) // a newer gateway's
+}
+
 // refresh updates the caps, the slots and the state of a payer, and reports whether the slots have changed. The error is
 // ErrKeyDisabled.
 func (l *Ledger) refresh(a *Account, p *Payer) (slotsChanged bool, err error) {
@@ -180,12 +199,13 @@ func (l *Ledger) cancel(w *Waiter) {
 	if !a.Cancel(w) && w.Result.Kind == Granted {
 		a.Settle(&w.Result.Lease, 0, 0)
 	}
+	l.deliver(a)
 	l.grant(a, false)
 }
 
 // grant evaluates the requests of an account that wait: with all, all of them, by the current caps, slots and states of their
-// keys. If a month has begun of which the ledger does not hold the counters, they
-// wait on until the maintenance goroutine has loaded them.
+// keys. If a month has begun of which the ledger does not hold the counters, they wait on until the maintenance goroutine has
+// loaded them.
 func (l *Ledger) grant(a *Account, all bool) {
 	now := l.clock()
 	if a.Waiting == 0 || l.closed || !l.holds(DateOf(now).month) {
@@ -202,6 +222,11 @@ func (l *Ledger) grant(a *Account, all bool) {
 
 // deliver passes on what an operation has changed.
 func (l *Ledger) deliver(a *Account) {
+	if a.Running+a.Waiting > 0 {
+		l.active[a] = struct{}{}
+	} else {
+		delete(l.active, a)
+	}
 	for _, w := range a.Changes.Decided {
 		close(w.decided)
 	}

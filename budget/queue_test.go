@@ -57,7 +57,7 @@ func (c *call) returned() bool {
 func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 		held := reserve(t, l, p, demand(100, 800))
 		a := goReserve(t, l, p, demand(100, 900))
 		if a.returned() || l.Load().Waiting != 1 {
@@ -82,7 +82,7 @@ func TestRequestWaitsForReservationsOfOthers(t *testing.T) {
 func TestRequestsBlockedByTheSameCapsAreAdmittedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		account := payerWithCap(budget.ScopeAccount, budget.Month, budget.Total, 1000)
+		account := payerWithCap(budget.ScopeAccount, quota.Month, quota.Total, 1000)
 		other := account
 		other.Key = "other"
 		held := reserve(t, l, account, demand(0, 900))
@@ -108,8 +108,8 @@ func TestRequestsBlockedByTheSameCapsAreAdmittedInOrder(t *testing.T) {
 func TestARequestBlockedByItsKeyDoesNotBlockOtherKeysOfTheAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		one := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
-		one.AccountCaps.MonthTotal = quota.Limit(1000)
+		one := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 100)
+		one.AccountCaps[quota.MonthTotal] = quota.Limit(1000)
 		two := one
 		two.Key = "other"
 		held := reserve(t, l, one, demand(0, 80))
@@ -132,7 +132,7 @@ func TestARequestBlockedByItsKeyDoesNotBlockOtherKeysOfTheAccount(t *testing.T) 
 func TestCancelledRequestLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.ScopeAccount, budget.Day, budget.Total, 100)
+		p := payerWithCap(budget.ScopeAccount, quota.Day, quota.Total, 100)
 		held := reserve(t, l, p, demand(0, 50))
 		first := goReserve(t, l, p, demand(0, 80))
 		second := goReserve(t, l, p, demand(0, 50))
@@ -160,7 +160,7 @@ func TestCancelledRequestLeavesTheQueue(t *testing.T) {
 func TestMemoryIsReservedOnlyWhileARequestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 		atOnce := &fakeRequester{}
 		held, err := l.Reserve(t.Context(), p, newRequest(), demand(0, 900), atOnce)
 		must(t, err)
@@ -195,7 +195,7 @@ func TestMemoryIsReservedOnlyWhileARequestWaits(t *testing.T) {
 func TestCloseRefusesWaitingRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.ScopeAccount, budget.Day, budget.Total, 100)
+		p := payerWithCap(budget.ScopeAccount, quota.Day, quota.Total, 100)
 		held := reserve(t, l, p, demand(0, 100))
 		a := goReserve(t, l, p, demand(0, 80))
 		l.Close()
@@ -211,20 +211,20 @@ func TestCloseRefusesWaitingRequests(t *testing.T) {
 
 func TestANewWindowAdmitsWaitingRequests(t *testing.T) {
 	for _, c := range []struct {
-		window   budget.Window
+		window   quota.Window
 		start    string
 		rollover string
 	}{
-		{budget.Day, "2000-02-28T23:59:50Z", "2000-02-29T00:00:00Z"},
-		{budget.Day, "2000-02-29T23:59:50Z", "2000-03-01T00:00:00Z"},
-		{budget.Month, "2000-02-29T23:59:50Z", "2000-03-01T00:00:00Z"},
-		{budget.Month, "2000-12-31T23:59:50Z", "2001-01-01T00:00:00Z"},
+		{quota.Day, "2000-02-28T23:59:50Z", "2000-02-29T00:00:00Z"},
+		{quota.Day, "2000-02-29T23:59:50Z", "2000-03-01T00:00:00Z"},
+		{quota.Month, "2000-02-29T23:59:50Z", "2000-03-01T00:00:00Z"},
+		{quota.Month, "2000-12-31T23:59:50Z", "2001-01-01T00:00:00Z"},
 	} {
 		t.Run(fmt.Sprint(c.window, " ", c.rollover), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				time.Sleep(time.Until(parseTime(t, c.start)))
 				l := newLedger(t)
-				p := payerWithCap(budget.ScopeKey, c.window, budget.Total, 100)
+				p := payerWithCap(budget.ScopeKey, c.window, quota.Total, 100)
 				held := reserve(t, l, p, demand(0, 60))
 				spend(t, l, "key", "acc", 40, 0)
 				a := goReserve(t, l, p, demand(0, 60))
@@ -293,7 +293,7 @@ func TestConcurrentRequestsNeverExceedACap(t *testing.T) {
 			for _, r := range usageBy(t, l, usage.Filter{}, usage.ByAccount) {
 				prompt, completion = prompt+r.PromptTokens, completion+r.CompletionTokens
 			}
-			used := map[budget.Meter]int64{budget.Total: prompt + completion, budget.Input: prompt, budget.Output: completion}[c.meter]
+			used := map[quota.Meter]int64{quota.Total: prompt + completion, quota.Input: prompt, quota.Output: completion}[c.meter]
 			if used > limit || refused.Load() > 0 && used < limit-most {
 				t.Errorf("%d tokens are used, want at most %d, and at least %d if a request was refused", used, limit, limit-most)
 			}
@@ -323,13 +323,13 @@ func (f *fakePayers) lookup(string) (budget.Payer, error) {
 
 func TestRefreshCapsEvaluatesWaitingRequestsByTheCurrentCaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		initial := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+		initial := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 		payers := &fakePayers{payer: initial}
 		l := budget.New(openDatabase(t, newPath(t)), zap.NewNop(), budget.Settings{Payer: payers.lookup})
 		must(t, l.Start(t.Context()))
 		t.Cleanup(l.Close)
 		capped := func(limit int64) budget.Payer {
-			return payerWithCap(budget.ScopeKey, budget.Month, budget.Total, limit)
+			return payerWithCap(budget.ScopeKey, quota.Month, quota.Total, limit)
 		}
 
 		first := reserve(t, l, initial, demand(0, 900))
@@ -374,7 +374,7 @@ func TestRefreshCapsEvaluatesWaitingRequestsByTheCurrentCaps(t *testing.T) {
 // A request that waits for tokens does not begin beside more requests of its key than may run by then.
 func TestLoweredSlotsHoldBackRequestsThatWaitForTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 		p.Slots = 3
 		payers := &fakePayers{payer: p}
 		l := budget.New(openDatabase(t, newPath(t)), zap.NewNop(), budget.Settings{Payer: payers.lookup})
@@ -418,7 +418,7 @@ func TestLoweredSlotsHoldBackRequestsThatWaitForTokens(t *testing.T) {
 func TestLinesTakeNoTokensThatARequestWithoutASlotWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t)
-		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
+		p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 100)
 		p.AccountSlots = 1
 		other := budget.Payer{Key: "other", Account: p.Account, AccountSlots: 1}
 		line := func(p budget.Payer, tokens int64) (budget.Reservation, error) {

@@ -9,7 +9,7 @@ import (
 	"basegate/database"
 )
 
-// recover marks the rows that a crash has left in flight as interrupted, and loads the counters of the current month.
+// recover marks the rows that a crash has left in flight as interrupted, and loads the counters.
 func (l *Ledger) recover(ctx context.Context) error {
 	var interrupted int64
 	err := l.db.WriteExclusive(ctx, func(tx database.Tx) (err error) {
@@ -23,6 +23,9 @@ func (l *Ledger) recover(ctx context.Context) error {
 	}
 	if interrupted > 0 {
 		l.log.Info("requests that a crash left in flight are marked as interrupted", zap.Int64("requests", interrupted))
+	}
+	if err := l.loadLives(ctx); err != nil {
+		return err
 	}
 	return l.loadMonth(ctx)
 }

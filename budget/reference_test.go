@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/internal/ledgertest"
 )
 
@@ -21,7 +22,7 @@ type reference struct {
 // refOwner is a key or an account.
 type refOwner struct {
 	ledgertest.Owner
-	scope budget.Scope
+	isAccount bool
 
 	// blocked is set while the owner's caps keep a request waiting. It is the one thing that cannot be added up, since not every
 	// request that waits is evaluated whenever one ends: one further back may need tokens without anybody looking. See pass.
@@ -42,6 +43,7 @@ const (
 type refRequest struct {
 	id           string
 	key, account *refOwner
+	parent       *refOwner // of the key; nil if it has none
 	demand       *ledgertest.Demand
 	line         bool // of a batch: it needs no slot and does not wait
 	state        refState
@@ -51,17 +53,35 @@ type refRequest struct {
 	how          string // settled or interrupted
 }
 
-// of reports whether the request is one of a key or an account.
-func (q *refRequest) of(o *refOwner) bool { return q.key == o || q.account == o }
+// refShare is one of the owners of a request.
+type refShare struct {
+	scope budget.Scope
+	*refOwner
+}
+
+// owners returns those whose caps and slots limit the request.
+func (q *refRequest) owners() []refShare {
+	all := []refShare{{budget.ScopeKey, q.key}}
+	if q.parent != nil {
+		all = append(all, refShare{budget.ScopeParent, q.parent})
+	}
+	return append(all, refShare{budget.ScopeAccount, q.account})
+}
+
+// of reports whether the request counts against a key or an account.
+func (q *refRequest) of(o *refOwner) bool { return q.key == o || q.parent == o || q.account == o }
+
+// disabled reports whether a key of the request may not be used.
+func (q *refRequest) disabled() bool { return q.key.Disabled || q.parent != nil && q.parent.Disabled }
 
 // refTokens are input and output tokens.
 type refTokens struct{ input, output int64 }
 
-func (t refTokens) of(meter budget.Meter) int64 {
+func (t refTokens) of(meter quota.Meter) int64 {
 	switch meter {
-	case budget.Input:
+	case quota.Input:
 		return t.input
-	case budget.Output:
+	case quota.Output:
 		return t.output
 	default:
 		return t.input + t.output
@@ -71,10 +91,10 @@ func (t refTokens) of(meter budget.Meter) int64 {
 func newReference(c *ledgertest.Case) *reference {
 	r := &reference{now: c.Start, owners: map[string]*refOwner{}}
 	for _, a := range c.Accounts {
-		r.owners[a.ID] = &refOwner{Owner: a, scope: budget.ScopeAccount}
+		r.owners[a.ID] = &refOwner{Owner: a, isAccount: true}
 	}
 	for _, k := range c.Keys {
-		r.owners[k.ID] = &refOwner{Owner: k, scope: budget.ScopeKey}
+		r.owners[k.ID] = &refOwner{Owner: k}
 	}
 	return r
 }
@@ -106,7 +126,7 @@ func (r *reference) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
 	switch s.Op {
 	case ledgertest.Admit:
 		q = &refRequest{id: s.Request, key: r.owners[s.Key], demand: s.Demand, line: s.Line}
-		q.account = r.owners[q.key.Account]
+		q.parent, q.account = r.owners[q.key.Parent], r.owners[q.key.Account]
 		d := r.admit(q)
 		reply.Decision = &d
 		r.requests = append(r.requests, q)
@@ -142,6 +162,10 @@ func (r *reference) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
 	}
 	key := r.owners[s.Key]
 	reply.Key, reply.Account = r.totals(key), r.totals(r.owners[key.Account])
+	if key.Parent != "" {
+		of := r.totals(r.owners[key.Parent])
+		reply.Parent = &of
+	}
 	return reply
 }
 
@@ -172,7 +196,7 @@ func (r *reference) admit(q *refRequest) ledgertest.Decision {
 	v := r.judge(q)
 	q.state = refGone
 	switch {
-	case q.key.Disabled:
+	case q.disabled():
 		return ledgertest.Decision{Kind: ledgertest.Disabled}
 	case !q.demand.Exact && (v.refusal != nil || v.waits() || v.maxTokens < q.demand.MaxTokens):
 		return ledgertest.Decision{Kind: ledgertest.Count} // nothing but a grant in full may rest on a bound
@@ -195,7 +219,7 @@ func (r *reference) grant(q *refRequest, v *verdict) ledgertest.Decision {
 
 func (r *reference) passAll(all bool, decided map[string]ledgertest.Decision) {
 	for _, o := range r.owners {
-		if o.scope == budget.ScopeAccount {
+		if o.isAccount {
 			r.pass(o, all, decided)
 		}
 	}
@@ -204,6 +228,7 @@ func (r *reference) passAll(all bool, decided map[string]ledgertest.Decision) {
 // pass evaluates requests of an account that wait, in order of arrival, when something has ended or changed:
 //
 //   - Requests of a key are first come, first served: those behind one that waits on are not evaluated.
+//   - So are all keys that wait for their parent's tokens: one that waits on for these blocks the later ones.
 //   - So are all that wait for the account's tokens: one that waits on for these ends the pass. And so are all that wait for the
 //     account's slots: while they are taken, one that waits on ends the pass, since the others need a slot too. Used tokens refuse
 //     those behind in their turn, if they still do.
@@ -211,20 +236,39 @@ func (r *reference) passAll(all bool, decided map[string]ledgertest.Decision) {
 //     leave at once.
 //
 // A request blocks an owner if the owner's caps keep it waiting: later ones, which could take the tokens that it needs, wait behind
-// it. A pass finds anew what blocks the account and the keys that it reaches. But it does not see what those need that it leaves
-// out behind one of their key, or when all slots of the account are taken. So their owner stays blocked if it was. Lines of
-// batches alone can tell the difference: all others need such a slot, or come behind one of their key.
+// it. A pass finds anew what blocks the account, and the keys and parents that it reaches. But it does not see what those need that it
+// leaves out behind one of their key, or when all slots of the account or of their parent are taken. So their owner stays blocked if
+// it was. Lines of batches alone can tell the difference: all others need such a slot, or come behind one of their key.
 func (r *reference) pass(a *refOwner, all bool, decided map[string]ledgertest.Decision) {
 	blockedBefore := map[*refOwner]bool{a: a.blocked}
 	a.blocked = false
+	ended := r.passOver(a, all, blockedBefore, decided)
+	if all {
+		return
+	}
+	if ended && r.full(a) {
+		a.blocked = a.blocked || blockedBefore[a]
+	}
+	for _, q := range r.in(refWaiting, a) {
+		if q.parent != nil && (ended || r.full(q.parent)) {
+			q.parent.blocked = q.parent.blocked || blockedBefore[q.parent]
+		}
+	}
+}
+
+// passOver evaluates the requests of a pass, and reports whether the account has ended it. blockedBefore are the owners that it has
+// reached, and whether they were blocked.
+func (r *reference) passOver(a *refOwner, all bool, blockedBefore map[*refOwner]bool, decided map[string]ledgertest.Decision) (ended bool) {
 	waitsOn := map[*refOwner]bool{} // keys
 	for _, q := range r.in(refWaiting, a) {
 		if waitsOn[q.key] && !all {
 			continue
 		}
-		if _, visited := blockedBefore[q.key]; !visited {
-			blockedBefore[q.key] = q.key.blocked
-			q.key.blocked = false
+		for _, o := range q.owners() {
+			if _, visited := blockedBefore[o.refOwner]; !visited {
+				blockedBefore[o.refOwner] = o.blocked
+				o.blocked = false
+			}
 		}
 		v := r.judge(q)
 		if d, over := r.decide(q, &v); over {
@@ -236,22 +280,24 @@ func (r *reference) pass(a *refOwner, all bool, decided map[string]ledgertest.De
 		if all {
 			continue
 		}
-		othersBehind := len(r.in(refWaiting, q.key)) > 1
-		q.key.blocked = q.key.blocked || blockedBefore[q.key] && othersBehind
-		if r.full(a) {
-			a.blocked = a.blocked || blockedBefore[a]
-			return
+		queue := 0
+		for _, other := range r.in(refWaiting, a) {
+			if other.key == q.key {
+				queue++
+			}
 		}
-		if a.blocked {
-			return
+		q.key.blocked = q.key.blocked || blockedBefore[q.key] && queue > 1
+		if r.full(a) || a.blocked {
+			return true
 		}
 	}
+	return false
 }
 
 // decide applies the decision on a request that waits, if its wait is over.
 func (r *reference) decide(q *refRequest, v *verdict) (d ledgertest.Decision, over bool) {
 	switch {
-	case q.key.Disabled:
+	case q.disabled():
 		q.state = refGone
 		return ledgertest.Decision{Kind: ledgertest.Disabled}, true
 	case v.refusal != nil:
@@ -265,8 +311,9 @@ func (r *reference) decide(q *refRequest, v *verdict) (d ledgertest.Decision, ov
 
 // block makes later requests wait behind one whose owners' caps keep it waiting.
 func (q *refRequest) block(v *verdict) {
-	q.key.blocked = q.key.blocked || v.lacksKey
-	q.account.blocked = q.account.blocked || v.lacksAccount
+	for _, o := range q.owners() {
+		o.blocked = o.blocked || v.lacks[o.scope]
+	}
 }
 
 // full reports whether as many requests of an owner run as may.
@@ -282,20 +329,22 @@ func (r *reference) full(o *refOwner) bool {
 
 // verdict is what is found about a request.
 type verdict struct {
-	refusal                *ledgertest.Refusal // by used tokens alone
-	maxTokens              int64               // of each candidate: the most that used tokens leave
-	tokens                 refTokens           // the worst case, at that maxTokens
-	lacksSlot              bool
-	lacksKey, lacksAccount bool // tokens that others have reserved, or wait for
+	refusal   *ledgertest.Refusal // by used tokens alone
+	maxTokens int64               // of each candidate: the most that used tokens leave
+	tokens    refTokens           // the worst case, at that maxTokens
+	lacksSlot bool
+	lacks     map[budget.Scope]bool // tokens that others have reserved, or wait for
 }
 
-func (v *verdict) waits() bool { return v.lacksSlot || v.lacksKey || v.lacksAccount }
+func (v *verdict) waits() bool {
+	return v.lacksSlot || v.lacks[budget.ScopeKey] || v.lacks[budget.ScopeParent] || v.lacks[budget.ScopeAccount]
+}
 
 // judge finds what a request lacks.
 func (r *reference) judge(q *refRequest) verdict {
 	d := q.demand
-	v := verdict{maxTokens: d.MaxTokens}
-	all := append(r.caps(q.key), r.caps(q.account)...)
+	v := verdict{maxTokens: d.MaxTokens, lacks: map[budget.Scope]bool{}}
+	all := r.caps(q)
 	least := max(1, min(d.MinTokens, d.MaxTokens))
 	var refusing []refCap
 	for _, c := range all {
@@ -307,7 +356,7 @@ func (r *reference) judge(q *refRequest) verdict {
 	}
 	v.tokens = refTokens{promptAt(d, v.maxTokens), d.Candidates * v.maxTokens}
 	for _, c := range all { // a prompt that is truncated is longer beside a lower max_tokens
-		if c.Meter == budget.Input && v.tokens.input > c.left() {
+		if c.Meter == quota.Input && v.tokens.input > c.left() {
 			refusing = append(refusing, c)
 		}
 	}
@@ -315,12 +364,13 @@ func (r *reference) judge(q *refRequest) verdict {
 		v.refusal = named(refusing)
 		return v
 	}
-	v.lacksSlot = !q.line && (r.full(q.key) || r.full(q.account))
-	v.lacksKey, v.lacksAccount = q.key.blocked, q.account.blocked
+	for _, o := range q.owners() {
+		v.lacksSlot = v.lacksSlot || !q.line && r.full(o.refOwner)
+		v.lacks[o.scope] = o.blocked
+	}
 	for _, c := range all {
 		if v.tokens.of(c.Meter) > c.left()-c.Reserved {
-			v.lacksKey = v.lacksKey || c.Scope == budget.ScopeKey
-			v.lacksAccount = v.lacksAccount || c.Scope == budget.ScopeAccount
+			v.lacks[c.Scope] = true
 		}
 	}
 	return v
@@ -347,7 +397,7 @@ func (c *refCap) left() int64 { return c.Limit - c.Used }
 func (c *refCap) allowed(d *ledgertest.Demand) int64 {
 	for m := d.MaxTokens; m > 0; m-- {
 		prompt := promptAt(d, m)
-		if c.Meter == budget.Input {
+		if c.Meter == quota.Input {
 			prompt = d.PromptTokens // a lower max_tokens saves none
 		}
 		if need := (refTokens{prompt, d.Candidates * m}).of(c.Meter); need <= c.left() && c.left() > 0 {
@@ -357,57 +407,72 @@ func (c *refCap) allowed(d *ledgertest.Demand) int64 {
 	return 0
 }
 
-// named returns the cap that a refusal names: a monthly one before a daily one, then the one with the fewest tokens left, then
+// named returns the cap that a refusal names: one for life before a monthly one before a daily one, then the one with the fewest tokens left, then
 // the first.
 func named(refusing []refCap) *ledgertest.Refusal {
 	first := slices.MinFunc(refusing, func(a, b refCap) int {
 		if a.Window != b.Window {
-			return map[budget.Window]int{budget.Month: -1, budget.Day: 1}[a.Window]
+			order := map[quota.Window]int{quota.Life: 1, quota.Month: 2, quota.Day: 3}
+			return order[a.Window] - order[b.Window]
 		}
 		return cmp.Compare(a.left(), b.left())
 	})
 	return &first.Refusal
 }
 
-// caps returns the caps that are set of an owner.
-func (r *reference) caps(o *refOwner) (all []refCap) {
+// caps returns the caps that are set of the owners of a request.
+func (r *reference) caps(q *refRequest) (all []refCap) {
+	for _, o := range q.owners() {
+		all = append(all, r.capsOf(o)...)
+	}
+	return all
+}
+
+func (r *reference) capsOf(o refShare) (all []refCap) {
 	for _, c := range []struct {
-		limit  *int64
-		window budget.Window
-		meter  budget.Meter
+		limit  quota.Cap
+		window quota.Window
+		meter  quota.Meter
 	}{
-		{o.Caps.MonthTotal, budget.Month, budget.Total},
-		{o.Caps.DayTotal, budget.Day, budget.Total},
-		{o.Caps.MonthInput, budget.Month, budget.Input},
-		{o.Caps.MonthOutput, budget.Month, budget.Output},
+		{o.Caps[quota.MonthTotal], quota.Month, quota.Total},
+		{o.Caps[quota.DayTotal], quota.Day, quota.Total},
+		{o.Caps[quota.MonthInput], quota.Month, quota.Input},
+		{o.Caps[quota.MonthOutput], quota.Month, quota.Output},
+		{o.Caps[quota.LifeTotal], quota.Life, quota.Total},
+		{o.Caps[quota.LifeInput], quota.Life, quota.Input},
+		{o.Caps[quota.LifeOutput], quota.Life, quota.Output},
 	} {
-		if c.limit == nil {
+		limit, bounded := c.limit.Tokens()
+		if !bounded {
 			continue
 		}
-		used, reserved := r.sums(o, c.window)
+		used, reserved := r.sums(o.refOwner, c.window)
 		all = append(all, refCap{ledgertest.Refusal{
-			Scope: o.scope, Window: c.window, Meter: c.meter, Limit: *c.limit,
+			Scope: o.scope, Window: c.window, Meter: c.meter, Limit: limit,
 			Used: used.of(c.meter), Reserved: reserved.of(c.meter), ResetsAt: r.windowEnd(c.window),
 		}})
 	}
 	return all
 }
 
-func (r *reference) windowEnd(window budget.Window) time.Time {
+func (r *reference) windowEnd(window quota.Window) time.Time {
 	year, month, day := r.now.Date()
-	if window == budget.Day {
+	switch window {
+	case quota.Day:
 		return time.Date(year, month, day+1, 0, 0, 0, 0, time.UTC)
+	case quota.Month:
+		return time.Date(year, month+1, 1, 0, 0, 0, 0, time.UTC)
+	default:
+		return time.Time{}
 	}
-	return time.Date(year, month+1, 1, 0, 0, 0, 0, time.UTC)
 }
 
-// sums returns the tokens of an owner's requests that were admitted in the current day or month: used by those that have
+// sums returns the tokens of an owner's requests that were admitted in the current day or month, or ever: used by those that have
 // ended, and reserved by those that run.
-func (r *reference) sums(o *refOwner, window budget.Window) (used, reserved refTokens) {
-	within := sameMonth
-	if window == budget.Day {
-		within = sameDay
-	}
+func (r *reference) sums(o *refOwner, window quota.Window) (used, reserved refTokens) {
+	within := map[quota.Window]func(a, b time.Time) bool{
+		quota.Life: func(_, _ time.Time) bool { return true }, quota.Month: sameMonth, quota.Day: sameDay,
+	}[window]
 	add := func(state refState) (sum refTokens) {
 		for _, q := range r.in(state, o) {
 			if within(q.admitted, r.now) {
@@ -424,15 +489,19 @@ func sameMonth(a, b time.Time) bool { return a.Year() == b.Year() && a.Month() =
 func sameDay(a, b time.Time) bool { return a.Year() == b.Year() && a.YearDay() == b.YearDay() }
 
 func (r *reference) totals(o *refOwner) ledgertest.Totals {
-	month, reserved := r.sums(o, budget.Month)
-	day, _ := r.sums(o, budget.Day)
-	return ledgertest.Totals{MonthInput: month.input, MonthOutput: month.output, Day: day.of(budget.Total), Reserved: reserved.of(budget.Total)}
+	month, reserved := r.sums(o, quota.Month)
+	day, _ := r.sums(o, quota.Day)
+	life, ever := r.sums(o, quota.Life)
+	return ledgertest.Totals{
+		LifeInput: life.input, LifeOutput: life.output, ReservedEver: ever.of(quota.Total),
+		MonthInput: month.input, MonthOutput: month.output, Day: day.of(quota.Total), Reserved: reserved.of(quota.Total),
+	}
 }
 
 // overdrawn returns an error if a request was granted that takes a cap's used and reserved tokens together above its limit.
 func (r *reference) overdrawn(granted string) error {
 	q := r.find(granted)
-	for _, c := range append(r.caps(q.key), r.caps(q.account)...) {
+	for _, c := range r.caps(q) {
 		if c.Used+c.Reserved > c.Limit {
 			return fmt.Errorf("%s overdraws %s", granted, ledgertest.Text(c.Refusal))
 		}

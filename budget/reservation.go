@@ -32,6 +32,7 @@ type Request struct {
 	Stream    bool
 	Batch     string // the id of the batch of which the request is a line; empty for a live request
 	ChainID   string // of EternalAI's form; empty if the client sent none
+	Run       string // the name of the run that the request is part of; empty if it has none
 
 	// Time is when the request arrived; zero means now. If the request is admitted on another date, the row gets the
 	// time of admission, so that it lies in the windows that are charged.
@@ -49,6 +50,7 @@ type Outcome struct {
 	FirstToken time.Duration
 	Total      time.Duration
 
+	Reported usage.Reported  // by the backend
 	Boot     time.Duration   // waiting for the model's boot
 	Attempts []usage.Attempt // if there was more than one, or one that failed; must not be changed afterwards
 

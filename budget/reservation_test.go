@@ -54,12 +54,14 @@ func TestRowHoldsTheRequestAndItsOutcome(t *testing.T) {
 	must(t, r.Settle(t.Context(), budget.Outcome{
 		Prompt: 9, Completion: 4, Status: 502, Code: "vllm_oom",
 		Queue: time.Microsecond, FirstToken: time.Millisecond, Total: time.Second,
+		Reported: usage.Reported{CachedTokens: new(int64(8)), Prefill: new(int64(7))},
 	}))
 	want := []usage.Row{{
 		Requests: 1, Errors: 1, Streams: 1, PromptTokens: 9, CompletionTokens: 4, Time: q.Time, KeyID: "key", AccountID: "acc", Model: "llama-8b",
 		RequestID: "req_1", Backend: "gpu2", Endpoint: "/v1/completions", Workload: "batch", User: "š", Stream: true,
 		Status: 502, Code: "vllm_oom", State: usage.Settled,
 		Queue: time.Microsecond, FirstToken: time.Millisecond, Total: time.Second,
+		CachedTokens: 8, KnownTokens: 9, Reported: usage.Reported{CachedTokens: new(int64(8)), Prefill: new(int64(7))},
 	}}
 	if diff := cmp.Diff(want, rows(t, l)); diff != "" {
 		t.Errorf("rows (-want +got)\n%s", diff)
@@ -68,7 +70,7 @@ func TestRowHoldsTheRequestAndItsOutcome(t *testing.T) {
 
 func TestSettleIsIdempotent(t *testing.T) {
 	l := newLedger(t)
-	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
+	p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 100)
 	r := reserve(t, l, p, demand(10, 20))
 	settle(t, r, 10, 5)
 	var all sync.WaitGroup
@@ -91,7 +93,7 @@ func TestSettleIsIdempotent(t *testing.T) {
 
 func TestReleaseChargesTheRecordedProgress(t *testing.T) {
 	l := newLedger(t)
-	p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 100)
+	p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 100)
 	reserve(t, l, p, demand(10, 20)).Release()
 	if h, _ := l.Balance(p).TightestTotal(); h.Remaining() != 100 {
 		t.Errorf("without progress: %d tokens remain, want 100", h.Remaining())
@@ -230,7 +232,7 @@ func TestCrashKeepsSettlementsAndCheckpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := newPath(t)
 		l := startLedger(t, openDatabase(t, path))
-		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 		done := reserve(t, l, p, demand(10, 20))
 		settle(t, done, 10, 15)
 		quiet := reserve(t, l, p, demand(30, 100))
@@ -269,9 +271,9 @@ func TestCrashKeepsSettlementsAndCheckpoints(t *testing.T) {
 func TestStartCountsTheCurrentWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := newPath(t)
-		p := budget.Payer{Key: "key", Account: "acc", KeyCaps: quota.Caps{MonthTotal: quota.Limit(100)}}
+		p := budget.Payer{Key: "key", Account: "acc", KeyCaps: quota.Caps{quota.MonthTotal: quota.Limit(100)}}
 		day := p
-		day.KeyCaps = quota.Caps{DayTotal: quota.Limit(100)}
+		day.KeyCaps = quota.Caps{quota.DayTotal: quota.Limit(100)}
 		for i, when := range []string{"2000-01-31T23:59:59Z", "2000-02-01T00:00:01Z", "2000-02-29T00:00:01Z"} {
 			time.Sleep(time.Until(parseTime(t, when)))
 			db := openDatabase(t, path)
@@ -306,7 +308,7 @@ func TestFullDiskRefusesRequestsAndRetriesSettlements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDatabase(t, newPath(t))
 		l := startLedger(t, db)
-		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1<<20)
+		p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1<<20)
 		var admitted []budget.Reservation
 		for range 200 {
 			admitted = append(admitted, reserve(t, l, p, demand(1, 9)))
@@ -364,7 +366,7 @@ func TestFallbackIsChargedIfTheOutcomeCannotBeWritten(t *testing.T) {
 		path := newPath(t)
 		db := openDatabase(t, path)
 		l := startLedger(t, db)
-		p := payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000)
+		p := payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000)
 		plain, stream := reserve(t, l, p, demand(10, 90)), reserve(t, l, p, demand(10, 90))
 		must(t, os.Rename(path, path+".away"))
 		for r, fallback := range map[budget.Reservation]budget.Outcome{
@@ -400,7 +402,7 @@ func TestFallbackIsChargedIfTheOutcomeCannotBeWritten(t *testing.T) {
 func TestCancelledSettlementIsWrittenLater(t *testing.T) {
 	db := openDatabase(t, newPath(t))
 	l := startLedger(t, db)
-	r := reserve(t, l, payerWithCap(budget.ScopeKey, budget.Month, budget.Total, 1000), demand(10, 90))
+	r := reserve(t, l, payerWithCap(budget.ScopeKey, quota.Month, quota.Total, 1000), demand(10, 90))
 	blocks, unblock := make(chan struct{}), make(chan struct{})
 	blocked := db.Submit(func(database.Tx) error { close(blocks); <-unblock; return nil })
 	<-blocks
@@ -453,7 +455,7 @@ func TestStartCountsAllRowsOfTheMonth(t *testing.T) {
 	now := time.Now().UTC()
 	insertRows(t, db, 20_000, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC))
 	l := startLedger(t, db)
-	h, _ := l.Balance(budget.Payer{Key: "key_1", Account: "acc_1", KeyCaps: quota.Caps{MonthTotal: quota.Limit(1 << 30)}}).TightestTotal()
+	h, _ := l.Balance(budget.Payer{Key: "key_1", Account: "acc_1", KeyCaps: quota.Caps{quota.MonthTotal: quota.Limit(1 << 30)}}).TightestTotal()
 	all := usageBy(t, l, usage.Filter{Key: "key_1"}, usage.ByKey)
 	if used := h.Limit - h.Remaining(); len(all) != 1 || used != all[0].PromptTokens+all[0].CompletionTokens || used == 0 {
 		t.Errorf("%d tokens are used, want the sum of %+v", used, all)

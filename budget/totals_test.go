@@ -8,7 +8,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"basegate/budget"
+	"basegate/budget/quota"
+	"basegate/database"
 )
+
+// counters returns those of a month before which nothing was used, of a day in it, and of requests that were admitted on that day.
+func counters(monthInput, monthOutput, dayInput, dayOutput, reservedInput, reservedOutput int64) (c budget.Counters) {
+	c.Used[quota.Month] = quota.Tokens{Input: monthInput, Output: monthOutput}
+	c.Used[quota.Life] = c.Used[quota.Month]
+	c.Used[quota.Day] = quota.Tokens{Input: dayInput, Output: dayOutput}
+	for w := range c.Reserved {
+		c.Reserved[w] = quota.Tokens{Input: reservedInput, Output: reservedOutput}
+	}
+	return c
+}
 
 func TestTotalsAreThoseOfTheCurrentWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -24,16 +37,66 @@ func TestTotalsAreThoseOfTheCurrentWindows(t *testing.T) {
 			}
 		}
 		b := l.Balance(budget.Payer{Key: "k1", Account: "a1"})
-		check("a key", b.Key, budget.Counters{MonthInput: 10, MonthOutput: 5, Day: 15, ReservedInput: 7, ReservedOutput: 3, ReservedDay: 10})
-		check("its account", b.Account, budget.Counters{MonthInput: 110, MonthOutput: 55, Day: 165, ReservedInput: 7, ReservedOutput: 3, ReservedDay: 10})
+		check("a key", b.Key, counters(10, 5, 10, 5, 7, 3))
+		check("its account", b.Account, counters(110, 55, 110, 55, 7, 3))
 		check("an unused key", l.Balance(budget.Payer{Key: "k3"}).Key, budget.Counters{})
 		open.Release()
 		time.Sleep(24 * time.Hour)
 		spend(t, l, "k1", "a1", 1, 0)
-		check("the next day", l.Balance(budget.Payer{Key: "k1"}).Key, budget.Counters{MonthInput: 11, MonthOutput: 5, Day: 1})
+		check("the next day", l.Balance(budget.Payer{Key: "k1"}).Key, counters(11, 5, 1, 0, 0, 0))
 		time.Sleep(24 * time.Hour)
-		check("the next month", l.Balance(budget.Payer{Key: "k1"}).Key, budget.Counters{})
+		ever := counters(11, 5, 0, 0, 0, 0)
+		ever.Used[quota.Month] = quota.Tokens{}
+		check("the next month", l.Balance(budget.Payer{Key: "k1"}).Key, ever)
+		check("the next month, after a start", startLedger(t, l.Database()).Balance(budget.Payer{Key: "k1"}).Key, ever)
 	})
+}
+
+// The rows do not name the parent of their key; the keys do.
+func TestCountersOfAParentSurviveAStart(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	for _, text := range []string{
+		`INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES ('a', 'ada@example.org', 'Ada', false, 'active', 1)`,
+		`INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, created_at) VALUES ('parent', 'a', '', '', '1', 'active', 1)`,
+		`INSERT INTO keys (id, account_id, parent, name, prefix, secret_hash, state, created_at) VALUES ('key', 'a', 'parent', '', '', '2', 'active', 1)`,
+	} {
+		must(t, db.WriteGrouped(t.Context(), func(tx database.Tx) error { return database.Exec(t.Context(), tx, text) }))
+	}
+	p := budget.Payer{Key: "key", Account: "a", Parent: &budget.ParentKey{ID: "parent"}}
+	l := startLedger(t, db)
+	settle(t, reserve(t, l, p, demand(10, 5)), 10, 5)
+	spend(t, l, "parent", "a", 1, 1)
+	want := l.Balance(p)
+	if want.Parent != counters(11, 6, 11, 6, 0, 0) || want.Key != counters(10, 5, 10, 5, 0, 0) || want.Account != want.Parent {
+		t.Errorf("got %+v", want)
+	}
+	l.Close()
+	got := startLedger(t, db).Balance(p)
+	if got.Parent != want.Parent || got.Key != want.Key || got.Account != want.Account {
+		t.Errorf("after a start: got %+v, want %+v", got, want)
+	}
+}
+
+func TestKeyIsRefusedWithItsParent(t *testing.T) {
+	a, now := budget.NewAccount("acc", map[string]*budget.Owner{}), time.Now()
+	a.SetPayer(&budget.Payer{Key: "key", Account: "acc", Parent: &budget.ParentKey{ID: "parent", Expires: now.Add(time.Hour)}})
+	try := func(key string, at time.Time) budget.Kind {
+		w := &budget.Waiter{Request: budget.Request{ID: "req", KeyID: key}, Demand: demand(1, 1)}
+		return a.Admit(at, w).Kind
+	}
+	if got := try("key", now); got != budget.Granted {
+		t.Errorf("got %s, want it granted", got)
+	}
+	if got := try("key", now.Add(2*time.Hour)); got != budget.KeyInvalid {
+		t.Errorf("after the parent has expired: got %s", got)
+	}
+	a.Key("parent").Disabled = true
+	if got := try("key", now); got != budget.KeyInvalid {
+		t.Errorf("its parent is disabled: got %s", got)
+	}
+	if got := try("other", now); got != budget.Granted {
+		t.Errorf("another key: got %s, want it granted", got)
+	}
 }
 
 func TestLastUseSurvivesRestartsAndNewMonths(t *testing.T) {

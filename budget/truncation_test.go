@@ -19,7 +19,7 @@ func TestMaxTokensIsNeverLoweredBelowMinTokens(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			l := newLedger(t)
-			p := budget.Payer{Key: "key", Account: "acc", KeyCaps: quota.Caps{MonthTotal: quota.Limit(c.limit)}}
+			p := budget.Payer{Key: "key", Account: "acc", KeyCaps: quota.Caps{quota.MonthTotal: quota.Limit(c.limit)}}
 			d := budget.Demand{PromptTokens: 10, Exact: true, Candidates: 1, MaxTokens: 100, MinTokens: c.minTokens}
 			r, err := l.Reserve(t.Context(), p, newRequest(), d, nil)
 			if c.want == 0 {
@@ -59,17 +59,17 @@ func TestTruncatedPromptIsCountedAgainAfterAClamp(t *testing.T) {
 			Exact: true, Candidates: int64(len(prompts)) * (1 + rng.Int64N(2)), MaxTokens: 1 + rng.Int64N(context-1), Prompts: prompts, Context: context,
 		}
 		d.PromptTokens, d.MinTokens = promptAt(d.MaxTokens), rng.Int64N(d.MaxTokens+1)
-		caps := quota.Caps{MonthTotal: quota.Limit(1 + rng.Int64N(250))}
+		caps := quota.Caps{quota.MonthTotal: quota.Limit(1 + rng.Int64N(250))}
 		input, output := int64(1<<40), int64(1<<40)
 		if rng.IntN(3) == 0 {
 			input = 1 + rng.Int64N(120)
-			caps.MonthInput = quota.Limit(input)
+			caps[quota.MonthInput] = quota.Limit(input)
 		}
 		if rng.IntN(3) == 0 {
 			output = 1 + rng.Int64N(120)
-			caps.MonthOutput = quota.Limit(output)
+			caps[quota.MonthOutput] = quota.Limit(output)
 		}
-		total, _ := caps.MonthTotal.Tokens()
+		total, _ := caps[quota.MonthTotal].Tokens()
 		want := d.MaxTokens // a lower one has more prompt tokens, so the highest that fits total and output decides
 		for want > 0 && (promptAt(want)+d.Candidates*want > total || d.Candidates*want > output) {
 			want--
@@ -90,7 +90,7 @@ func TestTruncatedPromptIsCountedAgainAfterAClamp(t *testing.T) {
 		if r.MaxTokens() != want {
 			t.Fatalf("prompts %v, %+v, caps %v: got %d, want %d", prompts, d, caps, r.MaxTokens(), want)
 		}
-		if reserved := l.Balance(budget.Payer{Key: fmt.Sprint("key", i)}).Key.Reserved(); reserved != promptAt(want)+d.Candidates*want {
+		if reserved := l.Balance(budget.Payer{Key: fmt.Sprint("key", i)}).Key.Reserved[quota.Month].Total(); reserved != promptAt(want)+d.Candidates*want {
 			t.Fatalf("prompts %v, %+v: %d reserved, want %d", prompts, d, reserved, promptAt(want)+d.Candidates*want)
 		}
 		settle(t, r, 0, 0)

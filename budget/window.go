@@ -3,6 +3,8 @@ package budget
 import (
 	"slices"
 	"time"
+
+	"basegate/budget/quota"
 )
 
 // Date is a calendar day in UTC.
@@ -30,50 +32,53 @@ func (d Date) Start() time.Time {
 	return time.Date(0, time.Month(d.month+1), d.day+1, 0, 0, 0, 0, time.UTC)
 }
 
-// windowEnd returns the end of the day or of the month.
-func (d Date) windowEnd(w Window) time.Time {
-	if w == Day {
-		d.day++
-	} else {
+// windowEnd returns the end of a window; zero if it has none.
+func (d Date) windowEnd(w quota.Window) time.Time {
+	switch w {
+	case quota.Month:
 		d.month, d.day = d.month+1, 0
+	case quota.Day:
+		d.day++
+	default:
+		return time.Time{}
 	}
 	return d.Start()
 }
 
-// counter counts the tokens that one cap limits.
+// shares reports whether both days are in the same window.
+func (d Date) shares(w quota.Window, other Date) bool {
+	switch w {
+	case quota.Month:
+		return d.month == other.month
+	case quota.Day:
+		return d == other
+	default:
+		return true
+	}
+}
+
+// counter counts the tokens of one window.
 type counter struct {
-	used     int64 // settled
-	reserved int64 // by requests in flight
+	used     quota.Tokens // settled
+	reserved quota.Tokens // by requests in flight
 }
 
 // monthCounters are the counters of one owner in one month.
 type monthCounters struct {
-	month         int
-	input, output counter
-	days          [31]counter // input and output
+	month int
+	all   counter
+	days  [31]counter
 }
 
-// counters returns the counters in the form that caps are evaluated on.
-func (m *monthCounters) counters(day int) Counters {
-	today := &m.days[day]
-	return Counters{
-		MonthInput: m.input.used, MonthOutput: m.output.used, Day: today.used,
-		ReservedInput: m.input.reserved, ReservedOutput: m.output.reserved, ReservedDay: today.reserved,
-	}
+// add adds used and reserved tokens.
+func (c *counter) add(used, reserved quota.Tokens) {
+	c.used, c.reserved = c.used.Plus(used), c.reserved.Plus(reserved)
 }
 
-// reserve adds the tokens of a reservation, or removes them if they are negative.
-func (m *monthCounters) reserve(day int, input, output int64) {
-	m.days[day].reserved += input + output
-	m.input.reserved += input
-	m.output.reserved += output
-}
-
-// charge adds used tokens.
-func (m *monthCounters) charge(day int, input, output int64) {
-	m.days[day].used += input + output
-	m.input.used += input
-	m.output.used += output
+// add adds used and reserved tokens of a day.
+func (m *monthCounters) add(day int, used, reserved quota.Tokens) {
+	m.all.add(used, reserved)
+	m.days[day].add(used, reserved)
 }
 
 // Counters returns the counters of a date, which are zero if there are none.
@@ -81,12 +86,24 @@ func (o *Owner) Counters(d Date) (c Counters) {
 	if o == nil {
 		return c
 	}
+	c.set(quota.Life, &o.life)
 	for _, m := range o.months {
 		if m.month == d.month {
-			return m.counters(d.day)
+			c.set(quota.Month, &m.all)
+			c.set(quota.Day, &m.days[d.day])
 		}
 	}
 	return c
+}
+
+func (c *Counters) set(w quota.Window, to *counter) { c.Used[w], c.Reserved[w] = to.used, to.reserved }
+
+func (c *Counters) counter(w quota.Window) counter { return counter{c.Used[w], c.Reserved[w]} }
+
+// add adds used and reserved tokens to the windows of a date.
+func (o *Owner) add(d Date, used, reserved quota.Tokens) {
+	o.life.add(used, reserved)
+	o.month(d.month).add(d.day, used, reserved)
 }
 
 // month returns the counters of one month, and creates them if they do not exist.
@@ -103,7 +120,7 @@ func (o *Owner) month(month int) *monthCounters {
 
 // reserves reports whether requests in flight were admitted in a month.
 func (o *Owner) reserves(month int) bool {
-	return slices.ContainsFunc(o.months, func(m *monthCounters) bool { return m.month == month && m.input.reserved+m.output.reserved > 0 })
+	return slices.ContainsFunc(o.months, func(m *monthCounters) bool { return m.month == month && m.all.reserved.Total() > 0 })
 }
 
 func (o *Owner) dropMonth(month int) {

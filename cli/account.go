@@ -12,6 +12,7 @@ import (
 	"basegate/database"
 	"basegate/gateway/config"
 	"basegate/identity"
+	"basegate/proxy"
 )
 
 func newAccount() *cobra.Command {
@@ -93,6 +94,7 @@ func newAccountSet() *cobra.Command {
 	return asSetCommand(cmd)
 }
 
+// accountJSON is what precedes the budgets of an account.
 type accountJSON struct {
 	ID          string `json:"id"`
 	Email       string `json:"email"`
@@ -100,8 +102,6 @@ type accountJSON struct {
 	Admin       bool   `json:"admin"`
 	State       string `json:"state"`
 	Concurrency *int   `json:"concurrency"` // null: limits.concurrency_per_key
-	budgetsJSON
-	CreatedAt time.Time `json:"created_at"`
 }
 
 func newAccountList() *cobra.Command {
@@ -110,22 +110,23 @@ func newAccountList() *cobra.Command {
 		if err != nil {
 			return l, err
 		}
-		objects := []accountJSON{}
+		objects := []joined{}
 		for _, a := range accounts {
 			role := "-"
 			if a.Admin {
 				role = "admin"
 			}
-			budgets := newBudgetsJSON(a.Caps)
 			l.rows = append(l.rows, slices.Concat([]string{a.Email, dash(a.Name), string(a.State), role, formatConcurrency(a.Concurrency)},
-				budgets.cells(), []string{formatTime(a.CreatedAt), a.ID}))
-			objects = append(objects, accountJSON{
-				ID: a.ID, Email: a.Email, Name: a.Name, Admin: a.Admin, State: string(a.State), Concurrency: optional(a.Concurrency),
-				budgetsJSON: budgets, CreatedAt: a.CreatedAt.UTC(),
-			})
+				budgets(a.Caps).cells(), []string{formatTime(a.CreatedAt), a.ID}))
+			head := accountJSON{
+				ID: a.ID, Email: a.Email, Name: a.Name, Admin: a.Admin, State: string(a.State), Concurrency: proxy.OrNull(a.Concurrency),
+			}
+			objects = append(objects, joined{head, budgets(a.Caps), struct {
+				CreatedAt time.Time `json:"created_at"`
+			}{a.CreatedAt.UTC()}})
 		}
 		l.objects = objects
-		l.headings = slices.Concat([]string{"EMAIL", "NAME", "STATE", "ROLE", "AT A TIME"}, budgetHeadings, []string{"CREATED", "ID"})
+		l.headings = slices.Concat([]string{"EMAIL", "NAME", "STATE", "ROLE", "AT A TIME"}, budgetHeadings(), []string{"CREATED", "ID"})
 		return l, nil
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"basegate/batch"
@@ -41,16 +40,16 @@ func withBatches(cmd *cobra.Command, operation func(context.Context, *config.Con
 
 var errNoObject = errors.New("no such batch or file")
 
-// explained returns an error of the API with its message, which its log text leaves out.
+// explained returns an error of the API with its message in place of its code.
 func explained(err error) error {
 	e, ok := errors.AsType[*apierr.Error](err)
 	switch {
 	case !ok:
 		return err
-	case e.Code == apierr.NotFound:
-		return fmt.Errorf("%w: %w", errNoObject, err) // its message is about one account
+	case e.Code == apierr.NotFound: // its message is about one account
+		return fmt.Errorf("%s%w", strings.TrimSuffix(err.Error(), e.Error()), errNoObject)
 	}
-	return fmt.Errorf("%s: %w", e.Message, err)
+	return fmt.Errorf("%s%s", strings.TrimSuffix(err.Error(), e.Error()), e.Message)
 }
 
 // newBatchesCommand returns a command that works on the batches and their files.
@@ -66,14 +65,14 @@ func newBatchesCommand(
 
 func newBatchCreate() *cobra.Command {
 	var key, window, model string
-	cmd := newCommand("create FILE", "Create a batch of a file's lines in the name of a key, and print its id",
-		"Create a batch of a file's lines in the name of a key, which pays for it, and print its id. The running\n"+
-			"gateway validates and runs it; see basegate batch check for what a line may hold. The batch's endpoint is that of\n"+
-			"the first line.",
+	cmd := newCommand("create FILE --key ID", "Create a batch of a file's lines in the name of a key, and print its id",
+		"Create a batch of a file's lines in the name of a key, which pays for it, and print its id. The lines are\n"+
+			"checked first, as by basegate batch check, which says what a line may hold; the running gateway runs them. The\n"+
+			"batch's endpoint is that of the first line.",
 		func(cmd *cobra.Command, args []string) error {
 			file, err := os.Open(args[0])
 			if err != nil {
-				return fmt.Errorf("open the file: %w", err)
+				return err
 			}
 			defer file.Close()
 			return withBatches(cmd, func(ctx context.Context, cfg *config.Config, s *batch.Service, db *database.DB) error {
@@ -81,10 +80,21 @@ func newBatchCreate() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				source := io.Reader(file)
-				if model != "" {
-					source = batch.WithModel(file, model, cfg.Server.MaxBodyBytes)
+				read := func() io.Reader {
+					if model == "" {
+						return file
+					}
+					return batch.WithModel(file, model, cfg.Server.MaxBodyBytes)
 				}
+				if _, err := file.Seek(0, io.SeekStart); err == nil { // a pipe is read once, and checked by the gateway alone
+					if _, err := checkLines(cmd, cfg, read(), "", cmd.ErrOrStderr()); err != nil {
+						return fmt.Errorf("%w; nothing was created", err)
+					}
+					if _, err := file.Seek(0, io.SeekStart); err != nil {
+						return err
+					}
+				}
+				source := read()
 				b, err := s.Create(ctx, k.AccountID, k.ID, filepath.Base(args[0]), window, source)
 				if err != nil {
 					return fmt.Errorf("create the batch: %w", err)
@@ -94,9 +104,10 @@ func newBatchCreate() *cobra.Command {
 				return nil
 			})
 		})
-	cmd.Flags().StringVar(&key, "key", "", "the id of the key that pays, or its beginning")
+	cmd.Flags().StringVar(&key, "key", "", "the key that pays: its `ID`, prefix or name")
 	cmd.Flags().StringVar(&window, "window", "24h", "the completion window: "+strings.Join(batch.Windows(), ", "))
 	cmd.Flags().StringVar(&model, "model", "", "the model of lines whose body names none")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("window", cobra.FixedCompletions(batch.Windows(), cobra.ShellCompDirectiveNoFileComp)))
 	requireFlags(cmd, "key")
 	return cmd
 }
@@ -156,21 +167,66 @@ func newBatchesList[T any](
 	})
 }
 
+// batchForm is the help of the commands that print one batch.
+const batchForm = ", for people if stdout is a terminal, or else as JSON"
+
 func newBatchShow() *cobra.Command {
-	cmd := newBatchesCommand("show ID", "Print a batch as JSON",
+	var asJSON bool
+	cmd := newBatchesCommand("show ID", "Print a batch"+batchForm,
 		func(ctx context.Context, cmd *cobra.Command, s *batch.Service, args []string) error {
-			return printBatch(ctx, cmd, s, args[0])
+			b, err := findBatch(ctx, s, args[0])
+			if err != nil {
+				return err
+			}
+			return printBatch(cmd, &b, asJSON)
 		})
-	cmd.Flags().Bool("json", true, "as JSON; there is no other form")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON on a terminal too")
 	return cmd
 }
 
-func printBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id string) error {
+// findBatch returns a batch of any account.
+func findBatch(ctx context.Context, s *batch.Service, id string) (batch.Batch, error) {
 	b, err := s.BatchOf(ctx, "", id)
 	if err != nil {
+		return b, fmt.Errorf("%s: %w", id, err)
+	}
+	return b, nil
+}
+
+// printBatch prints a batch for people if stdout is a terminal, or else as JSON.
+func printBatch(cmd *cobra.Command, b *batch.Batch, asJSON bool) error {
+	if asJSON || !isTerminal(cmd.OutOrStdout()) {
+		return printJSON(cmd, b)
+	}
+	state := string(b.Status)
+	if reason := waitsFor(b); reason != "" {
+		state += ", waits for " + reason
+	}
+	rows := [][]string{
+		{"state", state},
+		{"lines", fmt.Sprintf("%d of %d have ended, %d of them with an error", b.Completed+b.Failed, b.Total, b.Failed)},
+		{"tokens", fmt.Sprintf("%d of prompts, %d of completions", b.InputTokens, b.OutputTokens)},
+		{"endpoint", b.Endpoint},
+		{"model", cmp.Or(b.Model(), strings.Join(b.Models, ", "), "-")},
+		{"key", b.Key},
+		{"created", formatTime(time.Unix(b.CreatedAt, 0)) + " UTC"},
+		{"expires", formatTime(time.Unix(b.ExpiresAt, 0)) + " UTC"},
+		{"input", b.InputFile},
+		{"results", dash(b.OutputFile)},
+		{"errors", dash(b.ErrorFile)},
+	}
+	for _, e := range b.Errors {
+		rows = append(rows, []string{"", describeLine(e)})
+	}
+	if err := printTable(cmd, []string{"batch", b.ID}, rows); err != nil {
 		return err
 	}
-	return printJSON(cmd, &b)
+	for _, file := range []string{b.OutputFile, b.ErrorFile} {
+		if file != "" {
+			fmt.Fprintln(cmd.ErrOrStderr(), "print it with: basegate file download "+file)
+		}
+	}
+	return nil
 }
 
 func newBatchCancel() *cobra.Command {
@@ -181,10 +237,14 @@ func newBatchCancel() *cobra.Command {
 				return fmt.Errorf("cancel %s: %w", args[0], err)
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s is being cancelled; the running gateway ends its lines\n", args[0])
-			if asJSON {
-				return printBatch(ctx, cmd, s, args[0])
+			if !asJSON {
+				return nil
 			}
-			return nil
+			b, err := findBatch(ctx, s, args[0])
+			if err != nil {
+				return err
+			}
+			return printJSON(cmd, &b)
 		})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the batch as JSON")
 	return cmd
@@ -196,13 +256,14 @@ const waitInterval = time.Second
 var errBatchFailed = errors.New("the batch did not complete")
 
 func newBatchWait() *cobra.Command {
-	return newBatchesCommand("wait ID", "Wait until a batch has ended, and print it as JSON; exit code 1 if it did not complete",
+	var asJSON bool
+	cmd := newBatchesCommand("wait ID", "Wait until a batch has ended, and print it"+batchForm+"; exit code 1 if it did not complete",
 		func(ctx context.Context, cmd *cobra.Command, s *batch.Service, args []string) error {
 			b, err := waitForBatch(ctx, cmd, s, args[0])
 			if err != nil {
 				return err
 			}
-			if err := printJSON(cmd, b); err != nil {
+			if err := printBatch(cmd, b, asJSON); err != nil {
 				return err
 			}
 			if b.Status != batch.Completed {
@@ -210,19 +271,18 @@ func newBatchWait() *cobra.Command {
 			}
 			return nil
 		})
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON on a terminal too")
+	return cmd
 }
 
 // waitForBatch waits for the end of a batch. If stderr is a terminal, it shows the progress there.
 func waitForBatch(ctx context.Context, cmd *cobra.Command, s *batch.Service, id string) (*batch.Batch, error) {
-	progress := io.Discard
-	if f, ok := cmd.ErrOrStderr().(*os.File); ok && isatty.IsTerminal(f.Fd()) {
-		progress = f
-	}
+	progress := progressOf(cmd)
 	defer fmt.Fprintln(progress)
 	tick := time.NewTicker(waitInterval)
 	defer tick.Stop()
 	for {
-		b, err := s.BatchOf(ctx, "", id)
+		b, err := findBatch(ctx, s, id)
 		if err != nil {
 			return nil, err
 		}
@@ -259,8 +319,8 @@ func newBatchCheck() *cobra.Command {
 	cmd := newCommand("check FILE", "Validate an input file as the gateway would, without a gateway",
 		"Validate an input file as the gateway would, with the configured models. Each line of the file is\n"+
 			`{"custom_id": "…", "method": "POST", "url": "/v1/completions", "body": {…}}`+", with the body of a completion\n"+
-			"that is not streamed, or with "+proxy.ChatPath+" and the body of a chat completion. All lines have the same\n"+
-			"url. The versions and contexts of backends are not known to this command, unless they are configured.",
+			"that is not streamed, or with "+proxy.ChatPath+" or "+proxy.LoglikelihoodPath+" and the body of one. All lines\n"+
+			"have the same url. The versions and contexts of backends are not known to this command, unless they are configured.",
 		func(cmd *cobra.Command, args []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
@@ -268,27 +328,42 @@ func newBatchCheck() *cobra.Command {
 			}
 			file, err := os.Open(args[0])
 			if err != nil {
-				return fmt.Errorf("open the file: %w", err)
-			}
-			defer file.Close()
-			url, whole := batch.EndpointOf(file, cfg.Server.MaxBodyBytes)
-			lines, wrong, err := batch.Check(cmd.Context(), whole, cmp.Or(endpoint, url), cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
-			if err != nil {
 				return err
 			}
-			for _, e := range wrong {
-				where := "file"
-				if e.Line != nil {
-					where = fmt.Sprintf("line %d", *e.Line)
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s: %s\n", where, e.Code, e.Message)
-			}
-			if len(wrong) > 0 {
-				return errWrongLines
+			defer file.Close()
+			lines, err := checkLines(cmd, cfg, file, endpoint, cmd.OutOrStdout())
+			if err != nil {
+				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%d lines are valid\n", lines)
 			return nil
 		})
-	cmd.Flags().StringVar(&endpoint, "endpoint", "", "the endpoint of the batch: "+proxy.CompletionsPath+" or "+proxy.ChatPath+" (default: that of the first line)")
+	cmd.Flags().StringVar(&endpoint, "endpoint", "", "the endpoint of the batch: "+proxy.CompletionsPath+", "+proxy.ChatPath+" or "+proxy.LoglikelihoodPath+" (default: that of the first line)")
 	return cmd
+}
+
+// checkLines validates the lines of a batch, whose endpoint is that of the first line if it is empty, and prints what is
+// wrong to out. It returns the number of lines; the error is errWrongLines if there is something wrong.
+func checkLines(cmd *cobra.Command, cfg *config.Config, file io.Reader, endpoint string, out io.Writer) (int, error) {
+	url, whole := batch.EndpointOf(file, cfg.Server.MaxBodyBytes)
+	lines, wrong, err := batch.Check(cmd.Context(), whole, cmp.Or(endpoint, url), cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range wrong {
+		fmt.Fprintln(out, describeLine(e))
+	}
+	if len(wrong) > 0 {
+		return 0, errWrongLines
+	}
+	return lines, nil
+}
+
+// describeLine describes an error of a batch's validation.
+func describeLine(e batch.LineError) string {
+	where := "file"
+	if e.Line != nil {
+		where = fmt.Sprintf("line %d", *e.Line)
+	}
+	return fmt.Sprintf("%s: %s: %s", where, e.Code, e.Message)
 }

@@ -1,66 +1,95 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
+
 	"github.com/spf13/pflag"
 
 	"basegate/budget/quota"
 )
 
-// budgetFlags are the flags of the four caps of an account or a key.
+// budgetFlags are the flags of the caps of an account or a key.
 type budgetFlags struct{ flags *pflag.FlagSet }
 
-// budgetFlag is the flag of one cap.
-type budgetFlag struct {
-	name, help string
-	of         func(*quota.Caps) *quota.Cap
-}
-
-var allBudgetFlags = []budgetFlag{
-	{"monthly-budget", "tokens a month, prompts and completions together", func(c *quota.Caps) *quota.Cap { return &c.MonthTotal }},
-	{"daily-budget", "tokens a day, prompts and completions together", func(c *quota.Caps) *quota.Cap { return &c.DayTotal }},
-	{"input-budget", "tokens of prompts a month", func(c *quota.Caps) *quota.Cap { return &c.MonthInput }},
-	{"output-budget", "tokens of completions a month", func(c *quota.Caps) *quota.Cap { return &c.MonthOutput }},
+// offered returns the caps that commands set and list.
+func offered() (all []quota.ID) {
+	for id := range quota.Count {
+		if quota.Table[id].Help != "" {
+			all = append(all, id)
+		}
+	}
+	return all
 }
 
 // add adds the flags to a command. Help shows unbounded as their default, which is right for create; asSetCommand removes it.
 func (b *budgetFlags) add(flags *pflag.FlagSet) {
 	b.flags = flags
-	for _, f := range allBudgetFlags {
-		flags.Var(newCapFlag(quota.Unbounded()), f.name, f.help)
+	for _, id := range offered() {
+		k := &quota.Table[id]
+		flags.Var(newCapFlag(quota.Unbounded()), k.Flag(), k.Help)
 	}
 }
 
 // apply sets the caps whose flags are given and leaves the others as they are.
 func (b *budgetFlags) apply(c *quota.Caps) {
-	for _, f := range allBudgetFlags {
-		if given := b.flags.Lookup(f.name); given.Changed {
-			*f.of(c) = given.Value.(*parsedFlag[quota.Cap]).value
+	for _, id := range offered() {
+		if given := b.flags.Lookup(quota.Table[id].Flag()); given.Changed {
+			c[id] = given.Value.(*parsedFlag[quota.Cap]).value
 		}
 	}
 }
 
-// budgetsJSON has the caps of an account or a key in lists; unbounded is null.
-type budgetsJSON struct {
-	Monthly quota.Cap `json:"monthly_budget"`
-	Daily   quota.Cap `json:"daily_budget"`
-	Input   quota.Cap `json:"input_budget"`
-	Output  quota.Cap `json:"output_budget"`
+// budgets are the caps of an account or a key in lists.
+type budgets quota.Caps
+
+// MarshalJSON encodes an object; unbounded is null.
+func (b budgets) MarshalJSON() ([]byte, error) {
+	text := []byte{'{'}
+	for i, id := range offered() {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		limit, err := b[id].MarshalJSON()
+		if err != nil {
+			return nil, err
+		}
+		text = append(append(text, `"`+quota.Table[id].Member()+`":`...), limit...)
+	}
+	return append(text, '}'), nil
 }
 
-func newBudgetsJSON(c quota.Caps) budgetsJSON {
-	return budgetsJSON{c.MonthTotal, c.DayTotal, c.MonthInput, c.MonthOutput}
+// budgetHeadings returns the headings of the columns of budgets.cells.
+func budgetHeadings() (headings []string) {
+	for _, id := range offered() {
+		headings = append(headings, quota.Table[id].Heading)
+	}
+	return headings
 }
 
-// budgetHeadings are the headings of the columns of budgetsJSON.cells.
-var budgetHeadings = []string{"MONTH", "DAY", "INPUT", "OUTPUT"}
-
-func (b budgetsJSON) cells() (cells []string) {
-	for _, limit := range []quota.Cap{b.Monthly, b.Daily, b.Input, b.Output} {
+func (b budgets) cells() (cells []string) {
+	for _, id := range offered() {
 		cell := "-"
-		if limit.Bounded() {
-			cell = limit.String()
+		if b[id].Bounded() {
+			cell = b[id].String()
 		}
 		cells = append(cells, cell)
 	}
 	return cells
+}
+
+// joined is encoded as one JSON object with the members of several, which are not empty.
+type joined []any
+
+// MarshalJSON implements json.Marshaler.
+func (j joined) MarshalJSON() ([]byte, error) {
+	objects := make([][]byte, len(j))
+	for i, object := range j {
+		text, err := json.Marshal(object)
+		if err != nil {
+			return nil, err
+		}
+		objects[i] = text[1 : len(text)-1]
+	}
+	return append(append([]byte{'{'}, bytes.Join(objects, []byte{','})...), '}'), nil
 }

@@ -21,12 +21,12 @@ import (
 
 // finding is one row of the table that check prints.
 type finding struct {
-	part   string
-	result string // checkOK, checkWarning or checkFailed
-	detail string
+	Part    string `json:"part"`
+	Verdict string `json:"verdict"` // checkOK, checkWarning or checkFailed
+	Detail  string `json:"detail"`
 }
 
-// Results of a finding.
+// Verdicts of a finding.
 const (
 	checkOK      = "ok"
 	checkWarning = "warning"
@@ -39,7 +39,8 @@ const checkTimeout = 10 * time.Second
 var errCheck = errors.New("something failed, see the table")
 
 func newCheck() *cobra.Command {
-	var live, probe bool
+	var live, probe, asJSON bool
+	var only []string
 	cmd := newCommand("check", "Check the configuration, the database, the storage of files and every backend", "",
 		func(cmd *cobra.Command, _ []string) error {
 			if live {
@@ -49,39 +50,66 @@ func newCheck() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := knownModels(cfg, only); err != nil {
+				return err
+			}
 			findings := checkConfig(cfg)
 			if socket := unneededDockerSocket(cmd.Context(), cfg); socket != "" {
 				findings = append(findings, finding{"docker", checkWarning, socket + ": " + dockerSocketWarning})
 			}
+			ofDatabase, adapters := checkDatabase(cmd.Context(), cfg)
 			findings = slices.Concat(findings, checkTLS(cfg.Server.TLS, time.Now()), checkPermissions(configPath(cmd), cfg),
-				checkDatabase(cmd.Context(), cfg), checkBucket(cmd.Context(), cfg))
+				ofDatabase, checkBucket(cmd.Context(), cfg))
 			err = withProbedFleet(cmd.Context(), cfg, func(f *fleet.Fleet) {
-				for _, m := range f.Models() {
+				for _, m := range f.BaseModels() {
+					if len(only) > 0 && !slices.Contains(only, m.ID()) {
+						continue
+					}
 					for _, b := range m.Backends() {
-						findings = append(findings, checkBackend(cmd.Context(), m, b, probe)...)
+						if b.Replica() > 1 { // the same programs as of the first; where it is only the gateway knows
+							continue
+						}
+						findings = append(findings, checkBackend(cmd.Context(), m, b, adapters, probe)...)
 					}
 				}
 			})
 			if err != nil {
 				return err
 			}
-			return printFindings(cmd, findings)
+			return printFindings(cmd, findings, asJSON)
 		})
 	cmd.Flags().BoolVar(&live, "live", false,
 		"only request /healthz from the running gateway, as a container's health check does")
 	cmd.Flags().BoolVar(&probe, "probe", false,
 		"also try with a few tokens what each backend lacks of vLLM's completions")
-	cmd.MarkFlagsMutuallyExclusive("live", "probe")
+	cmd.Flags().StringArrayVar(&only, "model", nil, "check the backends of the model `ID` only; may be repeated")
+	addJSONFlag(cmd, &asJSON)
+	excludeFlags(cmd, "live", "probe", "json", "model")
 	return cmd
 }
 
-func printFindings(cmd *cobra.Command, findings []finding) error {
-	var rows [][]string
-	for _, f := range findings {
-		// The driver lists the hosts of a database in lines of their own.
-		rows = append(rows, []string{f.part, f.result, strings.ReplaceAll(f.detail, "\n\t", " ")})
+// knownModels returns an error if an id is not one of a configured model.
+func knownModels(cfg *config.Config, ids []string) error {
+	var known []string
+	for i := range cfg.Models {
+		known = append(known, cfg.Models[i].ID)
 	}
-	if err := printTable(cmd, []string{"PART", "VERDICT", "DETAIL"}, rows); err != nil {
+	for _, id := range ids {
+		if !slices.Contains(known, id) {
+			return fmt.Errorf("--model: no model %q is configured; there are %s", id, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+func printFindings(cmd *cobra.Command, findings []finding, asJSON bool) error {
+	l := list{objects: findings, headings: []string{"PART", "VERDICT", "DETAIL"}}
+	for i := range findings {
+		f := &findings[i]
+		f.Detail = strings.ReplaceAll(f.Detail, "\n\t", " ") // the driver lists the hosts of a database in lines of their own
+		l.rows = append(l.rows, []string{f.Part, f.Verdict, f.Detail})
+	}
+	if err := l.print(cmd, asJSON); err != nil {
 		return err
 	}
 	if anyFailed(findings) {
@@ -104,7 +132,7 @@ func checkConfig(cfg *config.Config) []finding {
 
 // checkDatabase checks the database and, if they are enabled, the receipts in it. It opens the database as a gateway does,
 // but changes nothing in it: a gateway of an earlier version may serve from it.
-func checkDatabase(ctx context.Context, cfg *config.Config) []finding {
+func checkDatabase(ctx context.Context, cfg *config.Config) (findings []finding, adapters []fleet.Adapter) {
 	const part = "database"
 	settings := gateway.DatabaseSettings(&cfg.Database)
 	settings.ReadOnly, settings.LockWait = true, commandLockWait
@@ -113,7 +141,7 @@ func checkDatabase(ctx context.Context, cfg *config.Config) []finding {
 	db, err := database.Open(opening, settings, zap.NewNop())
 	if errors.Is(err, fs.ErrNotExist) && !cfg.Database.Postgres() {
 		if err = database.CheckAccess(cfg.Database.Path); err == nil {
-			return []finding{{part, checkOK, databaseText(&cfg.Database)}, {part, checkOK, "the file does not exist: the first start makes it"}}
+			return []finding{{part, checkOK, databaseText(&cfg.Database)}, {part, checkOK, "the file does not exist: the first start makes it"}}, nil
 		}
 	}
 	if err != nil {
@@ -121,13 +149,19 @@ func checkDatabase(ctx context.Context, cfg *config.Config) []finding {
 		if cfg.Database.Postgres() { // an error of SQLite names the file
 			where = databaseText(&cfg.Database) + ": "
 		}
-		return []finding{{part, checkFailed, where + err.Error()}}
+		return []finding{{part, checkFailed, where + err.Error()}}, nil
 	}
 	check := checkFile
 	if cfg.Database.Postgres() {
 		check = checkPostgres
 	}
 	findings, current := check(ctx, &cfg.Database, db)
+	if current {
+		findings = append(findings, checkReports(ctx, cfg, db)...)
+		if adapters, err = fleet.Adapters(ctx, db, cfg.Models); err != nil {
+			findings = append(findings, finding{part, checkFailed, err.Error()})
+		}
+	}
 	switch {
 	case !cfg.Receipts.Enabled:
 	case current:
@@ -138,7 +172,7 @@ func checkDatabase(ctx context.Context, cfg *config.Config) []finding {
 	if err := db.Close(); err != nil {
 		findings = append(findings, finding{part, checkFailed, err.Error()})
 	}
-	return findings
+	return findings, adapters
 }
 
 // databaseText describes where the database is.
@@ -212,7 +246,7 @@ func checkBucket(ctx context.Context, cfg *config.Config) []finding {
 }
 
 // checkBackend checks a backend of a model. With probe it sends completions, which cost tokens.
-func checkBackend(ctx context.Context, m *fleet.Model, b *fleet.Backend, probe bool) []finding {
+func checkBackend(ctx context.Context, m *fleet.Model, b *fleet.Backend, adapters []fleet.Adapter, probe bool) []finding {
 	part := m.ID() + "/" + b.Name
 	findings := toFindings(part, b.LaunchFindings())
 	switch state, reason := b.State(); state {
@@ -226,16 +260,24 @@ func checkBackend(ctx context.Context, m *fleet.Model, b *fleet.Backend, probe b
 		detail := fmt.Sprintf("%s: a request starts it, and its models can be checked only then (%s)", state, b.URL(""))
 		return append(findings, finding{part, checkWarning, detail})
 	case fleet.Starting, fleet.Draining, fleet.Unreachable, fleet.Failed:
-		detail := fmt.Sprintf("%s: %s (%s)", state, reason, b.URL(""))
-		if b.Mismatch() != "" {
-			detail += "; start it with the configured model, and with --served-model-name " + m.Checkpoint()
+		detail := fmt.Sprintf("%s: %s (%s); ", state, reason, b.URL(""))
+		switch {
+		case b.Mismatch() != "":
+			detail += "start it with the configured model, and with --served-model-name " + m.Checkpoint() + ", or correct checkpoint to what it serves"
+		case strings.HasPrefix(reason, "/"): // something answered, but not as vLLM does
+			detail += "correct the url if another server listens there, or the api_key if vLLM refuses it"
+		default:
+			detail += "start vLLM there, or correct the url"
 		}
 		return append(findings, finding{part, checkFailed, detail})
 	}
 	findings = slices.Concat(findings, checkServed(part, m, b), toFindings(part, m.VersionFindings(b)),
-		toFindings(part, b.ChatFindings()), checkTokenize(ctx, part, b))
+		toFindings(part, b.ChatFindings()), checkTokenize(ctx, part, b), checkAdapters(ctx, part, m, b, adapters))
+	if m.Completions() {
+		findings = append(findings, checkScoring(ctx, part, b)...)
+	}
 	if probe {
-		findings = append(findings, probeCapabilities(ctx, part, m.Checkpoint(), b)...)
+		findings = slices.Concat(findings, probeCapabilities(ctx, part, m.Checkpoint(), b), probeNames(ctx, part, b))
 	}
 	return findings
 }
@@ -254,7 +296,7 @@ func toFindings[F fleet.Finding | postgres.Finding](part string, found []F) []fi
 }
 
 func anyFailed(findings []finding) bool {
-	return slices.ContainsFunc(findings, func(f finding) bool { return f.result == checkFailed })
+	return slices.ContainsFunc(findings, func(f finding) bool { return f.Verdict == checkFailed })
 }
 
 // checkServed checks that the backend, which the last probe found ready, serves the checkpoint with the configured context.
@@ -269,6 +311,22 @@ func checkServed(part string, m *fleet.Model, b *fleet.Backend) []finding {
 	}
 	served := finding{part, checkOK, fmt.Sprintf("serves %s, %s, vLLM %s", m.Checkpoint(), text, dash(b.Version()))}
 	return append([]finding{served}, findings...)
+}
+
+// checkAdapters checks that a backend of a model that takes adapters can load them, those of all models.
+func checkAdapters(ctx context.Context, part string, m *fleet.Model, b *fleet.Backend, all []fleet.Adapter) []finding {
+	own := slices.DeleteFunc(slices.Clone(all), func(a fleet.Adapter) bool { return a.Model != m.ID() })
+	if !m.TakesAdapters() && len(own) == 0 {
+		return nil
+	}
+	if len(own) == 0 { // as if nothing is recorded yet
+		for _, a := range m.Adapters() {
+			own = append(own, *a.Adapter())
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout*time.Duration(1+len(own)))
+	defer cancel()
+	return toFindings(part, b.AdapterFindings(ctx, own))
 }
 
 // checkTokenize checks the endpoint that the gateway takes exact token counts from.

@@ -39,37 +39,53 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
 	f, failed := errors.AsType[*failure](err)
-	if !failed || !f.printed {
+	switch {
+	case !failed:
+		fmt.Fprintln(stderr, usageError(cmd, err))
+		return exitUsage
+	case !f.printed:
 		fmt.Fprintln(stderr, "basegate:", err)
 	}
-	if failed {
-		return exitFailed
-	}
-	fmt.Fprintln(stderr, "See basegate help, or basegate COMMAND --help.")
-	return exitUsage
+	return exitFailed
 }
 
 func newRoot() *cobra.Command {
 	root := newGroup("basegate", "A strict reverse proxy for the completions of base models on vLLM",
-		newServe(), newDemo(), newMock(), newCheck(), newVerify(), newAccount(), newKey(), newUsage(), newModel(), newBatch(),
+		newServe(), newInit(), newDemo(), newMock(), newCheck(), newVerify(), newAccount(), newKey(), newRun(), newUsage(), newModel(), newAdapter(), newBatch(),
 		newFile(), newGateway(), newReceipt(), newBackup(), newRestore(), newDatabase(), newVersion())
 	root.SilenceUsage, root.SilenceErrors = true, true
-	root.CompletionOptions.HiddenDefaultCmd = true // "completion" means a model's text here
-	root.PersistentFlags().String("config", cmp.Or(os.Getenv(configVariable), "config.yaml"),
+	root.Version = versionLine()
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentFlags().String("config", cmp.Or(os.Getenv(configVariable), defaultConfig(packagedConfig)),
 		"the configuration's file; "+configVariable+" sets the default")
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Args = checkTopic
+		case "completion":
+			c.Short = "Print a script with which a shell completes commands and flags"
+			for _, shell := range c.Commands() {
+				shell.Args = checkArguments
+			}
+		}
+	}
 	return root
 }
 
 // newGroup returns a command that only groups others.
 func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
-	group := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return fmt.Errorf("%s: which command?", cmd.CommandPath())
-	}}
+	group := &cobra.Command{
+		Use: use, Short: short, Args: checkCommand,
+		RunE: func(*cobra.Command, []string) error { return nil }, // without it cobra prints the help, and returns no error
+	}
 	group.AddCommand(commands...)
 	return group
 }
@@ -81,20 +97,18 @@ type failure struct {
 	printed bool // the command has written it to stderr itself
 }
 
-// newCommand returns a command that takes as many arguments as use names before the first flag. The errors of its operation
+// newCommand returns a command that takes the arguments that use names before the first flag. The errors of its operation
 // are failures and not wrong arguments. Without long, its help shows short.
 func newCommand(use, short, long string, operation func(cmd *cobra.Command, args []string) error) *cobra.Command {
-	arguments, _, _ := strings.Cut(use, " --")
-	count := len(strings.Fields(arguments)) - 1
-	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: checkArguments, RunE: func(cmd *cobra.Command, args []string) error {
 		err := operation(cmd, args)
 		if _, marked := errors.AsType[*failure](err); err == nil || marked {
 			return err
 		}
 		return &failure{error: err}
 	}}
-	if count > 0 {
-		cmd.Args = cobra.ExactArgs(count)
+	if !strings.Contains(use, "FILE") {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	return cmd
 }
@@ -121,7 +135,7 @@ func configPath(cmd *cobra.Command) string { return cmd.Flag("config").Value.Str
 func loadConfig(cmd *cobra.Command) (*config.Config, error) {
 	cfg, err := config.Load(configPath(cmd))
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, adviseInit(cmd, fmt.Errorf("read configuration: %w", err))
 	}
 	return cfg, nil
 }
@@ -201,7 +215,7 @@ func useDatabase(ctx context.Context, configured *config.Database, operation fun
 func configuredDatabase(cmd *cobra.Command) (config.Database, error) {
 	cfg, err := config.LoadPartial(configPath(cmd))
 	if err != nil {
-		return config.Database{}, err
+		return config.Database{}, adviseInit(cmd, err)
 	}
 	certain, err := cfg.Config("database")
 	if err != nil {

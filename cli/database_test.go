@@ -44,7 +44,7 @@ func TestDatabaseCheckReportsAndRepairsDifferences(t *testing.T) {
 		t.Errorf("damaged rollups: got %q and %q, want the differences and the repair", stdout, stderr)
 	}
 	damage(`WITH RECURSIVE n (i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE i < 130)
-		INSERT INTO usage_hours SELECT series, i, requests, errors, streams, prompt_tokens, completion_tokens
+		INSERT INTO usage_hours SELECT series, i, requests, errors, streams, prompt_tokens, completion_tokens, saved_tokens, 0, 0
 		FROM usage_hours, n WHERE series = 1`)
 	if stdout, _ = run(1); strings.Count(stdout, "\n") != 21 || !strings.Contains(stdout, "more differences\n") {
 		t.Errorf("got %q, want 20 differences and the number of the others", stdout)

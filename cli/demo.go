@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"text/template"
 	"time"
 
@@ -47,6 +49,7 @@ func newDemo() *cobra.Command {
 	var o demoOptions
 	cmd := newCommand("demo", "Run the gateway with mock models, an account and a key: no GPU, no Docker", "",
 		func(cmd *cobra.Command, _ []string) error { return demo(cmd, o) })
+	cmd.PreRunE = func(*cobra.Command, []string) error { return checkListen(o.listen) }
 	cmd.Flags().StringVar(&o.listen, "listen", "127.0.0.1:8080", "host:port to listen on")
 	cmd.Flags().StringVar(&o.dir, "data", "",
 		"the folder for configuration, database and files; empty: a temporary one, removed when the demo ends")
@@ -58,7 +61,8 @@ func newDemo() *cobra.Command {
 func demo(cmd *cobra.Command, o demoOptions) (err error) {
 	signals, endSignals := catchSignals()
 	defer endSignals()
-	if o.dir == "" {
+	temporary := o.dir == ""
+	if temporary {
 		if o.dir, err = os.MkdirTemp("", "basegate-demo-"); err != nil {
 			return fmt.Errorf("make folder: %w", err)
 		}
@@ -87,19 +91,30 @@ func demo(cmd *cobra.Command, o demoOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	log, writer := newLogger(cfg.Log, cmd.ErrOrStderr())
+	if err := os.WriteFile(filepath.Join(o.dir, demoKeyFile), []byte(credentials.Secret+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write key: %w", err)
+	}
+	logFile, err := os.OpenFile(filepath.Join(o.dir, demoLogFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	defer logFile.Close()
+	log, writer := newLogger(cfg.Log, logFile)
 	defer writer.Close(logFlushTimeout)
 	g, err := gateway.New(cmd.Context(), cfg, versionText(), log, writer)
-	if err != nil {
-		return err
+	if err == nil {
+		err = g.Start(cmd.Context())
 	}
-	if err := g.Start(cmd.Context()); err != nil {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w: choose another address, for example with --listen 127.0.0.1:8090, or make demo LISTEN=127.0.0.1:8090", err)
+	}
+	if err != nil {
 		return err
 	}
 	address := dialAddress(g.Addr())
 	if cfg, err = writeDemoConfig(path, o, address, mocks); err == nil { // the public URL needs the bound port
 		g.Reload(cfg)
-		err = printWelcome(cmd, address, path, credentials)
+		err = printWelcome(cmd, address, o.dir, temporary, credentials)
 	}
 	if err != nil {
 		return errors.Join(err, g.Stop(cmd.Context()))
@@ -112,6 +127,7 @@ func startMocks(ctx context.Context) (mocks []*mockvllm.Process, err error) {
 	for _, m := range demoModels {
 		process, err := mockvllm.Start(ctx, "127.0.0.1:0", mockvllm.Options{
 			Models: []string{m.Checkpoint}, FirstDelay: 50 * time.Millisecond, TokenDelay: 15 * time.Millisecond, ChatTemplate: m.Template,
+			TokenizerInfo: true,
 		})
 		if err != nil {
 			for _, started := range mocks {
@@ -192,16 +208,25 @@ func createDemoAccount(ctx context.Context, configured *config.Database) (c demo
 		if err := store.Sessions.SetPassword(ctx, demoEmail, c.Password); err != nil {
 			return fmt.Errorf("set password: %w", err)
 		}
-		if _, c.Secret, err = store.Keys.Create(ctx, identity.Key{Email: demoEmail, Name: "demo"}); err != nil {
-			return fmt.Errorf("create key: %w", err)
+		key := identity.Key{Email: demoEmail, Name: "demo", Children: sql.NullBool{Bool: true, Valid: true}}
+		_, c.Secret, err = store.Keys.Create(ctx, key)
+		if errors.Is(err, identity.ErrNameTaken) { // by an earlier demo in this folder
+			key.Name += time.Now().Format(" of " + time.DateTime)
+			_, c.Secret, err = store.Keys.Create(ctx, key)
 		}
-		return nil
+		return err
 	})
 	return c, err
 }
 
 // demoPasswordLength is the length of the demo's password, in characters of 5 random bits each.
 const demoPasswordLength = 16
+
+// Files of the demo's folder, beside its configuration, database and files.
+const (
+	demoKeyFile = "key" // the secret of the key, so that commands work as they are printed without repeating it
+	demoLogFile = "demo.log"
+)
 
 var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: three mock base models and one that chats, an account and a key.
 
@@ -213,25 +238,28 @@ var demoWelcome = template.Must(template.New("welcome").Parse(`Basegate is up: t
 
 Try a completion:
 
-  curl -s {{.URL}}/v1/completions -H "Authorization: Bearer {{.Secret}}" -d '{"model": "llama-8b", "prompt": "The capital of France is", "max_tokens": 16}'
+  curl -s {{.URL}}/v1/completions -H "Authorization: Bearer $(cat {{.Dir}}/key)" -d '{"model": "llama-8b", "prompt": "The capital of France is", "max_tokens": 16}'
 
 Watch a stream:
 
-  curl -sN {{.URL}}/v1/completions -H "Authorization: Bearer {{.Secret}}" -d '{"model": "llama-8b", "prompt": "Once upon a time", "max_tokens": 64, "stream": true}'
+  curl -sN {{.URL}}/v1/completions -H "Authorization: Bearer $(cat {{.Dir}}/key)" -d '{"model": "llama-8b", "prompt": "Once upon a time", "max_tokens": 64, "stream": true}'
 
 Any OpenAI client works with:
 
-  export OPENAI_BASE_URL={{.URL}}/v1 OPENAI_API_KEY={{.Secret}}
+  export OPENAI_BASE_URL={{.URL}}/v1 OPENAI_API_KEY=$(cat {{.Dir}}/key)
 
-The other commands work on it too, for example: {{.Program}} key list --config {{.Config}}
+The other commands work on it too, for example: {{.Program}} key list --config {{.Dir}}/config.yaml
+The log is in {{.Dir}}/demo.log.
+{{if .Temporary}}Its folder is removed when the demo ends; {{.Program}} demo --data FOLDER keeps it.{{else}}The data stays in {{.Dir}}, from which the next demo with this --data continues.{{end}}
 Ctrl-C ends the demo.
 `))
 
-func printWelcome(cmd *cobra.Command, address, config string, c demoCredentials) error {
+func printWelcome(cmd *cobra.Command, address, dir string, temporary bool, c demoCredentials) error {
 	err := demoWelcome.Execute(cmd.OutOrStdout(), struct {
 		demoCredentials
-		URL, Config, Program string
-	}{c, "http://" + address, config, os.Args[0]})
+		URL, Dir, Program string
+		Temporary         bool
+	}{c, "http://" + address, dir, os.Args[0], temporary})
 	if err != nil {
 		return fmt.Errorf("print welcome: %w", err)
 	}

@@ -2,7 +2,10 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,11 +38,12 @@ func (f *parsedFlag[T]) Type() string { return f.kind }
 
 // The errors of flags.
 var (
-	errBudget   = errors.New(`a budget is a number of tokens, such as 5_000_000, 500k or 1.5M, or "unbounded"`)
-	errNotATime = errors.New("expected a time such as 2026-11-21T09:30:00Z, or with an offset such as +01:00")
-	errNotADate = errors.New("expected a day such as 2026-11-21, or a time such as 2026-11-21T09:30:00Z")
-	errExpiry   = errors.New(`expected a day such as 2027-01-31, a time such as 2027-01-31T09:30:00Z, or "never"`)
-	errModels   = errors.New(`expected ids of models, separated by commas, or "any"`)
+	errBudget   = errors.New(`want a number of tokens, such as 5_000_000, 500k or 1.5M, or "unbounded"`)
+	errTokens   = errors.New("want a number of tokens, such as 8192 or 128k")
+	errNotATime = errors.New("want a time such as 2026-11-21T09:30:00Z, or with an offset such as +01:00")
+	errNotADate = errors.New("want a day such as 2026-11-21, or a time such as 2026-11-21T09:30:00Z")
+	errExpiry   = errors.New(`want a day such as 2027-01-31, a time such as 2027-01-31T09:30:00Z, or "never"`)
+	errModels   = errors.New(`want ids of models, separated by commas, or "any"`)
 )
 
 // newCapFlag returns the value of a flag that is a number of tokens, or "unbounded".
@@ -57,7 +61,7 @@ func newCapFlag(byDefault quota.Cap) *parsedFlag[quota.Cap] {
 func parseTokens(text string) (int64, error) {
 	tokens, err := quota.ParseTokens(text)
 	if err != nil || tokens > math.MaxInt32 {
-		return 0, quota.ErrNotTokens
+		return 0, errTokens
 	}
 	return tokens, nil
 }
@@ -99,6 +103,18 @@ func parseEndDate(text string) (time.Time, error) {
 		at = at.AddDate(0, 0, 1)
 	}
 	return at, err
+}
+
+// checkListen returns an error unless the value of --listen is an address to listen on.
+func checkListen(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("--listen: want host:port such as 127.0.0.1:8080, got %q", address)
+	}
+	return nil
 }
 
 const never = "never"

@@ -12,6 +12,7 @@ import (
 
 	"basegate/database"
 	"basegate/identity"
+	"basegate/proxy"
 )
 
 func newKey() *cobra.Command {
@@ -32,10 +33,10 @@ func newKeyCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := flags.resolve(cfg); err != nil {
-				return err
-			}
 			return useDatabase(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error {
+				if err := flags.resolve(ctx, cfg, db); err != nil {
+					return err
+				}
 				store := storeOf(db)
 				store.Keys.Reload(identity.Settings{KeysPerAccount: cfg.Limits.KeysPerAccount})
 				created, secret, err := store.Keys.Create(ctx, flags.newKey(cfg, email))
@@ -55,14 +56,15 @@ func newKeyCreate() *cobra.Command {
 
 func newKeySet() *cobra.Command {
 	var flags keyFlags
-	const short = "Change a key's budgets, expiry, models, name or concurrency"
+	const short = "Change a key's budgets, expiry, models, name, concurrency or rights"
 	cmd := newCommand("set ID", short, short+".\n"+keyHelp+"\n"+keySetHelp+"\n"+setHelp, func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("models") {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			if err := flags.resolve(cfg); err != nil {
+			err = useDatabase(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error { return flags.resolve(ctx, cfg, db) })
+			if err != nil {
 				return err
 			}
 		}
@@ -91,6 +93,9 @@ func limitsOf(k identity.Key) string {
 	if !k.Models.Any() {
 		text += ", models " + k.Models.String()
 	}
+	if k.Adapters {
+		text += ", may add adapters"
+	}
 	return text
 }
 
@@ -118,6 +123,7 @@ func newKeyRotate() *cobra.Command {
 	return cmd
 }
 
+// keyJSON is what precedes the budgets of a key.
 type keyJSON struct {
 	ID          string `json:"id"`
 	Prefix      string `json:"prefix"`
@@ -125,38 +131,45 @@ type keyJSON struct {
 	Account     string `json:"account"`
 	State       string `json:"state"`
 	Concurrency *int   `json:"concurrency"` // null: limits.concurrency_per_key
-	budgetsJSON
-	ExpiresAt           *time.Time   `json:"expires_at"`            // null: never
-	Models              []string     `json:"models"`                // null: any
-	ReplacedSecretUntil *time.Time   `json:"replaced_secret_until"` // null: no replaced secret works
-	Operator            operatorJSON `json:"operator"`
-	CreatedAt           time.Time    `json:"created_at"`
 }
 
-// operatorJSON is what the operator has set for a key; null is not set.
-type operatorJSON struct {
-	Paused      bool `json:"paused"` // only the operator can resume the key
-	Concurrency *int `json:"concurrency"`
-	budgetsJSON
-	ExpiresAt *time.Time `json:"expires_at"`
-	Models    []string   `json:"models"`
+// keyTermsJSON follows the budgets of a key.
+type keyTermsJSON struct {
+	ExpiresAt           *time.Time `json:"expires_at"`            // null: never
+	Models              []string   `json:"models"`                // null: any
+	ReplacedSecretUntil *time.Time `json:"replaced_secret_until"` // null: no replaced secret works
+	Operator            joined     `json:"operator"`              // what the operator has set; null is not set
+	CreatedAt           time.Time  `json:"created_at"`
+	Children            *bool      `json:"children"` // whether the key may make keys; null: limits.children
+	Adapters            bool       `json:"adapters"` // it may add LoRA adapters
+	Parent              *string    `json:"parent"`   // id of the key that has made this one; null: none has
+	Run                 *string    `json:"run"`      // null: none
 }
 
 // newKeyJSON returns a key as JSON lists have it.
-func newKeyJSON(k identity.Key) keyJSON {
-	object := keyJSON{
-		ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State),
-		Concurrency: optional(k.Concurrency), budgetsJSON: newBudgetsJSON(k.Caps),
-		ExpiresAt: optional(k.ExpiresAt), Models: k.Models.IDs(), CreatedAt: k.CreatedAt.UTC(),
-		Operator: operatorJSON{
-			k.PausedByOperator, optional(k.Operator.Concurrency), newBudgetsJSON(k.Operator.Caps),
-			optional(k.Operator.ExpiresAt), k.Operator.Models.IDs(),
-		},
+func newKeyJSON(k identity.Key) joined {
+	terms := keyTermsJSON{ExpiresAt: proxy.OrNull(k.ExpiresAt), Models: k.Models.IDs(), CreatedAt: k.CreatedAt.UTC(), Operator: joined{
+		struct {
+			Paused      bool `json:"paused"` // only the operator can resume the key
+			Concurrency *int `json:"concurrency"`
+		}{k.PausedByOperator, proxy.OrNull(k.Operator.Concurrency)},
+		budgets(k.Operator.Caps),
+		struct {
+			ExpiresAt *time.Time `json:"expires_at"`
+			Models    []string   `json:"models"`
+		}{proxy.OrNull(k.Operator.ExpiresAt), k.Operator.Models.IDs()},
+	}}
+	if k.Children.Valid {
+		terms.Children = &k.Children.Bool
 	}
+	terms.Parent, terms.Run, terms.Adapters = proxy.OrNull(k.Parent), proxy.OrNull(k.Run), k.Adapters
 	if k.ReplacedSecretWorks() {
-		object.ReplacedSecretUntil = &k.ReplacedUntil
+		terms.ReplacedSecretUntil = &k.ReplacedUntil
 	}
-	return object
+	head := keyJSON{
+		ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State), Concurrency: proxy.OrNull(k.Concurrency),
+	}
+	return joined{head, budgets(k.Caps), terms}
 }
 
 // stateCell returns the state of a key for tables, which show that an active key has expired.
@@ -181,22 +194,21 @@ func newKeyList() *cobra.Command {
 		if err != nil {
 			return l, err
 		}
-		objects := []keyJSON{}
+		objects := []joined{}
 		for _, k := range keys {
-			object := newKeyJSON(k)
-			objects = append(objects, object)
+			objects = append(objects, newKeyJSON(k))
 			l.rows = append(l.rows, slices.Concat(
-				[]string{k.Prefix + "…", k.Name, k.Email, stateCell(k), formatConcurrency(k.Concurrency)}, object.cells(),
+				[]string{k.Prefix + "…", k.Name, k.Email, stateCell(k), formatConcurrency(k.Concurrency)}, budgets(k.Caps).cells(),
 				[]string{formatTimeOr(k.ExpiresAt, never), strings.ReplaceAll(k.Models.String(), " ", ""), formatTime(k.CreatedAt), k.ID}))
 		}
 		l.objects = objects
-		l.headings = slices.Concat([]string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME"}, budgetHeadings, []string{"EXPIRES", "MODELS", "CREATED", "ID"})
+		l.headings = slices.Concat([]string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME"}, budgetHeadings(), []string{"EXPIRES", "MODELS", "CREATED", "ID"})
 		return l, nil
 	})
 }
 
 // keyHelp explains the argument ID.
-const keyHelp = "ID is the key's id, or its prefix as `key list` shows it."
+const keyHelp = "ID is the key's id or its prefix, as `key list` shows them, or a name that no other key has."
 
 // newKeyStateCommand returns a command that changes the state of one key.
 func newKeyStateCommand(

@@ -1,10 +1,15 @@
 package cli
 
 import (
+	"context"
+	"database/sql"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"basegate/database"
+	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/identity"
 )
@@ -18,6 +23,8 @@ type keyFlags struct {
 	expires     *parsedFlag[time.Time]
 	models      *parsedFlag[[]string]
 	modelList   identity.ModelList // of the flag models
+	children    bool
+	adapters    bool
 }
 
 func (k *keyFlags) add(flags *pflag.FlagSet) {
@@ -26,13 +33,31 @@ func (k *keyFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&k.concurrency, "concurrency", 0, "requests at a time; 0: limits.concurrency_per_key")
 	flags.Var(k.expires, "expires", `when the key expires: the start of a day, UTC, or a time; or "never"`)
 	flags.Var(k.models, "models", `the models that the key may use, or "any"`)
+	flags.BoolVar(&k.children, "children", false, "the key may make keys, by POST /v1/keys; without the flag limits.children says")
+	flags.BoolVar(&k.adapters, "adapters", false, "the key may add LoRA adapters from adapters_dir of a model")
 	k.budgets.add(flags)
 }
 
-// resolve resolves the models of the flags, which must be in the configuration.
-func (k *keyFlags) resolve(cfg *config.Config) (err error) {
+// childrenFlag returns the right to make keys; it is not valid without the flag.
+func (k *keyFlags) childrenFlag() sql.NullBool {
+	return sql.NullBool{Bool: k.children, Valid: k.flags.Changed("children")}
+}
+
+// resolve resolves the models of the flags, which must be in the configuration, or adapters of such.
+func (k *keyFlags) resolve(ctx context.Context, cfg *config.Config, db *database.DB) (err error) {
 	var ids []string
+	if len(k.models.value) == 0 {
+		return nil
+	}
+	adapters, err := fleet.Adapters(ctx, db, cfg.Models)
+	if err != nil {
+		return err
+	}
 	for _, id := range k.models.value {
+		if slices.ContainsFunc(adapters, func(a fleet.Adapter) bool { return a.ID == id }) {
+			ids = append(ids, id)
+			continue
+		}
 		m, err := findModel(cfg, id)
 		if err != nil {
 			return err
@@ -49,6 +74,7 @@ func (k *keyFlags) resolve(cfg *config.Config) (err error) {
 func (k *keyFlags) newKey(cfg *config.Config, email string) identity.Key {
 	key := identity.Key{
 		Email: email, Name: k.name, Concurrency: k.concurrency, ExpiresAt: k.expires.value, Models: k.modelList,
+		Children: k.childrenFlag(), Adapters: k.adapters,
 	}
 	if lifetime := cfg.Limits.KeyLifetime; lifetime > 0 && !k.flags.Changed("expires") {
 		key.ExpiresAt = time.Now().Add(lifetime)
@@ -71,6 +97,12 @@ func (k *keyFlags) apply(f *identity.Key) {
 	}
 	if k.flags.Changed("models") {
 		f.Models, f.Operator.Models = k.modelList, k.modelList
+	}
+	if k.flags.Changed("children") {
+		f.Children = k.childrenFlag()
+	}
+	if k.flags.Changed("adapters") {
+		f.Adapters = k.adapters
 	}
 	k.budgets.apply(&f.Caps)
 	k.budgets.apply(&f.Operator.Caps)

@@ -38,7 +38,10 @@ func newMock() *cobra.Command {
 			o.Models = []string{defaultMockModel}
 		}
 		if o.MaxModelLen = int(maxModelLen.value); o.MaxModelLen < 1 {
-			return fmt.Errorf("--max-model-len must be at least 1, got %d", o.MaxModelLen)
+			return fmt.Errorf("--max-model-len: want at least 1, got %d", o.MaxModelLen)
+		}
+		if err := checkListen(listen); err != nil {
+			return err
 		}
 		return o.Validate()
 	}
@@ -54,11 +57,17 @@ func newMock() *cobra.Command {
 	f.BoolVar(&o.RustFrontend, "rust-frontend", false, "behave like the Rust frontend of vLLM 0.33")
 	f.StringVar(&o.ChatTemplate, "chat-template", "", "the template of chat completions: chatml or llama; empty: the models do not chat")
 	f.BoolVar(&o.Reasoning, "reasoning", false, "chat completions begin with reasoning")
+	f.BoolVar(&o.TokenizerInfo, "tokenizer-info", false, "serve /tokenizer_info, as vLLM does with --enable-tokenizer-info-endpoint")
+	f.BoolVar(&o.SoundLogprobIDs, "sound-logprob-token-ids", false,
+		"logprob_token_ids does not spoil the log-probabilities of other requests, as it does in vLLM")
+	f.BoolVar(&o.EnableLoRA, "enable-lora", false, "load LoRA adapters at run time; each prefers one token, by its weights")
 	f.BoolVar(&o.Instant, "instant", false, "constant responses as fast as possible, to measure proxies")
 	f.IntVar(&o.MaxNumSeqs, "max-num-seqs", 0, "sequences that run at once, while others wait; 0: any number")
 	f.StringVar(&o.SchedulingPolicy, "scheduling-policy", mockvllm.PolicyFCFS,
 		"the order in which requests leave the queue: fcfs, or priority by the field of that name")
 	f.IntVar(&o.PrefixCacheBlocks, "prefix-cache-blocks", 0, "blocks of 16 tokens in the prefix cache; 0: no cache")
 	f.DurationVar(&o.PrefillDelay, "prefill-delay", 0, "time before the first token for each prompt token that is not cached")
+	f.BoolVar(&o.PromptTokensDetails, "enable-prompt-tokens-details", false, "report the cached tokens of prompts, as vLLM's flag does")
+	f.BoolVar(&o.PerRequestMetrics, "enable-per-request-metrics", false, "report the engine's times, as vLLM's flag does since 0.25")
 	return cmd
 }

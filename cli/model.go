@@ -58,7 +58,7 @@ func isOf(s fleet.ModelSnapshot, m config.Model) bool { return s.ID == m.ID }
 func withProbedFleet(ctx context.Context, cfg *config.Config, operation func(*fleet.Fleet)) error {
 	f := gateway.NewFleet(cfg, zap.NewNop())
 	defer f.Close()
-	if err := f.Start(ctx); err != nil {
+	if err := f.Probe(ctx); err != nil {
 		return fmt.Errorf("probe backends: %w", err)
 	}
 	operation(f)

@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"time"
 
+	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"basegate/budget/usage/report"
@@ -28,21 +31,40 @@ type list struct {
 	rows     [][]string
 }
 
+// print prints the list as JSON, or as a table.
+func (l list) print(cmd *cobra.Command, asJSON bool) error {
+	if asJSON {
+		return printJSON(cmd, l.objects)
+	}
+	return printTable(cmd, l.headings, l.rows)
+}
+
 // newList returns the command that prints a list, as a table or as JSON.
 func newList(short, long string, read func(cmd *cobra.Command) (list, error)) *cobra.Command {
 	var asJSON bool
 	cmd := newCommand("list", short, long, func(cmd *cobra.Command, _ []string) error {
 		l, err := read(cmd)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case asJSON:
-			return printJSON(cmd, l.objects)
 		}
-		return printTable(cmd, l.headings, l.rows)
+		return l.print(cmd, asJSON)
 	})
 	addJSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// isTerminal reports whether a stream of a command is a terminal.
+func isTerminal(stream io.Writer) bool {
+	f, is := stream.(*os.File)
+	return is && isatty.IsTerminal(f.Fd())
+}
+
+// progressOf returns where a command shows its progress: stderr, if it is a terminal.
+func progressOf(cmd *cobra.Command) io.Writer {
+	if stderr := cmd.ErrOrStderr(); isTerminal(stderr) {
+		return stderr
+	}
+	return io.Discard
 }
 
 func addJSONFlag(cmd *cobra.Command, asJSON *bool) {
@@ -80,12 +102,4 @@ func count(n int64, noun string) string {
 		noun = strings.Replace(noun+"s", "rys", "ries", 1)
 	}
 	return fmt.Sprintf("%d %s", n, noun)
-}
-
-// optional returns nil, which is JSON's null, for a zero value.
-func optional[T comparable](v T) *T {
-	if v == *new(T) {
-		return nil
-	}
-	return &v
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget/usage"
 	"basegate/fleet"
 )
 
@@ -63,6 +64,7 @@ var capabilities = []capability{
 func probeCapabilities(ctx context.Context, part, checkpoint string, b *fleet.Backend) []finding {
 	var findings []finding
 	var spent int64
+	var reports usage.Reporting
 	for _, c := range capabilities {
 		body := map[string]any{"model": checkpoint, "prompt": probePrompt, "max_tokens": 1, "temperature": 0}
 		err := json.Unmarshal([]byte(c.fields), &body) // which keeps the other fields
@@ -79,6 +81,8 @@ func probeCapabilities(ctx context.Context, part, checkpoint string, b *fleet.Ba
 			completion, err = probeCompletion(ctx, b, text, body["stream"] != nil)
 		}
 		spent += completion.Get("usage.prompt_tokens").Int() + completion.Get("usage.completion_tokens").Int()
+		reports.CachedTokens = reports.CachedTokens || completion.Get("usage.prompt_tokens_details.cached_tokens").Exists()
+		reports.Metrics = reports.Metrics || completion.Get("metrics").IsObject()
 		switch {
 		case err != nil:
 			findings = append(findings, finding{part, checkWarning, fmt.Sprintf("lacks %s: %s (%v)", c.name, c.effect, err)})
@@ -87,7 +91,7 @@ func probeCapabilities(ctx context.Context, part, checkpoint string, b *fleet.Ba
 		}
 	}
 	detail := fmt.Sprintf("probed %d capabilities, %d missing; %d tokens spent by the server's usage", len(capabilities), len(findings), spent)
-	return append(findings, finding{part, checkOK, detail})
+	return append(append(findings, finding{part, checkOK, detail}), missingReports(part, reports)...)
 }
 
 // probeCompletion returns the completion, or of a stream the last event that has usage.

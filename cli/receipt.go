@@ -173,7 +173,6 @@ func newReceiptLogCheck() *cobra.Command {
 				return checkTreeHeads(cmd, args, cmp.Or(key, vkey), func(context.Context) (string, error) { return latest, nil }, receipt.LocalTiles(db))
 			})
 		})
-	cmd.Args = cobra.MaximumNArgs(2)
 	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
 		if url != "" && (key == "" || len(args) == 0) {
 			return errRemoteKey

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,7 +97,7 @@ func fetchStatusFrom(ctx context.Context, listen string) (*gateway.Status, error
 		err = json.Unmarshal(body, s)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("query gateway: %w", err)
+		return nil, err
 	}
 	return s, nil
 }
@@ -110,6 +111,9 @@ func requestLocal(ctx context.Context, url string) (body []byte, status int, err
 		return nil, 0, err
 	}
 	response, err := (&http.Client{Transport: newLocalTransport()}).Do(request)
+	if refused, is := errors.AsType[syscall.Errno](err); is { // without the words of the packages around it
+		return nil, 0, fmt.Errorf("%s: %w", url, refused)
+	}
 	if err != nil {
 		return nil, 0, err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
 	"basegate/gateway"
@@ -59,7 +60,7 @@ func complete(ts *testscript.TestScript, neg bool, args []string) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		status, body, err := postCompletion(ctx, "http://"+ts.Getenv("GATEWAY"), args[1], args[2])
+		status, body, err := post(ctx, "http://"+ts.Getenv("GATEWAY")+"/v1/completions", args[1], args[2])
 		ts.Check(err)
 		if status == want && strings.Contains(body, args[3]) {
 			return
@@ -72,8 +73,23 @@ func complete(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func postCompletion(ctx context.Context, base, secret, body string) (status int, responseBody string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/completions", strings.NewReader(body))
+// child is the command `child SECRET BODY`: it has a key of $GATEWAY make another one, and sets $CHILD to its secret.
+func child(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: child SECRET BODY")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), applyTimeout)
+	defer cancel()
+	status, body, err := post(ctx, "http://"+ts.Getenv("GATEWAY")+"/v1/keys", args[0], args[1])
+	ts.Check(err)
+	if status != http.StatusCreated {
+		ts.Fatalf("got %d %s", status, body)
+	}
+	ts.Setenv("CHILD", gjson.Get(body, "secret").Str)
+}
+
+func post(ctx context.Context, address, secret, body string) (status int, responseBody string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs the scripts in testdata, which have commands with their expected output and exit code. $MOCK is the
 // URL of a mock vLLM that serves org/Model-8B, $MOCK_WITHOUT_TOKENIZER that of another without /tokenize,
 // $MOCK_WITHOUT_CONTEXT that of one that does not report the context of its model, and $SLEEPING that of one that sleeps.
-// $SPEECHLESS is that of a server of another protocol.
+// $MOCK_WITH_KEY requires the key vllm-secret, and $SPEECHLESS is that of a server of another protocol.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -42,9 +43,17 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Cmds:                scriptCommands,
+		Condition: func(name string) (bool, error) {
+			if name != "packaged" { // this machine has the package, whose configuration commands find
+				return false, fmt.Errorf("unknown condition %s", name)
+			}
+			_, err := os.Stat("/etc/basegate/config.yaml")
+			return err == nil, nil
+		},
 		Setup: func(env *testscript.Env) error {
 			for name, faults := range map[string][]mockvllm.Fault{
 				"MOCK":                   nil,
+				"MOCK_WITH_KEY":          nil,
 				"SLEEPING":               {{Kind: "error", Path: "/is_sleeping", Status: 200, Body: `{"is_sleeping":true}`, Times: -1}},
 				"MOCK_WITHOUT_TOKENIZER": {{Kind: "error", Path: "/tokenize", Status: 404, Body: `{"detail":"Not Found"}`, Times: -1}},
 				"MOCK_WITHOUT_CONTEXT": {{
@@ -52,7 +61,11 @@ func TestScripts(t *testing.T) {
 					Body: `{"object":"list","data":[{"id":"org/Model-8B","max_model_len":null}]}`,
 				}},
 			} {
-				mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/Model-8B"}})
+				o := mockvllm.Options{Models: []string{"org/Model-8B"}}
+				if name == "MOCK_WITH_KEY" {
+					o.APIKey = "vllm-secret"
+				}
+				mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", o)
 				if err != nil {
 					return err
 				}
@@ -80,6 +93,7 @@ func TestScripts(t *testing.T) {
 
 var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"exits": exits, "capture": capture, "addrequest": addRequest, "startgateway": startGateway, "complete": complete,
+	"child": child,
 }
 
 // exits is the command `exits CODE PROGRAM ARGUMENT…`: it runs the program and fails unless its exit code is CODE.

@@ -34,7 +34,7 @@ func newUsage() *cobra.Command {
 	groupings := strings.Join(report.CommandLineGroupings(), ", ")
 	cmd := newCommand("usage", "Show the requests and tokens used",
 		"Show the requests and tokens used, from the ledger. Requests, days and hours are sorted from the newest;\n"+
-			"other groups from the most tokens.\n"+
+			"other groups from the most tokens. Without flags, show the days of this month.\n"+
 			"A DATE is a day in UTC, such as 2026-11-21, or a time, such as 2026-11-21T09:30:00Z. --since includes its\n"+
 			"day or time; --until includes its day, but excludes its time. A request counts at its time of arrival, once\n"+
 			"it has ended.",
@@ -43,16 +43,23 @@ func newUsage() *cobra.Command {
 				return q.print(ctx, db, cmd.OutOrStdout())
 			})
 		})
-	cmd.PreRunE = func(*cobra.Command, []string) error { return q.validate() }
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !flagGiven(cmd) {
+			now := time.Now().UTC()
+			q.by, q.since.value = string(usage.ByDay), time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
+		}
+		return q.validate()
+	}
 	q.flags = cmd.Flags()
 	q.flags.Var(q.since, "since", "from this day or time on")
 	q.flags.Var(q.until, "until", "up to this day, or before this time")
 	q.flags.StringVar(&q.by, "by", string(usage.ByRequest), "group by: "+groupings)
 	q.flags.StringVar(&q.account, "account", "", "only the account with the address `EMAIL`")
-	q.flags.StringVar(&q.key, "key", "", "only the key with this `ID` or prefix")
+	q.flags.StringVar(&q.key, "key", "", "only the key with this `ID`, prefix or name")
 	q.flags.BoolVar(&q.asJSON, "json", false, "as JSON")
 	q.flags.BoolVar(&q.asCSV, "csv", false, "as CSV")
-	cmd.MarkFlagsMutuallyExclusive("json", "csv")
+	excludeFlags(cmd, "json", "csv")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(report.CommandLineGroupings(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -61,7 +68,7 @@ var errNoTime = errors.New("--since is not before --until: there is no time betw
 // validate refuses flags that make no sense for any ledger.
 func (q *usageQuery) validate() error {
 	if _, ok := report.CommandLineColumns(usage.Grouping(q.by)); !ok {
-		return fmt.Errorf("--by %s: expected one of %s", q.by, strings.Join(report.CommandLineGroupings(), ", "))
+		return fmt.Errorf("--by: want one of %s, got %q", strings.Join(report.CommandLineGroupings(), ", "), q.by)
 	}
 	if q.flags.Changed("since") && q.flags.Changed("until") && !q.since.value.Before(q.until.value) {
 		return errNoTime

@@ -41,7 +41,7 @@ models: [{id: m, checkpoint: org/m, backends: [{url: "http://127.0.0.1:1"}]}]`, 
 			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
 			INSERT INTO requests SELECT i, printf('req_%06d', i), i * 1000000,
 				CASE WHEN i < 10 THEN 'key_ěšč_of_a_very_long_name' ELSE 'key' END, 'acc', 'm', 'gpu1', '/v1/completions',
-				'', '', 0, 200, '', 'settled', 2, 1, 0, 0, 1000, 0, '', NULL FROM n`
+				'', '', 0, 200, '', 'settled', 2, 1, 0, 0, 1000, 0, '', NULL, '', 0, NULL, NULL, NULL, NULL, NULL FROM n`
 		_, err := tx.ExecContext(t.Context(), text, requests)
 		return err
 	}))
@@ -71,7 +71,7 @@ func TestUsagePrintsALongLedgerInFull(t *testing.T) {
 	if len(records) != requests+1 || records[requests][0] != "req_000001" {
 		t.Errorf("CSV has %d records, want %d, the last of req_000001", len(records), requests+1)
 	}
-	lines := strings.Split(strings.TrimSuffix(usage(), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(usage("--by", "request"), "\n"), "\n")
 	if len(lines) != requests+2 || strings.Join(strings.Fields(lines[requests+1]), " ") != "total 5000 2500" {
 		t.Fatalf("the table has %d lines, want %d; the last is %q, want the total",
 			len(lines), requests+2, lines[len(lines)-1])

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -33,8 +34,7 @@ const (
 var (
 	errDifferent    = errors.New("responses differ, see the report")
 	errNothing      = errors.New("the budget allows no comparison; raise --budget")
-	errVerifyBudget = errors.New("--budget must be a number of tokens over 0")
-	errTwoFormats   = errors.New("--json and --markdown exclude each other")
+	errVerifyBudget = errors.New("--budget: want a number of tokens over 0")
 )
 
 // verifyFlags are the flags of verify.
@@ -74,14 +74,12 @@ func newVerify() *cobra.Command {
 		if tokens, bounded := f.budget.value.Tokens(); !bounded || tokens == 0 {
 			return errVerifyBudget
 		}
-		if f.asJSON && f.asMarkdown {
-			return errTwoFormats
-		}
 		return nil
 	}
 	cmd.Flags().Var(f.budget, "budget", "the most tokens to use, such as 100k, direct requests included")
 	addJSONFlag(cmd, &f.asJSON)
 	cmd.Flags().BoolVar(&f.asMarkdown, "markdown", false, "as Markdown")
+	excludeFlags(cmd, "json", "markdown")
 	cmd.Flags().StringVar(&f.gatewayURL, "gateway", "", "the gateway's `URL`, without /v1 (default: server.listen on this machine)")
 	cmd.Flags().StringVar(&f.key, "key", "", "an API `key`; better in the variable "+verifyKeyVariable+" (default: a temporary key)")
 	return cmd
@@ -97,12 +95,13 @@ func verify(cmd *cobra.Command, f verifyFlags, model string) error {
 		return err
 	}
 	settings.Transport = newLocalTransport()
-	settings.Progress = func(done, of int) { fmt.Fprintf(cmd.ErrOrStderr(), "\r%d of %d cases", done, of) }
+	progress := progressOf(cmd)
+	settings.Progress = func(done, of int) { fmt.Fprintf(progress, "\r%d of %d cases", done, of) }
 	report, err := runWithKey(cmd, settings)
+	fmt.Fprintln(progress)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(cmd.ErrOrStderr())
 	return printParity(cmd, f, report)
 }
 
@@ -156,7 +155,8 @@ func createVerifyKey(ctx context.Context, store *identity.Store, s parity.Settin
 		return identity.Key{}, "", fmt.Errorf("create account: %w", err)
 	}
 	return store.Keys.Create(ctx, identity.Key{
-		Email: verifyEmail, Name: "verify " + s.Model, Caps: quota.Caps{MonthTotal: quota.Limit(s.Budget)},
+		Email: verifyEmail, Name: "verify " + s.Model + " " + rand.Text()[:8], // a run that was killed has left its key
+		Caps: quota.Caps{quota.MonthTotal: quota.Limit(s.Budget)},
 	})
 }
 

@@ -13,9 +13,14 @@ var version = "dev"
 
 func newVersion() *cobra.Command {
 	return newCommand("version", "Print the version", "", func(cmd *cobra.Command, _ []string) error {
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "basegate %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 		return err
 	})
+}
+
+// versionLine returns what version and --version print.
+func versionLine() string {
+	return fmt.Sprintf("basegate %s %s %s/%s", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // versionText returns the linker's version, or without one the commit that the toolchain recorded.

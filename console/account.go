@@ -48,7 +48,7 @@ func (c *Console) acceptInvitation(r *request) error {
 	password, err := r.newPassword()
 	var tokens identity.SignedIn
 	if err == nil {
-		_, tokens, err = c.Sessions.AcceptInvitation(r.ctx(), token, password)
+		tokens, err = c.Sessions.AcceptInvitation(r.ctx(), token, password)
 	}
 	if p, ok := formProblem(err); ok {
 		form.Problem = p

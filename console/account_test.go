@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"basegate/budget/quota"
 	"basegate/console"
 )
 
@@ -52,6 +53,33 @@ func TestAccessRequestsAreApprovedOrDeclined(t *testing.T) {
 		got = b.post("/request-access", "email", "x@example.org", "name", "X", "purpose", "P")
 	}
 	wantStatus(t, "the fourteenth form of an address", got, http.StatusTooManyRequests)
+}
+
+// An administrator gives an account its budgets and its role with the invitation. A later invitation changes neither.
+func TestInvitationsGiveNewAccountsTheirBudgetsAndRole(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	b := s.browser()
+	b.post("/request-access", "email", "ada@example.org", "name", "Ada", "purpose", "P")
+	root := s.signIn("root@example.org")
+	want := func(email, monthly string, admin bool) {
+		t.Helper()
+		a, err := s.accounts.Find(t.Context(), email)
+		must(t, err)
+		if got := a.Caps[quota.MonthTotal].String(); got != monthly || a.Admin != admin {
+			t.Errorf("%s: got %s tokens a month, administrator %v; want %s, %v", email, got, a.Admin, monthly, admin)
+		}
+	}
+	field := quota.Table[quota.MonthTotal].Field
+	got := root.post("/admin/approve", "email", "ada@example.org", field, "many")
+	wantStatus(t, "not a number", got, http.StatusUnprocessableEntity)
+	has(t, got.body, "is not a budget", "Requests for access")
+	wantStatus(t, "approve", root.post("/admin/approve", "email", "ada@example.org", field, "2M"), http.StatusSeeOther)
+	want("ada@example.org", "2000000", false)
+	wantStatus(t, "invite", root.post("/admin/invite", "email", "eve@example.org", field, "500k", "admin", "1"), http.StatusSeeOther)
+	want("eve@example.org", "500000", true)
+	wantStatus(t, "invite again", root.post("/admin/invite", "email", "eve@example.org"), http.StatusSeeOther)
+	want("eve@example.org", "500000", true)
 }
 
 // 500 strangers could close the form for requests, each with a request of their own.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/identity"
@@ -88,12 +89,12 @@ func (c *Console) sparklines(ctx context.Context, account string, keys []identit
 		if sparks[r.KeyID] == nil {
 			sparks[r.KeyID] = &sparkline{}
 		}
-		sparks[r.KeyID].daily[at] += r.PromptTokens + r.CompletionTokens
-		sparks[""].daily[at] += r.PromptTokens + r.CompletionTokens
+		sparks[r.KeyID].daily[at] += r.Tokens()
+		sparks[""].daily[at] += r.Tokens()
 	}
-	sparks[""].draw(c.accountCounters(ctx, account).Day)
+	sparks[""].draw(c.accountCounters(ctx, account).Used[quota.Day].Total())
 	for _, k := range keys {
-		today := c.keyCounters(ctx, k.ID).Day
+		today := c.keyCounters(ctx, k.ID).Used[quota.Day].Total()
 		if sparks[k.ID] == nil && today > 0 {
 			sparks[k.ID] = &sparkline{}
 		}
@@ -118,13 +119,13 @@ type remaining struct {
 	Name     string    `json:"name"` // of the cap, such as "monthly" or "daily completion token"
 	Left     int64     `json:"left"`
 	Limit    int64     `json:"limit"`
-	ResetsAt time.Time `json:"resets_at"`
+	ResetsAt time.Time `json:"resets_at,omitzero"` // zero: never
 }
 
 // summary returns the head of the dashboard of an account.
 func (c *Console) summary(ctx context.Context, a identity.Account, keys []keyRow, spark *sparkline) summary {
 	balance := c.Ledger.Recent(ctx, budget.Payer{Account: a.ID, AccountCaps: a.Caps})
-	s := summary{Today: balance.Account.Day, Remaining: tightest(balance.Caps()), Spark: spark}
+	s := summary{Today: balance.Account.Used[quota.Day].Total(), Remaining: tightest(balance.Caps()), Spark: spark}
 	if spark != nil {
 		if usual, ok := spark.usual(); ok {
 			s.Usual = fmt.Sprintf("A usual day has %s.", formatNumber(usual))

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -18,8 +19,10 @@ type accountsPage struct {
 	Requests     []identity.AccessRequest // the oldest
 	MoreRequests int                      // that are not shown
 	Accounts     []accountRow
-	InviteEmail  string   // in the form
-	Problem      *problem // why no invitation was created; nil if it was not tried
+	InviteEmail  string     // in the form
+	Caps         []capField // in the form
+	Admin        bool       // in the form
+	Problem      *problem   // why no invitation was created; nil if it was not tried
 }
 
 // accountRow is one account of the list.
@@ -33,7 +36,7 @@ type accountRow struct {
 func (*Console) adminHome(r *request) error { return r.redirect("/admin/overview") }
 
 func (c *Console) adminAccountsPage(r *request) error {
-	return c.showAccounts(r, http.StatusOK, accountsPage{})
+	return c.showAccounts(r, http.StatusOK, accountsPage{Caps: fieldsOf(quota.Caps{}, quota.Caps{})})
 }
 
 // showAccounts renders the page of all accounts.
@@ -61,20 +64,47 @@ func (c *Console) showAccounts(r *request, status int, page accountsPage) (err e
 	return c.renderStatus(r, status, "admin-accounts", "Accounts", page)
 }
 
-func (c *Console) invite(r *request) error {
+func (c *Console) invite(r *request) error { return c.admit(r, false) }
+
+func (c *Console) approve(r *request) error { return c.admit(r, true) }
+
+// admit invites a user, and enables the account first if that is wanted. A new account gets the budgets and the role of the form.
+func (c *Console) admit(r *request, enable bool) error {
+	page := accountsPage{Caps: r.capFields(quota.Caps{}), Admin: r.field("admin") != ""}
 	email := r.field("email")
-	err := c.createInvitation(r, email)
+	if !enable {
+		page.InviteEmail = email
+	}
+	var caps quota.Caps
+	err := r.readCaps(&caps)
+	if err == nil {
+		err = c.createInvitation(r, email, enable, func(a *identity.Account) { a.Caps, a.Admin = caps, page.Admin })
+	}
 	if p, ok := formProblem(err); ok {
-		return c.showAccounts(r, p.status, accountsPage{InviteEmail: email, Problem: p})
+		page.Problem = p
+		return c.showAccounts(r, p.status, page)
 	}
 	return err
 }
 
-// createInvitation creates an invitation and redirects to the page that shows it once.
-func (c *Console) createInvitation(r *request, email string) error {
+// createInvitation creates an invitation and redirects to the page that shows it once. An account that is new, or whose request for
+// access is open, gets first terms.
+func (c *Console) createInvitation(r *request, email string, enable bool, terms func(*identity.Account)) error {
+	before, err := c.Accounts.Find(r.ctx(), email)
+	isNew := errors.Is(err, identity.ErrNoAccount) || err == nil && before.State == identity.AccountPending
+	if enable {
+		if _, err := c.Accounts.Enable(r.ctx(), email); err != nil {
+			return err
+		}
+	}
 	a, token, err := c.Accounts.Invite(r.ctx(), email)
 	if err != nil {
 		return err
+	}
+	if isNew && terms != nil {
+		if _, err := c.Accounts.Set(r.ctx(), a.Email, terms); err != nil {
+			return err
+		}
 	}
 	mail := c.mailInvitation(r, a.Email, c.invitationURL(token))
 	return c.redirectToSecret(r, newSecret{Email: a.Email, Secret: token, Mail: mail})
@@ -82,14 +112,6 @@ func (c *Console) createInvitation(r *request, email string) error {
 
 func (c *Console) invitationURL(token string) string {
 	return c.settings.Load().PublicURL.JoinPath("invitation", token).String()
-}
-
-func (c *Console) approve(r *request) error {
-	email := r.field("email")
-	if _, err := c.Accounts.Enable(r.ctx(), email); err != nil {
-		return err
-	}
-	return c.createInvitation(r, email)
 }
 
 func (c *Console) decline(r *request) error {
@@ -102,8 +124,8 @@ func (c *Console) decline(r *request) error {
 type adminAccount struct {
 	identity.Account
 	gauges
-	Caps           capFields // in the form
-	MaxConcurrency string    // form field of Account.Concurrency
+	Caps           []capField // in the form
+	MaxConcurrency string     // form field of Account.Concurrency
 	Keys           []keyRow
 	KeyPager       pager
 	Spark          *sparkline // of the last days; nil if it could not be read in time
@@ -139,7 +161,7 @@ func (c *Console) adminAccountPage(r *request) error {
 		return err
 	}
 	return c.showAccount(r, http.StatusOK, adminAccount{
-		Account: a, Caps: newCapFields(a.Caps, quota.Caps{}), MaxConcurrency: formatConcurrency(a.Concurrency),
+		Account: a, Caps: fieldsOf(a.Caps, quota.Caps{}), MaxConcurrency: formatConcurrency(a.Concurrency),
 		Name: a.Name, Admin: a.Admin,
 	})
 }
@@ -171,7 +193,8 @@ func (c *Console) setAccount(r *request) error {
 	}
 	page := adminAccount{Account: a, Caps: r.capFields(quota.Caps{}), MaxConcurrency: r.field("concurrency"), Name: r.field("name")}
 	page.Admin = r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
-	caps, err := r.caps()
+	caps := a.Caps
+	err = r.readCaps(&caps)
 	var concurrency int
 	if err == nil {
 		concurrency, err = parseConcurrency(page.MaxConcurrency)
@@ -212,7 +235,7 @@ func (c *Console) changeAccount(r *request) error {
 		return err
 	}
 	if r.param("action") == "invite" {
-		return c.createInvitation(r, a.Email)
+		return c.createInvitation(r, a.Email, false, nil)
 	}
 	action, ok := accountActions[r.param("action")]
 	if !ok {

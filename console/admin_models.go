@@ -17,7 +17,8 @@ type adminModelsView struct {
 	Models   []adminModel
 	From, To string   // of the form that books a window, in UTC
 	Booking  string   // id of the model whose form has the problem
-	Problem  *problem // why no window was booked; nil if it was not tried
+	Adding   string   // the model to which an adapter was to be added, or of which one was to be removed
+	Problem  *problem // why no window was booked, or no adapter changed; nil if it was not tried
 }
 
 // adminModel is a model on the administrators' page.
@@ -62,7 +63,7 @@ func (c *Console) adminModelsPage(r *request) error {
 func (c *Console) showModels(r *request, status int, view adminModelsView) error {
 	view.Notices = c.Notices()
 	hour := c.History.Totals(time.Hour)
-	for _, m := range c.Fleet.Models() {
+	for _, m := range c.Fleet.BaseModels() {
 		model := adminModel{
 			modelRow: newModelRow(m), Booked: c.Fleet.BookedWindows(m.ID()),
 			LastHour: newPastHour(hour, history.Key{Model: m.ID()}),
@@ -115,7 +116,7 @@ func outcomeLevel(c breaker.Class) string {
 	case breaker.Success:
 		return "good"
 	case breaker.ClientError, breaker.ContextLength, breaker.Busy, breaker.TooLarge, breaker.LocalFault,
-		breaker.ClientGone:
+		breaker.AdapterGone, breaker.ClientGone:
 		return "warn"
 	default:
 		return "bad"

@@ -35,7 +35,7 @@ func TestAdministratorsChangeAccountsAndKeys(t *testing.T) {
 	}
 	a, err := s.accounts.Find(t.Context(), "ada@example.org")
 	must(t, err)
-	if a.Name != "Ada" || a.Caps.MonthTotal != quota.Limit(1000) || a.Admin {
+	if a.Name != "Ada" || a.Caps[quota.MonthTotal] != quota.Limit(1000) || a.Admin {
 		t.Errorf("got account %+v, want the name, the cap and no administrator", a)
 	}
 	wantStatus(t, "a key's cap above its account's",
@@ -204,7 +204,7 @@ func (s *site) databaseContent() string {
 	s.t.Helper()
 	var all strings.Builder
 	for _, query := range []string{
-		"SELECT id || state || name || CAST(admin AS TEXT) || coalesce(month_total, 0) FROM accounts",
+		"SELECT id || state || name || CAST(admin AS TEXT) || coalesce(CAST(caps AS TEXT), '') FROM accounts",
 		"SELECT id || state || name FROM keys",
 		"SELECT hash FROM passwords",
 		"SELECT hex(token_hash) FROM invitations",

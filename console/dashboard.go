@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,18 +35,49 @@ type keyRow struct {
 	Spark   *sparkline // of the last days; nil if nothing was used
 }
 
-// gauges show the usage of a key or an account in the current windows.
-type gauges struct {
-	Month, Day, Input, Output gauge
+// gauges show the usage of a key or an account in the current windows, by the caps that the console has.
+type gauges []gauge
+
+// All returns those that show the usage.
+func (g gauges) All() []gauge { return g }
+
+// Month returns the usage of the month.
+func (g gauges) Month() gauge { return g.total(quota.Month) }
+
+// Day returns the usage of the day.
+func (g gauges) Day() gauge { return g.total(quota.Day) }
+
+func (g gauges) total(w quota.Window) gauge {
+	return g[slices.IndexFunc(g, func(one gauge) bool { return one.kind.Window == w && one.kind.Meter == quota.Total })]
+}
+
+// Parts returns the usage of prompts or completions alone that has a limit.
+func (g gauges) Parts() (parts []gauge) {
+	for _, one := range g {
+		if one.kind.Meter != quota.Total && one.Bounded {
+			parts = append(parts, one)
+		}
+	}
+	return parts
 }
 
 // gauge shows the usage of one cap.
 type gauge struct {
+	kind quota.Kind
+
 	Used    int64   // tokens, or bytes
 	Bounded bool    // there is a limit
 	Limit   int64   // tokens, or bytes
 	Percent float64 // of the limit, at most 100
 	Level   string  // CSS class: near, full, or empty
+}
+
+// Title says what is shown.
+func (g gauge) Title() string { return g.kind.Title }
+
+// Tokens says which tokens a part shows.
+func (g gauge) Tokens() string {
+	return map[quota.Meter]string{quota.Input: "prompt", quota.Output: "completion"}[g.kind.Meter]
 }
 
 func newGauge(used int64, c quota.Cap) gauge {
@@ -80,13 +112,15 @@ func (c *Console) accountCounters(ctx context.Context, id string) budget.Counter
 	return c.Ledger.Recent(ctx, budget.Payer{Account: id}).Account
 }
 
-func newGauges(t budget.Counters, c quota.Caps) gauges {
-	return gauges{
-		Month:  newGauge(t.Month(), c.MonthTotal),
-		Day:    newGauge(t.Day, c.DayTotal),
-		Input:  newGauge(t.MonthInput, c.MonthInput),
-		Output: newGauge(t.MonthOutput, c.MonthOutput),
+func newGauges(t budget.Counters, c quota.Caps) (all gauges) {
+	for id, k := range quota.Table {
+		if k.Title != "" {
+			one := newGauge(k.Meter.Of(t.Used[k.Window]), c[id])
+			one.kind = k
+			all = append(all, one)
+		}
 	}
+	return all
 }
 
 func (c *Console) dashboard(r *request) (err error) {
@@ -174,52 +208,66 @@ func (c *Console) warnings(ctx context.Context, a identity.Account, page dashboa
 }
 
 var (
-	windowNames = map[budget.Window]string{budget.Month: "monthly", budget.Day: "daily"}
-	meterNames  = map[budget.Meter]string{budget.Total: "", budget.Input: " prompt token", budget.Output: " completion token"}
+	windowNames = map[quota.Window]string{quota.Life: "lifetime", quota.Month: "monthly", quota.Day: "daily"}
+	meterNames  = map[quota.Meter]string{quota.Total: "", quota.Input: " prompt token", quota.Output: " completion token"}
 )
 
 // budgetWarning says which budget is used up, and until when.
 func budgetWarning(owner string, e *budget.Exceeded) string {
-	return fmt.Sprintf("%s: %s%s budget used up (%s of %s tokens). Resets %s, 00:00 UTC.",
-		owner, windowNames[e.Window], meterNames[e.Meter], formatNumber(e.Used), formatNumber(e.Limit),
-		e.ResetsAt.Format("2 Jan"))
+	text := fmt.Sprintf("%s: %s%s budget used up (%s of %s tokens).",
+		owner, windowNames[e.Window], meterNames[e.Meter], formatNumber(e.Used), formatNumber(e.Limit))
+	if e.ResetsAt.IsZero() {
+		return text
+	}
+	return text + " Resets " + e.ResetsAt.Format("2 Jan") + ", 00:00 UTC."
 }
 
-// capFields are the form fields of caps: digits, or empty for unbounded.
-type capFields struct {
-	Month, Day, Input, Output string
-	Operator                  quota.Caps // what the operator has set for the key
+// capField is the form field of a cap.
+type capField struct {
+	Label, Name string
+	Value       string    // digits, or empty for unbounded
+	Operator    quota.Cap // what the operator has set for the key
 }
 
-func newCapFields(c, operator quota.Caps) capFields {
-	format := func(limit quota.Cap) string {
-		if !limit.Bounded() {
+// newCapFields returns the fields of a form. value returns what one has.
+func newCapFields(operator quota.Caps, value func(quota.ID) string) (all []capField) {
+	for id, k := range quota.Table {
+		if k.Label != "" {
+			all = append(all, capField{k.Label, k.Field, value(quota.ID(id)), operator[id]})
+		}
+	}
+	return all
+}
+
+// fieldsOf returns the fields with caps.
+func fieldsOf(c, operator quota.Caps) []capField {
+	return newCapFields(operator, func(id quota.ID) string {
+		if !c[id].Bounded() {
 			return ""
 		}
-		return limit.String()
-	}
-	return capFields{format(c.MonthTotal), format(c.DayTotal), format(c.MonthInput), format(c.MonthOutput), operator}
+		return c[id].String()
+	})
 }
 
 // capFields returns the caps of a form as the user has entered them.
-func (r *request) capFields(operator quota.Caps) capFields {
-	return capFields{r.field("month"), r.field("day"), r.field("input"), r.field("output"), operator}
+func (r *request) capFields(operator quota.Caps) []capField {
+	return newCapFields(operator, func(id quota.ID) string { return r.field(quota.Table[id].Field) })
 }
 
-// caps parses the caps of a form.
-func (r *request) caps() (c quota.Caps, err error) {
-	for _, f := range []struct {
-		limit *quota.Cap
-		name  string
-	}{{&c.MonthTotal, "month"}, {&c.DayTotal, "day"}, {&c.MonthInput, "input"}, {&c.MonthOutput, "output"}} {
+// readCaps reads the caps of a form into those before; the form may not have all.
+func (r *request) readCaps(c *quota.Caps) error {
+	for id, k := range quota.Table {
+		if k.Label == "" {
+			continue
+		}
 		var ok bool
-		if *f.limit, ok = parseCap(r.field(f.name)); !ok {
-			return c, invalid(fmt.Sprintf(
+		if c[id], ok = parseCap(r.field(k.Field)); !ok {
+			return invalid(fmt.Sprintf(
 				"%q is not a budget. Enter a number of tokens such as 500000, 500k or 1.5M, or leave the field blank for no limit.",
-				r.field(f.name))).on(f.name)
+				r.field(k.Field))).on(k.Field)
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // parseCap parses a number of tokens in one of the ways that people write it: those of quota.ParseTokens, also with

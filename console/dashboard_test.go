@@ -22,7 +22,7 @@ func TestCreatedKeyShowsItsSecretOnce(t *testing.T) {
 	secret := regexp.MustCompile(`acs-bm-[0-9A-Za-z]{43}`).FindString(got.body)
 	i, err := s.keys.Authenticate(t.Context(), secret)
 	if err != nil || i.Email != "ada@example.org" || i.Concurrency != 4 ||
-		i.KeyCaps.MonthTotal != quota.Limit(20e6) || i.KeyCaps.DayTotal != quota.Limit(500_000) {
+		i.KeyCaps[quota.MonthTotal] != quota.Limit(20e6) || i.KeyCaps[quota.DayTotal] != quota.Limit(500_000) {
 		t.Errorf("got key %+v, %v, want what the form said", i, err)
 	}
 	has(t, got.body, "curl -s http://basegate.example.org/v1/completions", "Bearer "+secret)
@@ -35,11 +35,13 @@ func TestInvalidKeyIsRefusedWithAReason(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.Account) {
-		f.Caps.MonthTotal = quota.Limit(1000)
+		f.Caps[quota.MonthTotal] = quota.Limit(1000)
 	})
 	must(t, err)
 	b := s.signIn("ada@example.org")
+	k, _ := s.key("ada@example.org", "laptop")
 	for _, c := range []struct{ name, month, concurrency, want string }{
+		{"laptop", "", "", "The account has another key of this name"},
 		{"", "", "", "it is empty"},
 		{"x", "many", "", "is not a budget"},
 		{"x", "-5", "", "is not a budget"},
@@ -55,8 +57,8 @@ func TestInvalidKeyIsRefusedWithAReason(t *testing.T) {
 		has(t, got.body, c.want, `role="alert"`)
 	}
 	all, err := s.keys.List(t.Context())
-	if err != nil || len(all) != 0 {
-		t.Errorf("got keys %v, %v, want none", all, err)
+	if err != nil || len(all) != 1 {
+		t.Errorf("got keys %v, %v, want none but %s", all, err, k.ID)
 	}
 }
 
@@ -72,7 +74,7 @@ func TestKeysArePausedResumedChangedAndRevoked(t *testing.T) {
 		if c.action == "revoke" {
 			got := b.post("/keys/"+k.ID, "name", "desk", "month", "7")
 			changed, err := s.keys.Find(t.Context(), k.ID)
-			if err != nil || changed.Name != "desk" || changed.Caps.MonthTotal != quota.Limit(7) {
+			if err != nil || changed.Name != "desk" || changed.Caps[quota.MonthTotal] != quota.Limit(7) {
 				t.Errorf("change: got %d and key %+v, %v, want the name and the cap of the form", got.status, changed, err)
 			}
 		}
@@ -101,13 +103,13 @@ func TestDashboardShowsUsageAndWarnsOfUsedUpBudgets(t *testing.T) {
 	page := b.get("/dashboard").body
 	has(t, page, "1,234")
 	lacks(t, page, "used up")
-	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps.MonthTotal = quota.Limit(2468) })
+	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps[quota.MonthTotal] = quota.Limit(2468) })
 	must(t, err)
 	has(t, b.get("/dashboard").body, "1,234", "of 2,468", `width="50%"`)
-	_, err = s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps.MonthInput = quota.Limit(1000) })
+	_, err = s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps[quota.MonthInput] = quota.Limit(1000) })
 	must(t, err)
 	_, err = s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.Account) {
-		f.Caps.DayTotal = quota.Limit(1234)
+		f.Caps[quota.DayTotal] = quota.Limit(1234)
 	})
 	must(t, err)
 	has(t, b.get("/dashboard").body,

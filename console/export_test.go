@@ -1,6 +1,10 @@
 package console
 
-import "time"
+import (
+	"time"
+
+	"basegate/budget/quota"
+)
 
 // Routes returns the method and the path of every route, with a space between them.
 func Routes() []string {
@@ -13,6 +17,11 @@ func Routes() []string {
 
 // Forecast exports forecast.
 var Forecast = forecast
+
+// ForecastEnd exports forecastEnd.
+func ForecastEnd(used, limit, recent int64, since, now time.Time) (text string, usedUpAt time.Time) {
+	return forecastEnd(newGauge(used, quota.Limit(limit)), recent, since, now)
+}
 
 // SetPatience sets how long the client of a download may read nothing.
 func (c *Console) SetPatience(d time.Duration) { c.patience = d }

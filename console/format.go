@@ -17,9 +17,11 @@ import (
 func templateFunctions(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset":    a.url,
+		"modules":  a.modules,
 		"mark":     markField,
 		"number":   formatNumber,
 		"limit":    formatLimit,
+		"monthly":  func(c quota.Caps) quota.Cap { return c[quota.MonthTotal] },
 		"count":    formatCount,
 		"bytes":    formatBytes,
 		"percent":  formatPercent,
@@ -106,6 +108,14 @@ func formatShare(part, whole int64) string {
 		return unknown
 	}
 	return formatPercent(100 * float64(part) / float64(whole))
+}
+
+// formatCached formats the cached part of those prompt tokens of which it is known.
+func formatCached(cached, known int64) string {
+	if known == 0 {
+		return "not reported"
+	}
+	return formatShare(cached, known)
 }
 
 // formatRate formats a rate or a level with at most two decimals.

@@ -276,7 +276,7 @@ func (unauthorizedCompleter) ServeOnBehalfOf(_, _, _ string, w http.ResponseWrit
 // noLines accepts every key for the lines of a batch, and no line.
 type noLines struct{ batch.Completer }
 
-func (noLines) Checker(context.Context, string, string) (func(string, []byte) (string, error), error) {
+func (noLines) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
 	return func(string, []byte) (string, error) { return "", apierr.UnknownField("any", "") }, nil
 }
 

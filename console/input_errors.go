@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"basegate/budget/quota"
 	"basegate/identity"
 )
 
@@ -13,20 +14,17 @@ import (
 // form fields that they are about; empty if that is none or depends.
 var inputErrors = map[error]string{
 	identity.ErrEmailTaken: "email", identity.ErrBadEmail: "email", identity.ErrBadName: "name",
+	identity.ErrNameTaken: "name", identity.ErrPastExpiry: "expires",
 	identity.ErrBadPurpose: "purpose", identity.ErrBadPassword: "password", identity.ErrBadModels: "models",
 	identity.ErrBadConcurrency: "concurrency", identity.ErrConcurrencyAboveAccount: "concurrency",
 	identity.ErrBadGrace: "grace", identity.ErrNoAccount: "", identity.ErrBadCap: "", identity.ErrAboveAccount: "",
 	identity.ErrNoKey: "", identity.ErrKeyRevoked: "", identity.ErrAccountDisabled: "", identity.ErrAccountPending: "",
 	identity.ErrTooManyAccessRequests: "", identity.ErrTooManyFromNetwork: "", identity.ErrNotPending: "",
-	identity.ErrSetByOperator: "", identity.ErrTooManyKeys: "",
+	identity.ErrSetByOperator: "", identity.ErrTooManyKeys: "", identity.ErrNoRun: "",
 }
 
-// limitFields are the form fields of the limits that the texts of other input errors name.
+// limitFields are the form fields of the limits but caps that the texts of other input errors name.
 var limitFields = []struct{ text, field string }{
-	{"monthly budget", "month"},
-	{"daily budget", "day"},
-	{"input budget", "input"},
-	{"output budget", "output"},
 	{"the key expires", "expires"},
 	{"the models are", "models"},
 	{"concurrency", "concurrency"},
@@ -45,6 +43,11 @@ func formProblem(err error) (p *problem, ok bool) {
 		text := err.Error()
 		if at := strings.Index(text, known.Error()); at >= 0 {
 			text = text[at:]
+		}
+		for _, k := range quota.Table {
+			if field == "" && strings.Contains(err.Error(), k.Name) {
+				field = k.Field
+			}
 		}
 		for _, limit := range limitFields {
 			if field == "" && strings.Contains(err.Error(), limit.text) {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,17 +17,20 @@ import (
 type keyForm struct {
 	Account     identity.Account // of the key; its caps are the upper limits of the key's
 	Name        string
-	Caps        capFields
+	Caps        []capField
 	Concurrency concurrencyField
 	Terms       keyTerms
+	MayMakeKeys bool     // the key may make others
+	MayAdd      bool     // the key may add adapters
 	Problem     *problem // why the key was not created or changed; nil if it was not tried
 }
 
 // keyForm returns the form of a key of an account, as the user of the request can fill it in.
 func (c *Console) keyForm(r *request, a identity.Account, k identity.Key) keyForm {
 	f := keyForm{
-		Account: a, Name: k.Name, Caps: newCapFields(k.Caps, k.Operator.Caps), Terms: c.keyTerms(r, k),
+		Account: a, Name: k.Name, Caps: fieldsOf(k.Caps, k.Operator.Caps), Terms: c.keyTerms(r, k),
 		Concurrency: concurrencyField{Value: formatConcurrency(k.Concurrency), ByOperator: k.Operator.Concurrency > 0},
+		MayMakeKeys: c.Keys.HasRight(k), MayAdd: k.Adapters,
 	}
 	if !r.account.Admin {
 		f.Concurrency.Fixed, f.Concurrency.Max = f.Concurrency.ByOperator, c.Keys.MaxConcurrency(a)
@@ -49,9 +53,17 @@ func (r *request) readKey(f *keyForm, k *identity.Key) (err error) {
 	if r.Request().PostForm.Has("concurrency") {
 		f.Concurrency.Value = r.field("concurrency")
 	}
+	if form := r.Request().PostForm; form.Has("children_shown") && form.Has("children") != f.MayMakeKeys {
+		f.MayMakeKeys = !f.MayMakeKeys
+		k.Children = sql.NullBool{Bool: f.MayMakeKeys, Valid: true}
+	}
+	if form := r.Request().PostForm; form.Has("adapters_shown") {
+		f.MayAdd = form.Has("adapters")
+		k.Adapters = f.MayAdd
+	}
 	termsErr := r.readKeyTerms(&f.Terms, k)
 	k.Name = f.Name
-	if k.Caps, err = r.caps(); err != nil {
+	if err := r.readCaps(&k.Caps); err != nil {
 		return err
 	}
 	if k.Concurrency, err = parseConcurrency(f.Concurrency.Value); err != nil {
@@ -107,6 +119,7 @@ func (c *Console) createKey(r *request) error {
 	if err == nil {
 		k, secret, err = c.Keys.Create(r.ctx(), identity.Key{
 			Email: r.account.Email, Name: k.Name, Concurrency: k.Concurrency, Caps: k.Caps, ExpiresAt: k.ExpiresAt, Models: k.Models,
+			Children: k.Children,
 		})
 	}
 	if p, ok := formProblem(err); ok {
@@ -167,9 +180,11 @@ type keyPage struct {
 	keyRow
 	keyForm
 	Activity keyActivity
-	Own      bool   // the user can rotate the key: administrators do not see the secrets of others
-	Back     string // path of the page that links here
-	Action   string // path that the forms are sent to
+	Made     []identity.Key // by this one, the newest
+	KeysPath string         // before the id of a key in the path of its page
+	Own      bool           // the user can rotate the key: administrators do not see the secrets of others
+	Back     string         // path of the page that links here
+	Action   string         // path that the forms are sent to
 }
 
 // pathKey returns the page of the key in the path: of the user's own, or of any below /admin. It does not reveal whether
@@ -188,7 +203,7 @@ func (c *Console) pathKey(r *request) (keyPage, error) {
 		page.Back, page.Action = "/admin/accounts/"+k.AccountID, "/admin/keys/"
 		account, err = c.Accounts.Find(r.ctx(), k.Email)
 	}
-	page.Key, page.keyForm = k, c.keyForm(r, account, k)
+	page.Key, page.keyForm, page.KeysPath = k, c.keyForm(r, account, k), page.Action
 	page.Action += k.ID
 	return page, err
 }
@@ -209,6 +224,9 @@ func (c *Console) showKey(r *request, status int, p keyPage) (err error) {
 	if p.Activity, err = c.keyActivity(r.ctx(), p.Key, r.account.ID); err != nil {
 		return err
 	}
+	if p.Made, err = c.Keys.Children(r.ctx(), p.ID, "", "", identity.MaxListed); err != nil {
+		return err
+	}
 	p.gauges = newGauges(c.keyCounters(r.ctx(), p.ID), p.Key.Caps)
 	return c.renderStatus(r, status, "key", "Key "+p.Key.Name, p)
 }
@@ -224,7 +242,7 @@ func (c *Console) setKey(r *request) error {
 	if err == nil {
 		_, err = c.Keys.Set(r.ctx(), page.ID, func(f *identity.Key) {
 			f.Name, f.Caps, f.Concurrency = wanted.Name, wanted.Caps, wanted.Concurrency
-			f.ExpiresAt, f.Models = wanted.ExpiresAt, wanted.Models
+			f.ExpiresAt, f.Models, f.Children, f.Adapters = wanted.ExpiresAt, wanted.Models, wanted.Children, wanted.Adapters
 		})
 	}
 	if p, ok := formProblem(err); ok {

@@ -59,6 +59,8 @@ func (n names) group(r *usage.Row, by usage.Grouping) (name, note string) {
 		return cmp.Or(key.KeyName, r.KeyID), key.KeyPrefix
 	case usage.ByWorkload:
 		return cmp.Or(r.Workload, "Not set"), ""
+	case usage.ByRun:
+		return cmp.Or(r.Run, "Not set"), ""
 	case usage.ByUser:
 		return cmp.Or(r.User, "Not set"), ""
 	case usage.ByAccount:

@@ -35,7 +35,7 @@ func TestSecretIsShownOnceToItsSessionOnly(t *testing.T) {
 	}
 	wantStatus(t, "two secrets at the same time", b.follow(b.post("/keys", "name", "second")), http.StatusOK)
 	shown := b.get(page).body
-	has(t, shown, "Key laptop created")
+	has(t, shown, "Key “laptop” created")
 	if _, err := s.keys.Authenticate(t.Context(), secretPattern.FindString(shown)); err != nil {
 		t.Errorf("the key that is shown: %v", err)
 	}

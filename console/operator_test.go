@@ -12,7 +12,7 @@ import (
 func TestUserCannotUndoWhatTheOperatorHasSet(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
-	caps := quota.Caps{MonthTotal: quota.Limit(1000)}
+	caps := quota.Caps{quota.MonthTotal: quota.Limit(1000)}
 	k, _, err := s.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "k", Concurrency: 4, Caps: caps})
 	must(t, err)
 	free, _, err := s.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "free"})
@@ -68,7 +68,7 @@ func TestPagesShowWhatTheOperatorHasSet(t *testing.T) {
 	has(t, got.body, "The operator has set this, so only the operator can change it: daily budget 6000 is above 5000.", `value="6k"`)
 	changed, err := s.keys.Find(t.Context(), k.ID)
 	must(t, err)
-	if changed.Concurrency != 12 || changed.Caps.DayTotal != quota.Limit(4000) || changed.Name != "mine" {
+	if changed.Concurrency != 12 || changed.Caps[quota.DayTotal] != quota.Limit(4000) || changed.Name != "mine" {
 		t.Errorf("got key %+v, want the new name, daily budget 4000 and concurrency 12", changed)
 	}
 	has(t, root.get("/admin/audit").body, "root@example.org", "daily budget unbounded → 5000", "concurrency default → 12",

@@ -108,7 +108,7 @@ type overviewRow struct {
 	Backend          bool // it is a backend of the model above
 	Requests, Tokens int64
 	Failed, Refused  string // shares of the requests
-	P50, P95         string
+	Cached, P50, P95 string
 }
 
 // overviewTime is the figures of one interval.
@@ -322,7 +322,8 @@ func overviewRows(report history.Report) []overviewRow {
 		row := overviewRow{
 			Name: s.Model, Requests: s.Total.Requests, Tokens: s.Total.Prompt + s.Total.Completion,
 			Failed: formatShare(s.Total.Failed, s.Total.Requests), Refused: formatShare(s.Total.Refused, s.Total.Requests),
-			P50: formatKnown(s.Total.FirstToken(.5), formatSeconds), P95: formatKnown(s.Total.FirstToken(.95), formatSeconds),
+			Cached: formatCached(s.Total.Cached, s.Total.Known),
+			P50:    formatKnown(s.Total.FirstToken(.5), formatSeconds), P95: formatKnown(s.Total.FirstToken(.95), formatSeconds),
 		}
 		switch {
 		case s.Backend != "":
@@ -365,7 +366,7 @@ func overviewTimes(report history.Report, name string) []overviewTime {
 // eventTexts are the texts and CSS classes of events.
 var eventTexts = map[history.EventKind]struct{ text, level string }{
 	history.BreakerOpened: {"Breaker opened", "bad"},
-	history.BreakerClosed: {"Breaker closed", "good"},
+	history.BreakerClosed: {"Healthy", "good"},
 	history.BootBegun:     {"Boot begun", ""},
 	history.BootEnded:     {"Boot ended: ready", "good"},
 	history.BootStopped:   {"Boot stopped", "warn"},

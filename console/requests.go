@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"errors"
+	"strings"
 	"time"
 
 	"basegate/budget/usage"
@@ -57,10 +58,10 @@ func (r requestRow) Level() string {
 	return "good"
 }
 
-// Outcome returns the error code, or that the request was interrupted. It is empty for a success.
+// Outcome returns the error code, or that the request was interrupted or replayed. It is empty for any other success.
 func (r requestRow) Outcome() string {
-	if r.State == usage.Interrupted {
-		return "interrupted"
+	if r.State == usage.Interrupted || r.State == usage.Replayed {
+		return string(r.State)
 	}
 	return r.Code
 }
@@ -179,7 +180,21 @@ func (c *Console) requestPage(r *request) error {
 	if streaming := d.Total - d.FirstToken; d.FirstToken > 0 && d.CompletionTokens > 1 && streaming > 0 {
 		page.Speed = float64(d.CompletionTokens-1) / streaming.Seconds()
 	}
-	return c.render(r, "request", "Request", page)
+	return c.render(r, "request", "Request", &page)
+}
+
+// EngineTimes says how long the engine took by its own report; empty if it has none.
+func (p *requestPage) EngineTimes() string {
+	var all []string
+	for _, t := range []struct {
+		name   string
+		micros *int64
+	}{{"queue", p.Reported.Queue}, {"prefill", p.Reported.Prefill}, {"first token after", p.Reported.FirstToken()}, {"between tokens", p.Reported.Between}} {
+		if t.micros != nil {
+			all = append(all, t.name+" "+formatLatency(time.Duration(*t.micros)*time.Microsecond))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // phases divides the time of a request: the wait for the model's boot, the wait in the queue, the time until the first

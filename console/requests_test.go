@@ -115,6 +115,7 @@ func TestPageOfARequestShowsItsTimesAttemptsAndCharge(t *testing.T) {
 	must(t, r.Settle(t.Context(), budget.Outcome{
 		Prompt: 12, Completion: 301, Status: 200, Backend: "gpu2", Queue: time.Second, Boot: 2 * time.Second,
 		FirstToken: 4 * time.Second, Total: 10 * time.Second,
+		Reported: usage.Reported{CachedTokens: new(int64(8)), CreatedTokens: new(int64(4)), Queue: new(int64(2_000_000)), Prefill: new(int64(500_000))},
 		Attempts: []usage.Attempt{
 			{Backend: "gpu1", Class: "refused", Start: 3 * time.Second, Took: 10 * time.Millisecond},
 			{Backend: "gpu2", Class: "success", Start: 3100 * time.Millisecond, Took: 6900 * time.Millisecond},
@@ -125,7 +126,8 @@ func TestPageOfARequestShowsItsTimesAttemptsAndCharge(t *testing.T) {
 	page := b.get("/usage/requests/req_D").body
 	has(t, page, "12 prompt + 301 completion tokens", "50 tokens/s", "10.00\u202fs",
 		"Boot <span class=\"soft\">2.00\u202fs", "Queue <span class=\"soft\">1.00\u202fs", "first token <span class=\"soft\">1.00\u202fs",
-		"Stream <span class=\"soft\">6.00\u202fs", "gpu1", "refused", "gpu2", "success", `x="30%"`)
+		"Stream <span class=\"soft\">6.00\u202fs", "gpu1", "refused", "gpu2", "success", `x="30%"`,
+		"Cached: 8 of the prompt, 4 newly cached", "In the engine: queue 2.00\u202fs, prefill 500\u202fms, first token after 2.50\u202fs<")
 	has(t, b.get("/usage/requests/req_R").body, "budget_exceeded", "Nothing: the request was refused")
 	for _, id := range []string{"req_D", "req_R"} {
 		if got := s.signIn("eve@example.org").get("/usage/requests/" + id).status; got != http.StatusNotFound {
@@ -227,7 +229,7 @@ func TestDashboardBeginsWithWhatIsLeft(t *testing.T) {
 	b := s.signIn("ada@example.org")
 	has(t, b.get("/dashboard").body, "Unlimited", "First steps", "Create a key", "$BASEGATE_KEY", "OpenAI(base_url=")
 	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(f *identity.Account) {
-		f.Caps.MonthTotal, f.Caps.DayTotal = quota.Limit(100_000), quota.Limit(2000)
+		f.Caps[quota.MonthTotal], f.Caps[quota.DayTotal] = quota.Limit(100_000), quota.Limit(2000)
 	})
 	must(t, err)
 	k, _ := s.key("ada@example.org", "laptop")

@@ -83,6 +83,7 @@ var (
 		{usage.ByKey, "Key"},
 		{usage.ByUser, "User tag"},
 		{usage.ByWorkload, "Workload"},
+		{usage.ByRun, "Run"},
 		{usage.ByEndpoint, "Endpoint"},
 	}
 )

@@ -48,32 +48,15 @@ type share struct {
 	Previous   int64 // tokens of the range before
 }
 
-// Total returns the tokens of prompts and completions.
-func (s share) Total() int64 { return tokensOf(&s.Row) }
-
-func tokensOf(r *usage.Row) int64 { return r.PromptTokens + r.CompletionTokens }
-
-// add adds the figures of a row to a sum.
-func add(sum, r *usage.Row) {
-	sum.Requests += r.Requests
-	sum.Errors += r.Errors
-	sum.PromptTokens += r.PromptTokens
-	sum.CompletionTokens += r.CompletionTokens
-	if r.Latency != nil {
-		sum.Latency = cmp.Or(sum.Latency, new(usage.Latency))
-		sum.Latency.Merge(r.Latency)
-	}
-}
-
 // Change says how the tokens differ from those of the range before.
 func (s share) Change() string {
 	switch {
-	case s.Previous == 0 && s.Total() == 0:
+	case s.Previous == 0 && s.Tokens() == 0:
 		return "–"
 	case s.Previous == 0:
 		return "new"
 	}
-	return fmt.Sprintf("%+.0f\u202f%%", 100*float64(s.Total()-s.Previous)/float64(s.Previous))
+	return fmt.Sprintf("%+.0f\u202f%%", 100*float64(s.Tokens()-s.Previous)/float64(s.Previous))
 }
 
 // ErrorRate returns the requests that failed as a percentage of all.
@@ -83,6 +66,9 @@ func (s share) ErrorRate() float64 {
 	}
 	return 100 * float64(s.Errors) / float64(s.Requests)
 }
+
+// CachedShare returns the cached part of the prompt tokens, or that no backend has reported it.
+func (s share) CachedShare() string { return formatCached(s.CachedTokens, s.KnownTokens) }
 
 // Percentiles returns p50, p95 and p99 of the time to the first token and of the whole time; a dash for each of those
 // that no request has.
@@ -138,13 +124,13 @@ func (c *Console) usage(r *request) error {
 }
 
 // forecasts returns the forecast of all tokens, and those of prompts and completions if they have a budget.
-func forecasts(t *share, caps *quota.Caps, now time.Time) []string {
-	all := []string{forecast(t.Total(), caps.MonthTotal, "", now)}
-	if caps.MonthInput.Bounded() {
-		all = append(all, forecast(t.PromptTokens, caps.MonthInput, "Prompts: ", now))
-	}
-	if caps.MonthOutput.Bounded() {
-		all = append(all, forecast(t.CompletionTokens, caps.MonthOutput, "Completions: ", now))
+func forecasts(t *share, caps *quota.Caps, now time.Time) (all []string) {
+	of := map[quota.Meter]string{quota.Input: "Prompts: ", quota.Output: "Completions: "}
+	for id, k := range quota.Table {
+		if k.Window == quota.Month && (k.Meter == quota.Total || caps[id].Bounded()) {
+			used := k.Meter.Of(quota.Tokens{Input: t.PromptTokens, Output: t.CompletionTokens})
+			all = append(all, forecast(used, caps[id], of[k.Meter], now))
+		}
 	}
 	return slices.DeleteFunc(all, func(text string) bool { return text == "" })
 }
@@ -244,19 +230,19 @@ func (p *usagePage) fill(current, previous []usage.Row, n names) {
 	}
 	before := map[group]int64{}
 	for i := range previous {
-		before[groupOf(&previous[i])] += tokensOf(&previous[i])
-		p.Total.Previous += tokensOf(&previous[i])
+		before[groupOf(&previous[i])] += previous[i].Tokens()
+		p.Total.Previous += previous[i].Tokens()
 	}
 	rest := share{Name: "All others"}
 	for i := range current {
 		g := groupOf(&current[i])
 		row := share{Row: current[i], Name: g.name, Note: g.note, Previous: before[g]}
-		add(&p.Total.Row, &row.Row)
+		p.Total.Add(&row.Row)
 		if i < maxUsageRows {
 			p.Rows = append(p.Rows, row)
 			continue
 		}
-		add(&rest.Row, &row.Row)
+		rest.Add(&row.Row)
 		rest.Previous += row.Previous
 		p.Rest = &rest
 	}
@@ -273,7 +259,7 @@ func newUsageChart(s *selection, rows []usage.Row, n names) chart {
 		if note != "" {
 			name += " (" + note + "…)"
 		}
-		of[i] = chartRow{rows[i].Time, name, tokensOf(&rows[i])}
+		of[i] = chartRow{rows[i].Time, name, rows[i].Tokens()}
 	}
 	layout, axis := time.DateOnly, "2 Jan"
 	first, next := s.From, func(at time.Time) time.Time { return at.AddDate(0, 0, 1) }

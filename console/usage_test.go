@@ -159,7 +159,7 @@ func TestForecastExtrapolatesTheMonth(t *testing.T) {
 func TestForecastOfTheCurrentMonthIsShown(t *testing.T) {
 	s, _ := newSiteWithUsage(t)
 	_, err := s.accounts.Set(t.Context(), "ada@example.org", func(a *identity.Account) {
-		a.Caps.MonthTotal, a.Caps.MonthOutput = quota.Limit(1000), quota.Limit(1)
+		a.Caps[quota.MonthTotal], a.Caps[quota.MonthOutput] = quota.Limit(1000), quota.Limit(1)
 	})
 	must(t, err)
 	now := time.Now().UTC()

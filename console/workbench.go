@@ -1,13 +1,14 @@
 package console
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 
 	"basegate/budget"
 )
 
-// Completer serves completions, chat completions and estimates on behalf of an account with one of its keys. It checks,
+// Completer serves completions, chat completions, log-likelihoods and estimates on behalf of an account with one of its keys. It checks,
 // queues, charges and logs a request as the path of the public API does.
 type Completer interface {
 	ServeOnBehalfOf(account, key, path string, w http.ResponseWriter, r *http.Request)
@@ -47,6 +48,8 @@ type keyOption struct {
 	Prefix string     `json:"prefix"`
 	Models []string   `json:"models"` // null: all
 	Budget *remaining `json:"budget"` // the tightest cap of the key and its account; null if there is none
+
+	Concurrency int `json:"concurrency"` // requests at once
 }
 
 type modelOption struct {
@@ -57,6 +60,9 @@ type modelOption struct {
 	State       string `json:"state"`       // what the status means, as a predicate
 	Completions bool   `json:"completions"` // the model serves completions
 	Chat        bool   `json:"chat"`        // the model serves chat completions
+
+	FirstTokenSeconds float64 `json:"first_token_seconds"` // the median of the last 60 minutes, of streams; 0 if there were none
+	TokensPerSecond   float64 `json:"tokens_per_second"`   // likewise, of decoding
 }
 
 // workbenchOptions lists the keys with which the user may send requests, and all models.
@@ -69,11 +75,16 @@ func (c *Console) workbenchOptions(r *request) error {
 	for _, k := range keys {
 		payer := budget.Payer{Key: k.ID, KeyCaps: k.Caps, Account: k.AccountID, AccountCaps: r.account.Caps}
 		balance, _ := c.Ledger.ReadBalance(r.ctx(), payer) // without the database, what is known
-		options.Keys = append(options.Keys, keyOption{k.ID, k.Name, k.Prefix, k.Models.IDs(), tightest(balance.Caps())})
+		options.Keys = append(options.Keys, keyOption{
+			k.ID, k.Name, k.Prefix, k.Models.IDs(), tightest(balance.Caps()), cmp.Or(k.Concurrency, c.Keys.MaxConcurrency(r.account)),
+		})
 	}
+	activity := c.modelActivity()
 	for _, m := range c.Fleet.Models() {
+		a := activity[m.ID()]
 		options.Models = append(options.Models, modelOption{
 			m.ID(), m.Status(), m.MaxModelLen(), m.MaxLogprobs(), newModelRow(m).Meaning, m.Completions(), m.Chat(),
+			a.FirstToken.Seconds(), a.TokensPerSecond,
 		})
 	}
 	return r.sendJSON(http.StatusOK, options)

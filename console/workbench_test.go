@@ -20,6 +20,7 @@ import (
 	"basegate/console"
 	"basegate/fleet"
 	"basegate/gateway/config"
+	"basegate/identity"
 	"basegate/internal/databasetest"
 	"basegate/mockvllm"
 )
@@ -35,33 +36,24 @@ func (c *recordingCompleter) ServeOnBehalfOf(account, key, path string, w http.R
 
 func (*recordingCompleter) AllowFreeText(budget.Payer, int64) error { return nil }
 
-func TestEstimateIsServedOnBehalfOfTheAccount(t *testing.T) {
-	c := &recordingCompleter{}
-	s := newSite(t, func(_ *console.Settings, d *console.Deps) { d.Completer = c })
-	ada := s.account("ada@example.org", false)
-	const path, body = "/console/api/estimate?key=key_X", `{"model":"llama-8b","prompt":"long"}`
-	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, path, body)
-	if got.status != http.StatusOK || got.body != "answered at /v1/estimate" {
-		t.Errorf("got %d %s, want 200 and the completer's response", got.status, got.body)
-	}
-	wantStatus(t, "without a session", s.browser().sendJSON(http.MethodPost, path, body), http.StatusUnauthorized)
-	if want := "/v1/estimate " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
-		t.Errorf("got calls %q, want %q", c.calls, want)
-	}
-}
-
-func TestChatCompletionIsServedOnBehalfOfTheAccount(t *testing.T) {
-	c := &recordingCompleter{}
-	s := newSite(t, func(_ *console.Settings, d *console.Deps) { d.Completer = c })
-	ada := s.account("ada@example.org", false)
-	const path, body = "/console/api/chat/completions?key=key_X", `{"model":"llama-8b","messages":[{"role":"user","content":"hello"}]}`
-	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, path, body)
-	if got.status != http.StatusOK || got.body != "answered at /v1/chat/completions" {
-		t.Errorf("got %d %s, want 200 and the completer's response", got.status, got.body)
-	}
-	wantStatus(t, "without a session", s.browser().sendJSON(http.MethodPost, path, body), http.StatusUnauthorized)
-	if want := "/v1/chat/completions " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
-		t.Errorf("got calls %q, want %q", c.calls, want)
+func TestRequestsAreServedOnBehalfOfTheAccount(t *testing.T) {
+	for endpoint, body := range map[string]string{
+		"/estimate":         `{"model":"llama-8b","prompt":"long"}`,
+		"/chat/completions": `{"model":"llama-8b","messages":[{"role":"user","content":"hello"}]}`,
+		"/loglikelihood":    `{"model":"llama-8b","context":"Once","continuations":[" upon"]}`,
+	} {
+		c := &recordingCompleter{}
+		s := newSite(t, func(_ *console.Settings, d *console.Deps) { d.Completer = c })
+		ada := s.account("ada@example.org", false)
+		path := "/console/api" + endpoint + "?key=key_X"
+		got := s.signIn("ada@example.org").sendJSON(http.MethodPost, path, body)
+		if got.status != http.StatusOK || got.body != "answered at /v1"+endpoint {
+			t.Errorf("got %d %s, want 200 and the completer's response", got.status, got.body)
+		}
+		wantStatus(t, "without a session", s.browser().sendJSON(http.MethodPost, path, body), http.StatusUnauthorized)
+		if want := "/v1" + endpoint + " " + ada.ID + " key_X " + body; len(c.calls) != 1 || c.calls[0] != want {
+			t.Errorf("got calls %q, want %q", c.calls, want)
+		}
 	}
 }
 
@@ -97,7 +89,7 @@ func TestWorkbenchListsOwnUsableKeysAndAllModels(t *testing.T) {
 	_, err := s.keys.Pause(t.Context(), paused.ID)
 	must(t, err)
 	got := s.signIn("ada@example.org").get("/console/api/workbench")
-	has(t, got.body, own.ID, own.Prefix, `"id":"llama-8b"`, `"max_logprobs":20`,
+	has(t, got.body, own.ID, own.Prefix, fmt.Sprintf(`"concurrency":%d`, identity.DefaultConcurrencyPerKey), `"id":"llama-8b"`, `"max_logprobs":20`,
 		`"status":"unavailable"`, `"completions":true,"chat":false`)
 	lacks(t, got.body, "hers", paused.ID, secret)
 	page := s.signIn("ada@example.org").get("/workbench?prompt=%22%3E%3Cscript%3E")

@@ -25,13 +25,13 @@ func Backup(ctx context.Context, path, to string) (Contents, error) {
 		return Contents{}, errors.Join(fmt.Errorf("write %s: %w", to, ErrExists), err)
 	}
 	return withSnapshot(ctx, path, filepath.Dir(to), func(part string) error {
-		if err := fsync(part); err != nil {
+		if err := Fsync(part); err != nil {
 			return fmt.Errorf("write copy to disk: %w", err)
 		}
 		if err := os.Link(part, to); err != nil { // unlike a rename, a link does not overwrite
 			return fmt.Errorf("put copy in place: %w", err)
 		}
-		if err := fsync(filepath.Dir(to)); err != nil {
+		if err := Fsync(filepath.Dir(to)); err != nil {
 			return fmt.Errorf("write folder to disk: %w", err)
 		}
 		return nil
@@ -97,8 +97,8 @@ func snapshot(ctx context.Context, path, dir string) (part string, c Contents, e
 	return part, c, nil
 }
 
-// fsync flushes a file or a directory to disk.
-func fsync(path string) (err error) {
+// Fsync flushes a file or a directory to disk.
+func Fsync(path string) (err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return err

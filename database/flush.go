@@ -59,7 +59,7 @@ func (db *DB) Flush(ctx context.Context) error {
 
 // flushLog flushes the write-ahead log. SQLite holds no POSIX lock on that file, so closing it here releases none.
 func (db *DB) flushLog(context.Context) error {
-	err := fsync(db.path + "-wal")
+	err := Fsync(db.path + "-wal")
 	if err == nil || errors.Is(err, fs.ErrNotExist) { // the log is deleted when it has been written back
 		return nil
 	}

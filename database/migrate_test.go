@@ -65,9 +65,9 @@ func TestChangelogNamesTheSchemaVersions(t *testing.T) {
 	must(t, err)
 	want := fmt.Sprintf("The schema version of the database is %d, on PostgreSQL %d.",
 		len(migrationsOf(t, "migrations")), len(migrationsOf(t, "postgres/migrations")))
-	notes := regexp.MustCompile(`(?s)## Unreleased\n.*?(\n## |$)`).FindString(string(text))
+	notes := regexp.MustCompile(`(?s)\n## .*?(\n## |$)`).FindString(string(text))
 	if !strings.Contains(notes, want) {
-		t.Errorf("the notes of the next version do not say: %s", want)
+		t.Errorf("the notes of the latest version do not say: %s", want)
 	}
 }
 
@@ -94,9 +94,8 @@ func TestEveryChangeOfKeysAndAccountsIncrementsTheRevision(t *testing.T) {
 		`INSERT INTO accounts (id, email, name, admin, state, created_at) VALUES ('a', 'ada@example.org', 'Ada', false, 'active', 1)`,
 		`INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, created_at) VALUES ('k', 'a', 'laptop', 'acs', 'h', 'active', 1)`,
 		`INSERT INTO replaced_secrets (secret_hash, key_id, prefix, valid_until) VALUES ('r', 'k', 'acs', 2)`,
-		`UPDATE accounts SET month_total = 100`, `UPDATE accounts SET day_total = 100`,
-		`UPDATE accounts SET month_input = 100`, `UPDATE accounts SET month_output = 100`,
-		`UPDATE keys SET month_total = 100`, `UPDATE keys SET operator_day_total = 100`,
+		`UPDATE accounts SET caps = '{"month_total":100}'`, `UPDATE keys SET caps = '{"month_total":100}'`,
+		`UPDATE keys SET operator_caps = '{"day_total":100}'`,
 		`UPDATE replaced_secrets SET valid_until = 3`, `DELETE FROM replaced_secrets`, `DELETE FROM keys`, `DELETE FROM accounts`,
 	} {
 		before := revision()

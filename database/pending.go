@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+
+	"basegate/internal/wait"
 )
 
 // Execer runs a statement that returns no rows.
@@ -144,12 +146,7 @@ func (db *DB) enqueue(p *Pending) *Pending {
 }
 
 // wakeWriter makes the writer look at the queue.
-func (db *DB) wakeWriter() {
-	select {
-	case db.wake <- struct{}{}:
-	default:
-	}
-}
+func (db *DB) wakeWriter() { wait.Wake(db.wake) }
 
 // hasLeader reports whether a leader is active. Everything queued before the call is then committed without the caller:
 // the leader wakes the writer for what it leaves in the queue.

@@ -86,7 +86,7 @@ func restore(ctx context.Context, path string, fill func(part string) error) (r 
 	if s := (Schema{Version: r.SchemaVersion, Known: r.Newest, Oldest: r.SchemaVersion}); s.Newer() {
 		return r, s.Check()
 	}
-	if err := errors.Join(chownLike(part, path), fsync(part)); err != nil {
+	if err := errors.Join(chownLike(part, path), Fsync(part)); err != nil {
 		return r, fmt.Errorf("write copy to disk: %w", err)
 	}
 	if r.Previous, err = setAside(ctx, path); err != nil {
@@ -95,7 +95,7 @@ func restore(ctx context.Context, path string, fill func(part string) error) (r 
 	if err := os.Rename(part, path); err != nil {
 		return r, fmt.Errorf("put backup in place: %w", err)
 	}
-	if err := fsync(filepath.Dir(path)); err != nil {
+	if err := Fsync(filepath.Dir(path)); err != nil {
 		return r, fmt.Errorf("write folder to disk: %w", err)
 	}
 	return r, nil

@@ -51,3 +51,12 @@ func Exec(ctx context.Context, tx Execer, text string, args ...any) error {
 	_, err := tx.ExecContext(ctx, text, args...)
 	return err
 }
+
+// Change runs a statement, and returns how many rows it has changed.
+func Change(ctx context.Context, tx Execer, text string, args ...any) (rows int64, err error) {
+	result, err := tx.ExecContext(ctx, text, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}

@@ -1,6 +1,6 @@
-// Package docs embeds the user documentation, the tutorial and the API reference: it lists the Markdown files in
-// reading order, fills in their placeholders, renders them as HTML and searches them. It leaves serving the pages to
-// the console. The other files of this folder are for operators and are not embedded.
+// Package docs embeds the user documentation, the tutorial and the API reference, and the pages for operators: it lists the
+// Markdown files in reading order, fills in a gateway's address and model, renders them as HTML and searches them. It leaves
+// serving the pages to the console. The other files of this folder are not embedded.
 package docs
 
 import (
@@ -9,7 +9,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,7 +21,7 @@ import (
 	"github.com/yuin/goldmark/parser"
 )
 
-//go:embed api.md tutorial/*.md
+//go:embed api.md tutorial/*.md operations/*.md
 var files embed.FS
 
 // openAPI is the OpenAPI description with placeholders.
@@ -27,77 +29,109 @@ var files embed.FS
 //go:embed openapi.json
 var openAPI string
 
-// Page is one page of the tutorial or the reference.
+// Page is one page of the tutorial or the reference, or one for operators.
 type Page struct {
-	Slug  string // the page's name in URLs
-	Title string
-	text  string // Markdown with placeholders
+	Slug      string // the page's name in URLs
+	Title     string
+	Operators bool   // it is for those who run the gateway
+	text      string // Markdown with the address, the model and the limits of the demo
 }
 
-// Variables holds the values of a page's placeholders. They are inserted unchanged.
+// Variables holds what a gateway's pages have in place of the demo's. The values are inserted unchanged.
 type Variables struct {
-	Base  string // {{base}}: the gateway's address, without /v1
-	Key   string // {{key}}: an API key
-	Model string // {{model}}: a model id
-
-	// MaxLogprobs are the smallest and the largest limit that a model has on logprobs; {{max_logprobs}}.
-	MaxLogprobs [2]int
+	Base        string // the gateway's address, without /v1
+	Model       string // a model id
+	MaxLogprobs [2]int // the smallest and the largest limit that a model has on logprobs
 }
 
-// pageFiles lists the slug and the file of each page in reading order.
-var pageFiles = [][2]string{
-	{"overview", "tutorial/overview.md"},
-	{"models", "tutorial/models.md"},
-	{"streaming", "tutorial/streaming.md"},
-	{"chat", "tutorial/chat.md"},
-	{"logprobs", "tutorial/logprobs.md"},
-	{"prompts", "tutorial/prompts.md"},
-	{"sampling", "tutorial/sampling.md"},
-	{"batches", "tutorial/batches.md"},
-	{"files", "tutorial/files.md"},
-	{"account", "tutorial/account.md"},
-	{"dialects", "tutorial/dialects.md"},
-	{"errors", "tutorial/errors.md"},
-	{"workbench", "tutorial/workbench.md"},
-	{"api", "api.md"},
+// pageFiles lists the files in reading order.
+var pageFiles = []string{
+	"tutorial/overview.md",
+	"tutorial/models.md",
+	"tutorial/streaming.md",
+	"tutorial/chat.md",
+	"tutorial/logprobs.md",
+	"tutorial/scoring.md",
+	"tutorial/prompts.md",
+	"tutorial/sampling.md",
+	"tutorial/queue.md",
+	"tutorial/batches.md",
+	"tutorial/account.md",
+	"tutorial/runs.md",
+	"tutorial/dialects.md",
+	"tutorial/errors.md",
+	"tutorial/workbench.md",
+	"api.md",
+	"operations/run.md",
+	"operations/host.md",
+	"operations/console.md",
+	"operations/accounts-and-keys.md",
+	"operations/budgets-and-usage.md",
+	"operations/overview.md",
+	"operations/backends.md",
+	"operations/lifecycle.md",
+	"operations/queue.md",
+	"operations/batches.md",
+	"operations/ledger-and-backup.md",
+	"operations/postgresql.md",
+	"operations/check.md",
+	"operations/verify.md",
+	"operations/log.md",
+	"operations/metrics.md",
+	"operations/bad-day.md",
+}
+
+// slugOf returns the slug of a file; ok is false if it is no page.
+func slugOf(file string) (slug string, ok bool) {
+	name := strings.TrimSuffix(file, ".md")
+	return strings.ReplaceAll(strings.TrimPrefix(name, "tutorial/"), "/", "-"), slices.Contains(pageFiles, file)
 }
 
 var (
 	// expectedOutput is a comment that only the test of the snippets uses.
 	expectedOutput = regexp.MustCompile(`(?m)^<!-- prints: .* -->\n`)
-	// pageLink is a link to another page.
-	pageLink = regexp.MustCompile(`\]\(([a-z-]+)\.md(#[a-z0-9-]*)?\)`)
-	// fileLink is a link to a file of the project that is not a page; only its text is kept.
-	fileLink = regexp.MustCompile(`\[([^\]]+)\]\((?:\.\./|operations/|receipts\.md)[^)]*\)`)
+	// fileLink is a link to another file of the project.
+	fileLink = regexp.MustCompile(`\[([^\]]+)\]\(([^():#\s]+)(#[^()\s]*)?\)`)
 )
 
-// Pages returns all pages in reading order.
+// linkPages makes links to files links to their pages. Of a link to a file that is no page only the text is kept.
+func linkPages(file, text string) string {
+	return fileLink.ReplaceAllStringFunc(text, func(link string) string {
+		parts := fileLink.FindStringSubmatch(link)
+		if slug, ok := slugOf(path.Join(path.Dir(file), parts[2])); ok {
+			return "[" + parts[1] + "](" + slug + parts[3] + ")"
+		}
+		return parts[1]
+	})
+}
+
+// Pages returns all pages in reading order, those for operators last.
 func Pages() ([]Page, error) {
 	var all []Page
-	for _, entry := range pageFiles {
-		content, err := files.ReadFile(entry[1])
+	for _, file := range pageFiles {
+		content, err := files.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("read page: %w", err)
 		}
-		text := expectedOutput.ReplaceAllString(string(content), "")
-		text = pageLink.ReplaceAllString(fileLink.ReplaceAllString(text, "$1"), "]($1$2)")
+		text := linkPages(file, expectedOutput.ReplaceAllString(string(content), ""))
 		heading, _, _ := strings.Cut(text, "\n")
 		title, ok := strings.CutPrefix(heading, "# ")
 		if !ok {
-			return nil, fmt.Errorf("read page: %s does not begin with its title", entry[1])
+			return nil, fmt.Errorf("read page: %s does not begin with its title", file)
 		}
-		all = append(all, Page{Slug: entry[0], Title: title, text: text})
+		slug, _ := slugOf(file)
+		all = append(all, Page{Slug: slug, Title: title, Operators: strings.HasPrefix(file, "operations/"), text: text})
 	}
 	return all, nil
 }
 
-// Markdown returns the page's Markdown with placeholders replaced.
+// Markdown returns the page's Markdown. For users it has the gateway's address, model and limits.
 func (p Page) Markdown(v Variables) string {
-	return v.replacer().Replace(p.text)
-}
-
-func (v Variables) replacer() *strings.Replacer {
-	return strings.NewReplacer("{{base}}", v.Base, "{{key}}", v.Key, "{{model}}", v.Model, "{{max_logprobs}}", v.maxLogprobs())
+	if p.Operators {
+		return p.text
+	}
+	return strings.NewReplacer("http://127.0.0.1:8080", v.Base, `"llama-8b"`, strconv.Quote(v.Model),
+		"(here: 20)", "(here: "+v.maxLogprobs()+")").Replace(p.text)
 }
 
 // maxLogprobs describes the limits of the models.

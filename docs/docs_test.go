@@ -3,7 +3,6 @@ package docs_test
 import (
 	"io/fs"
 	"os"
-	"path"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,7 +10,7 @@ import (
 	"basegate/docs"
 )
 
-var variables = docs.Variables{Base: "http://gate.example", Key: "acs-bm-abc…", Model: "my-model", MaxLogprobs: [2]int{5, 20}}
+var variables = docs.Variables{Base: "http://gate.example", Model: "my-model", MaxLogprobs: [2]int{5, 20}}
 
 func pages(t *testing.T) []docs.Page {
 	t.Helper()
@@ -31,17 +30,25 @@ func html(t *testing.T, p docs.Page) string {
 	return string(text)
 }
 
-func TestEveryTutorialFileIsAPage(t *testing.T) {
-	files, err := fs.Glob(os.DirFS("."), "tutorial/*.md")
-	if err != nil {
-		t.Fatal(err)
+func TestEveryFileOfTutorialAndOperationsIsAPage(t *testing.T) {
+	var files []string
+	for _, pattern := range []string{"tutorial/*.md", "operations/*.md"} {
+		found, err := fs.Glob(os.DirFS("."), pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
 	known := map[string]bool{}
 	for _, p := range pages(t) {
 		known[p.Slug] = true
+		if p.Operators != strings.HasPrefix(p.Slug, "operations-") {
+			t.Errorf("%s: for operators: %t", p.Slug, p.Operators)
+		}
 	}
 	for _, file := range files {
-		if slug := strings.TrimSuffix(path.Base(file), ".md"); !known[slug] {
+		slug := strings.ReplaceAll(strings.TrimPrefix(strings.TrimSuffix(file, ".md"), "tutorial/"), "/", "-")
+		if !known[slug] {
 			t.Errorf("%s is not listed as a page", file)
 		}
 	}
@@ -50,23 +57,39 @@ func TestEveryTutorialFileIsAPage(t *testing.T) {
 	}
 }
 
-func TestPlaceholdersAreReplaced(t *testing.T) {
+func TestPagesAreThoseOfTheGateway(t *testing.T) {
 	text := html(t, pages(t)[0])
-	for _, part := range []string{"http://gate.example/v1", "acs-bm-abc…", "my-model", `<code class="language-sh">`} {
+	for _, part := range []string{"http://gate.example/v1", "my-model", `<code class="language-sh">`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q is missing in %s", part, text)
 		}
 	}
 	for _, p := range pages(t) {
-		if text := html(t, p); strings.Contains(text, "{{") || strings.Contains(text, "prints:") || strings.Contains(text, "raw HTML") {
+		text := html(t, p)
+		if strings.Contains(text, "{{") || strings.Contains(text, "prints:") || strings.Contains(text, "raw HTML") {
 			t.Errorf("%s: contains a placeholder, a test comment or raw HTML", p.Slug)
+		}
+		if !p.Operators && (strings.Contains(text, "127.0.0.1:8080") || strings.Contains(text, "&quot;llama-8b&quot;") || strings.Contains(text, "(here: 20)")) {
+			t.Errorf("%s: contains the address or the model of the demo", p.Slug)
+		}
+	}
+}
+
+// What a reader copies must run: no snippet has a part that is left out.
+func TestSnippetsAreWhole(t *testing.T) {
+	snippet := regexp.MustCompile("(?ms)^```(?:sh|bash|python|js)\n.*?^```")
+	for _, p := range pages(t) {
+		for _, text := range snippet.FindAllString(p.Markdown(variables), -1) {
+			if strings.Contains(text, "…") {
+				t.Errorf("%s: a snippet leaves something out:\n%s", p.Slug, text)
+			}
 		}
 	}
 }
 
 // A value, such as an address, must not become markup.
 func TestPlaceholderValuesAreNotMarkup(t *testing.T) {
-	text, err := pages(t)[0].HTML(docs.Variables{Base: "<script>alert(1)</script>", Key: "k", Model: "m"})
+	text, err := pages(t)[0].HTML(docs.Variables{Base: "<script>alert(1)</script>", Model: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +124,7 @@ func TestLinksHaveTargets(t *testing.T) {
 
 func TestSearchFindsSectionsWithAllWords(t *testing.T) {
 	all := pages(t)
-	for query, want := range map[string]string{"token ids": "prompts#token-ids", "SCORING a text": "logprobs#scoring-a-text", "cold boot max_retries": "models#", "": "", "xyzzy plugh": ""} {
+	for query, want := range map[string]string{"token ids": "prompts#token-ids", "SCORING a text": "logprobs#scoring-a-text", "cold boot max_retries": "models#", "keep_requests months": "operations-ledger-and-backup#how-long-requests-are-kept", "": "", "xyzzy plugh": ""} {
 		got := ""
 		if found := docs.Search(all, query, variables); len(found) > 0 {
 			got = found[0].Page.Slug + "#" + found[0].Anchor

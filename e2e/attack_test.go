@@ -241,7 +241,7 @@ func TestHostileUsersAtOnce(t *testing.T) {
 		switch name {
 		case manyKeys:
 			for i := range hostileKeys {
-				keys = append(keys, env.createKeyOf(email, fmt.Sprint("key ", i)))
+				keys = append(keys, env.createKeyOf(email, fmt.Sprint("one of many ", i)))
 			}
 		case spentTokenizer:
 			env.run("key", "set", own.secret[:13], "--monthly-budget", "20")

@@ -49,8 +49,9 @@ func (l *clusterLedger) texts(ctx context.Context, query string, args ...any) ([
 var runningChecks = map[string]string{
 	"a key has more leases than slots": fmt.Sprintf(`SELECT key || ' has ' || count(*) FROM inflight WHERE batch_id IS NULL
 		GROUP BY key HAVING count(*) > %d`, leaseLimit),
-	"used and reserved tokens exceed a cap": `SELECT id || ' has ' || month_in + month_out || ' used and ' || reserved_in + reserved_out
-		|| ' reserved of ' || month_total FROM owner WHERE month_in + month_out + reserved_in + reserved_out > month_total`,
+	"used and reserved tokens exceed a cap": `SELECT id || ' has ' || month_in + month_out || ' used and ' || reserved_month_in + reserved_month_out
+		|| ' reserved of ' || (caps ->> 'month_total') FROM owner
+		WHERE month_in + month_out + reserved_month_in + reserved_month_out > (caps ->> 'month_total')::bigint`,
 }
 
 // finalChecks must return no row when no request runs and all gateways had the time to end what failed.
@@ -58,7 +59,8 @@ var finalChecks = map[string]string{
 	"a lease is left":  `SELECT request_id || ' of gateway ' || gateway FROM inflight`,
 	"a waiter is left": `SELECT request_id || ' of gateway ' || gateway FROM waiter`,
 	"an owner has reservations or slots": `SELECT id || ': ' || running || ' running, ' || waiting || ' waiting, reserved '
-		|| reserved_in || ' and ' || reserved_out FROM owner WHERE running + waiting + reserved_in + reserved_out + reserved_day <> 0`,
+		|| reserved_month_in || ' and ' || reserved_month_out FROM owner
+		WHERE running + waiting + reserved_month_in + reserved_month_out + reserved_day_in + reserved_day_out <> 0`,
 	"a request has two rows": `SELECT request_id || ' has ' || count(*) FROM requests GROUP BY request_id HAVING count(*) > 1`,
 	"an owner's counters are not the sums of its rows": `SELECT o.id || ': used ' || o.month_in || ' and ' || o.month_out || ', rows have '
 		|| coalesce(sum(r.prompt_tokens), 0) || ' and ' || coalesce(sum(r.completion_tokens), 0)
@@ -131,7 +133,7 @@ func TestClusterChecksFindViolations(t *testing.T) {
 		}
 	}
 	execute(`SELECT ledger_partitions_v1(1)`)
-	execute(`INSERT INTO owner (id, account, enabled, month_total, day) VALUES ('k', 'a', true, 100, now()::date)`)
+	execute(`INSERT INTO owner (id, account, enabled, caps, day) VALUES ('k', 'a', true, '{"month_total": 100}', now()::date)`)
 	const lease = `INSERT INTO inflight (request_id, gateway, epoch, account, key, day, time, reserved_in, reserved_out, model, endpoint, workload,
 		user_tag, stream%s) SELECT 'r' || n, 1, 1, 'a', 'k', now()::date, 0, 1, 1, 'm', '', '', '', false%s FROM generate_series(1, %d) n`
 	more, values := "", ""
@@ -148,7 +150,7 @@ func TestClusterChecksFindViolations(t *testing.T) {
 	const nothing = `SELECT`
 	clean := []string{
 		`DELETE FROM inflight`, `DELETE FROM waiter`, `DELETE FROM requests`,
-		`UPDATE owner SET month_in = 0, month_out = 0, reserved_in = 0, reserved_out = 0, running = 0`,
+		`UPDATE owner SET month_in = 0, month_out = 0, reserved_month_in = 0, reserved_month_out = 0, running = 0`,
 	}
 	for _, c := range []struct {
 		checks   map[string]string
@@ -157,8 +159,8 @@ func TestClusterChecksFindViolations(t *testing.T) {
 	}{
 		{runningChecks, leases(leaseLimit), ""},
 		{runningChecks, leases(leaseLimit + 1), "a key has more leases than slots"},
-		{runningChecks, `UPDATE owner SET month_in = 60, reserved_out = 40`, ""},
-		{runningChecks, `UPDATE owner SET month_in = 61, reserved_out = 40`, "used and reserved tokens exceed a cap"},
+		{runningChecks, `UPDATE owner SET month_in = 60, reserved_month_out = 40`, ""},
+		{runningChecks, `UPDATE owner SET month_in = 61, reserved_month_out = 40`, "used and reserved tokens exceed a cap"},
 		{finalChecks, nothing, ""},
 		{finalChecks, leases(1), "a lease is left"},
 		{finalChecks, `UPDATE owner SET running = 1`, "an owner has reservations or slots"},

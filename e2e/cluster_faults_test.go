@@ -316,7 +316,13 @@ func (c *clusterRun) injectFaults(ctx context.Context) {
 	}
 	for _, m := range c.members {
 		if m.undo != nil {
-			poll.Until(c.t, m.name+" has had a reply cut", func() bool { m.supervise(); return !c.awaitsCut(m) })
+			poll.Until(c.t, m.name+" has had a reply cut", func() bool {
+				if !c.awaitsCut(m) {
+					return true
+				}
+				m.supervise() // heal starts one that was killed
+				return false
+			})
 			m.heal()
 		}
 	}
@@ -454,7 +460,7 @@ func TestClusterKeepsItsPromisesWhileItsPartsFail(t *testing.T) {
 	}
 	stop()
 	c.waitForProxy()
-	// A gateway that was killed after it had taken the lease of a boot, and before it ran the program, leaves the others to
+	// A gateway that was killed after it had published a boot, and before it ran the program, leaves the others to
 	// wait for that boot to its limit, and then for the cooldown of a failure.
 	poll.Within(t, 3*time.Minute, "the launched model is started", func() bool {
 		c.send(t.Context(), c.rng, "launched", c.secrets[2])

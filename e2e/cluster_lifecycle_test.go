@@ -66,7 +66,7 @@ func TestBootOfAKilledGatewayIsNotRepeated(t *testing.T) {
 	first.signal(syscall.SIGKILL)
 	<-first.exited
 	poll.Within(t, takeoverLimit, "the other gateway takes over", func() bool {
-		return strings.Contains(second.stderr.String(), "this one takes over")
+		return strings.Contains(second.stderr.String(), "this gateway takes over the lead")
 	})
 	if got := <-waiting; got.status != http.StatusOK {
 		t.Errorf("the request that waited: got %d %s, want 200", got.status, got.body)

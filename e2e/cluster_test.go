@@ -102,8 +102,8 @@ func TestCapIsThatOfAllGateways(t *testing.T) {
 
 func TestKeyCommandsApplyAtAllGateways(t *testing.T) {
 	first, second, _ := startTwo(t, postgrestest.Shared(t), settings{}, mockvllm.Options{})
-	for range 3 {
-		secret := first.createKey("new")
+	for i := range 3 {
+		secret := first.createKey(fmt.Sprint("new ", i))
 		for _, g := range []*gateway{first, second} {
 			if got, err := post(g.url, secret, smallRequest); err != nil || got.status != http.StatusOK {
 				t.Fatalf("a new key: got %+v, error %v", got, err)

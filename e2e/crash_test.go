@@ -9,6 +9,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,8 +76,9 @@ func lastUsage(stream string) ([]byte, bool) {
 	return []byte(last), done
 }
 
-// The gateway is killed 200 times under load, for both ways to flush. The ledger has each completed response once, with its
-// usage; no row stays in flight; the cap holds over all restarts, and a paused key stays so.
+// The gateway is killed under load, 200 times or as often as BASEGATE_KILLS says, for both ways to flush. After each kill the database
+// is consistent, and after each restart the ledger has each completed response once, with its usage, no row is in flight, and the
+// counters of a key are the sum of its rows. The cap holds over all restarts, and a paused key stays so.
 func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
 	for _, flush := range []string{"commit", "1m"} { // nothing is flushed within a minute
 		t.Run("flush "+flush, func(t *testing.T) {
@@ -85,24 +88,52 @@ func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
 	}
 }
 
+// numberOfKills returns BASEGATE_KILLS, or a default.
+func numberOfKills(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("BASEGATE_KILLS")
+	switch {
+	case text != "":
+		kills, err := strconv.Atoi(text)
+		must(t, err)
+		return kills
+	case testing.Short():
+		return 10
+	}
+	return 200
+}
+
 func killUnderLoad(t *testing.T, flush string) {
 	t.Helper()
 	if flush != "commit" {
 		skipPostgres(t, "database.flush is SQLite's")
 	}
 	const budget = 20_000
-	kills := 200
-	if testing.Short() {
-		kills = 10
-	}
+	kills := numberOfKills(t)
 	mock := startMock(t, mockvllm.Options{TokenDelay: time.Millisecond})
 	env := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 100}", flush: flush}, mock.URL())
 	uncapped, paused := env.createKey("uncapped"), env.createKey("paused")
 	env.run("key", "pause", paused[:13])
 	capped := strings.TrimSpace(env.run("key", "create", "--account", env.email, "--name", "capped", "--monthly-budget", fmt.Sprint(budget)))
 	completed := &completedResponses{usage: map[string]gjson.Result{}}
+	var rows, interrupted int
+	var spent int64
+	restart := func() *gateway {
+		g := env.serveWithKey(uncapped) // recovery closes the rows in flight
+		all, err := env.ledgerRows(t.Context())
+		must(t, err)
+		rows = len(all)
+		spent, interrupted = completed.verify(t, all, capped)
+		key := *g
+		key.secret = capped
+		got := gjson.Get(key.get(key.url, "/v1/key").body, "caps.0")
+		if got.Get("used").Int() != spent || got.Get("reserved").Int() != 0 {
+			t.Errorf("the capped key: got %s, want %d used tokens, the sum of its rows, and none reserved", got.Raw, spent)
+		}
+		return g
+	}
 	for n := range kills {
-		g := env.serveWithKey(uncapped)
+		g := restart()
 		var clients sync.WaitGroup
 		for i := range 16 {
 			clients.Go(func() {
@@ -116,19 +147,20 @@ func killUnderLoad(t *testing.T, flush string) {
 		g.signal(syscall.SIGKILL)
 		<-g.exited
 		clients.Wait()
+		env.run("database", "check")
+		if t.Failed() {
+			t.Fatalf("the first failure is at kill %d", n)
+		}
 	}
-	g := env.serveWithKey(uncapped) // recovery closes the rows in flight
+	g := restart()
 	if got, err := post(g.url, paused, smallRequest); err != nil || got.status != http.StatusUnauthorized {
 		t.Errorf("the paused key: got %d %s, error %v, want 401", got.status, got.body, err)
 	}
-	rows, err := env.ledgerRows(t.Context())
-	must(t, err)
-	spent, interrupted := completed.verify(t, rows, capped)
 	if spent > budget {
 		t.Errorf("%d tokens are charged, over the cap of %d", spent, budget)
 	}
 	t.Logf("%d kills: %d completed responses, %d rows, %d interrupted, %d of the cap's %d tokens charged",
-		kills, len(completed.usage), len(rows), interrupted, spent, budget)
+		kills, len(completed.usage), rows, interrupted, spent, budget)
 	if len(completed.usage) < kills {
 		t.Error("fewer completed responses than kills: the test has not tested enough")
 	}

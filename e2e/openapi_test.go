@@ -80,6 +80,7 @@ var fieldSamples = map[string][]string{
 	"prompt_cache_key":              {`"x"`, `""`, `1`, `null`, `"` + strings.Repeat("x", 512) + `"`, `"` + strings.Repeat("x", 513) + `"`},
 	"stream_interval":               {`0`, `1025`, `"2"`, `1.5`, `null`},
 	"repetition_detection":          {`{"min_count":2}`, `{"min_count":1}`, `{"min_count":2,"max_pattern_size":1025}`, `{"min_count":2,"x":1}`, `{"min_count":2,"x":null}`, `{}`, `1`, `null`},
+	"logprob_token_ids":             {`[]`, `[1,1]`, `["1"]`, `[-1]`, `1`, `null`},
 	"truncation_side":               {`"middle"`, `1`, `null`},
 	"return_weight_versions":        {`0`, `"true"`, `null`},
 	"vllm_xargs":                    {`{}`, `{"x":null}`, `{"x":{}}`, `{"x":[[1]]}`, `[]`, `1`, `null`},
@@ -122,6 +123,40 @@ func TestOpenAPIDocumentAgreesWithValidationOfChat(t *testing.T) {
 			body := jsonObject(map[string]string{"model": fmt.Sprintf("%q", id), "messages": `[{"role":"user","content":"a"}]`, "max_tokens": "1", name: value})
 			got := g.do(g.request(t.Context(), http.MethodPost, g.url+"/v1/chat/completions", body))
 			if invalid := validateSchema(t, schema, body); (got.status == http.StatusOK) != (invalid == nil) {
+				t.Errorf("%s: %s: the gateway responds %d %.300s, the document says %v", name, value, got.status, got.body, invalid)
+			}
+		}
+	}
+}
+
+// pairSamples are those of the fields of a log-likelihood.
+var pairSamples = map[string][]string{
+	"context":            {`"a"`, `""`, `[1,2]`, `[]`, `[-1]`, `["a"]`, `7`, `null`},
+	"continuations":      {`["a","b"]`, `[[1],[2,3]]`, `[]`, `[""]`, `[[]]`, `["a",[1]]`, `[1]`, `"a"`, `null`, `[` + strings.Repeat(`"a",`, 256) + `"a"]`},
+	"boundary":           {`"joint"`, `"separate"`, `"x"`, `1`, `null`},
+	"add_special_tokens": {`true`, `0`, `null`},
+	"tokens":             {`true`, `0`, `null`},
+	"top":                {`0`, `21`, `-1`, `1.5`, `"1"`, `null`},
+	"user":               {`"x"`, `1`, `null`},
+	"cache_salt":         {`"x"`, `"a/b"`, `1`, `null`},
+	"prompt_cache_key":   {`"x"`, `1`, `null`},
+	"temperature":        {`1`},
+}
+
+func TestOpenAPIDocumentAgreesWithValidationOfLoglikelihoods(t *testing.T) {
+	g := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
+	schemas := openAPIDocument(t, g).Components.Schemas
+	id := g.firstModel()
+	for name := range schemas["LoglikelihoodRequest"].Value.Properties {
+		if name != "model" && pairSamples[name] == nil {
+			t.Errorf("the field %s of the document has no samples", name)
+		}
+	}
+	for name, values := range pairSamples {
+		for _, value := range values {
+			body := jsonObject(map[string]string{"model": fmt.Sprintf("%q", id), "continuations": `["a"]`, name: value})
+			got := g.do(g.request(t.Context(), http.MethodPost, g.url+"/v1/loglikelihood", body))
+			if invalid := validateSchema(t, schemas["LoglikelihoodRequest"], body); (got.status == http.StatusOK) != (invalid == nil) {
 				t.Errorf("%s: %s: the gateway responds %d %.300s, the document says %v", name, value, got.status, got.body, invalid)
 			}
 		}
@@ -250,6 +285,13 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 		{http.MethodPost, "/v1/tokenize", `{"model":"` + id + `","prompt":"a b","return_token_strs":true}`, "Tokens"},
 		{http.MethodPost, "/v1/tokenize", `{"model":"` + id + `","prompt":["a"]}`, "Error"},
 		{http.MethodPost, "/v1/detokenize", `{"model":"` + id + `","tokens":[1,2]}`, "DetokenizedText"},
+		{http.MethodPost, "/v1/loglikelihood", `{"model":"` + id + `","context":"a b","continuations":[" c"," d e"],"tokens":true,"top":2,"user":"u"}`, "Loglikelihood"},
+		{http.MethodPost, "/v1/loglikelihood", `{"model":"` + id + `","context":"a b","continuations":[" c"]}`, "Loglikelihood"},
+		{http.MethodPost, "/v1/loglikelihood", `{"model":"` + id + `"}`, "Error"},
+		{http.MethodPost, "/v1/estimate", `{"model":"` + id + `","endpoint":"/v1/loglikelihood","continuations":[" c"]}`, "Estimate"},
+		{http.MethodPost, "/tokenize?model=" + id, `{"prompt":"a b"}`, "Tokens"},
+		{http.MethodPost, "/detokenize", `{"tokens":[1]}`, "Error"},
+		{http.MethodGet, "/tokenizer_info?model=" + id, "", "Error"},
 		{http.MethodPost, "/v1/estimate", `{"model":"` + id + `","prompt":"a b","max_tokens":3}`, "Estimate"},
 		{http.MethodPost, "/v1/estimate", `{"model":"` + id + `","prompt":"a","max_tokens":0}`, "Error"},
 		{http.MethodPost, "/v1/chat/completions", `{}`, "Error"},
@@ -261,6 +303,10 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 		{http.MethodGet, "/v1/models/other", "", "Error"},
 		{http.MethodGet, "/v1/key", "", "Key"},
 		{http.MethodGet, "/v1/usage?by=week", "", "Error"},
+		{http.MethodPost, "/v1/keys", `{"name":"x"}`, "Error"},
+		{http.MethodGet, "/v1/keys/none", "", "Error"},
+		{http.MethodPatch, "/v1/keys/none", `{}`, "Error"},
+		{http.MethodDelete, "/v1/keys/none", "", "Error"},
 		{http.MethodDelete, "/v1/completions", "", "Error"},
 		{http.MethodPost, "/v1/files", "", "Error"},
 		{http.MethodGet, "/v1/files?limit=0", "", "Error"},
@@ -284,7 +330,7 @@ func TestOpenAPIDocumentDescribesEveryResponse(t *testing.T) {
 			t.Errorf("%s: %v", m.Raw, err)
 		}
 	}
-	for _, by := range []string{"day", "model", "user", "workload"} {
+	for _, by := range []string{"day", "model", "user", "workload", "run"} {
 		got := g.do(g.request(t.Context(), http.MethodGet, g.url+"/v1/usage?by="+by, ""))
 		sums := gjson.Get(got.body, "data").Array()
 		if len(sums) == 0 {

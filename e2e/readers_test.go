@@ -114,7 +114,7 @@ func TestReadersCannotStarveTheService(t *testing.T) {
 		if got := g.complete(smallRequest); got.status != http.StatusOK {
 			t.Errorf("a completion returns %d %s", got.status, got.body)
 		}
-		secret := g.createKey(fmt.Sprint("key ", i))
+		secret := g.createKey(fmt.Sprint("paused ", i))
 		g.waitForKey(secret)
 		g.run("key", "pause", secret[:13])
 		poll.Within(t, limit, "the paused key is refused", func() bool {

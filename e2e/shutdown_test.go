@@ -123,14 +123,15 @@ func TestPlainRequestInterruptedByAStopGetsAnErrorResponse(t *testing.T) {
 func TestSignalRightAfterTheStartIsNotLost(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{})
 	env := newEnvironment(t, settings{}, mock.URL())
+	secret := env.createKey("test")
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		g := env.serve()
+		g := env.serveWithKey(secret)
 		g.signal(s)
 		if code := g.waitExit(); code != 0 {
 			t.Errorf("%v: exit code %d, want 0", s, code)
 		}
 	}
-	g := env.serve()
+	g := env.serveWithKey(secret)
 	g.signal(syscall.SIGHUP)
 	g.waitForOutput(g.stderr, `configuration reloaded`)
 }

@@ -89,6 +89,15 @@ func ContextTooLong(prompt, field string, promptTokens, maxTokens, maxModelLen i
 		with("prompt_tokens", promptTokens).with("max_tokens", maxTokens).with("max_model_len", maxModelLen)
 }
 
+// PairTooLong returns the error for a context with a continuation that are too long together, in tokens. field is the one to
+// shorten.
+func PairTooLong(field string, tokens, maxModelLen int64) error {
+	return refuse(ContextLengthExceeded, field,
+		"context and continuation have %d tokens together, but the model's context of %d tokens leaves room for %d; shorten the %s",
+		tokens, maxModelLen, maxModelLen-1, field).
+		with("prompt_tokens", tokens).with("max_tokens", 1).with("max_model_len", maxModelLen)
+}
+
 // ByBytes is the part of a message that says why an upper bound of the prompt's tokens was taken for their number.
 const ByBytes = "judged by its bytes, since this model's server cannot count tokens"
 
@@ -145,6 +154,12 @@ func BadKey(cause error) error {
 	return refuse(InvalidAPIKey, "", `no valid API key: send "Authorization: Bearer acs-bm-…" with a key that is active`).because(cause)
 }
 
+// ShortenedKey returns the error for a key that ends in an ellipsis, as pages show the beginning of a key.
+func ShortenedKey(cause error) error {
+	return refuse(InvalidAPIKey, "", "the key ends in an ellipsis, so it is only the beginning of a key: send all of it, as it was shown "+
+		"once when the key was made, or make another key").because(cause)
+}
+
 // NoSuchPath returns the error for a path that is not served. hint, if not empty, says what to use instead.
 func NoSuchPath(method, path, hint string) error {
 	if hint == "" {
@@ -186,19 +201,23 @@ type Budget struct {
 	Meter    string // total, input or output
 	Limit    int64
 	Used     int64
-	Reserved int64 // by requests in flight; for information only: it never causes a refusal
-	ResetsAt time.Time
+	Reserved int64     // by requests in flight; for information only: it never causes a refusal
+	ResetsAt time.Time // zero: never
 
 	PromptBound int64 // tokens that the prompt may have by its bytes, if nothing can count it; 0 if it was counted
 	FreeText    int64 // bytes of text that the tokenizer takes a minute beyond the budget; 0 if the request is no text for it
 }
 
 // windows maps the window of a cap to its adjective in messages.
-var windows = map[string]string{"month": "monthly", "day": "daily"}
+var windows = map[string]string{"life": "lifetime", "month": "monthly", "day": "daily"}
 
 // BudgetSpent returns the error for a request that exceeds what a cap has left.
 func BudgetSpent(b Budget) error {
-	resets := b.ResetsAt.UTC().Format(time.RFC3339)
+	resets, resetsAt := "does not reset", any(nil)
+	if !b.ResetsAt.IsZero() {
+		resetsAt = b.ResetsAt.UTC().Format(time.RFC3339)
+		resets = fmt.Sprintf("resets at %s", resetsAt)
+	}
 	request := "this request"
 	if b.PromptBound > 0 {
 		request = fmt.Sprintf("this request, whose prompt may have %d tokens (%s)", b.PromptBound, ByBytes)
@@ -207,10 +226,10 @@ func BudgetSpent(b Budget) error {
 		request = fmt.Sprintf("more than the %d MiB of text a minute that the tokenizer takes beyond it", b.FreeText>>20)
 	}
 	return refuse(BudgetExceeded, "",
-		"the %s's %s %s budget has %d of %d tokens left, too few for %s; it resets at %s, and the operator can raise it",
+		"the %s's %s %s budget has %d of %d tokens left, too few for %s; it %s, and the operator can raise it",
 		b.Scope, windows[b.Window], b.Meter, max(b.Limit-b.Used, 0), b.Limit, request, resets).
 		with("scope", b.Scope).with("window", b.Window).with("meter", b.Meter).
-		with("limit", b.Limit).with("used", b.Used).with("reserved", b.Reserved).with("resets_at", resets)
+		with("limit", b.Limit).with("used", b.Used).with("reserved", b.Reserved).with("resets_at", resetsAt)
 }
 
 // Unreachable returns the error for a model whose backends sent no HTTP response, or stopped sending. reason is the

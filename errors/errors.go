@@ -24,8 +24,10 @@ const (
 	ContextLengthExceeded      Code = "context_length_exceeded"
 	ChatCompletionsUnsupported Code = "chat_completions_unsupported"
 	InvalidAPIKey              Code = "invalid_api_key"
+	PermissionDenied           Code = "permission_denied"
 	NotFound                   Code = "not_found"
 	MethodNotAllowed           Code = "method_not_allowed"
+	AdapterExists              Code = "adapter_exists"
 	FileInUse                  Code = "file_in_use"
 	BatchNotCancellable        Code = "batch_not_cancellable"
 	IdempotencyConflict        Code = "idempotency_conflict"
@@ -34,11 +36,13 @@ const (
 	UnsupportedEncoding        Code = "unsupported_encoding"
 	BudgetExceeded             Code = "budget_exceeded"
 	TooManyBatches             Code = "too_many_batches"
+	TooManyKeys                Code = "too_many_keys"
 	UpstreamUnreachable        Code = "upstream_unreachable"
 	VLLMOutOfMemory            Code = "vllm_oom"
 	VLLMContextLength          Code = "vllm_context_length"
 	VLLMEngineDead             Code = "vllm_engine_dead"
 	UpstreamServerError        Code = "upstream_server_error"
+	AdapterUnavailable         Code = "adapter_unavailable"
 	ColdBoot                   Code = "modal_cold_boot"
 	CircuitOpen                Code = "circuit_open"
 	Overloaded                 Code = "overloaded"
@@ -69,8 +73,10 @@ var table = map[Code]row{
 	ContextLengthExceeded:      {400, "invalid_request_error", adviceNever},
 	ChatCompletionsUnsupported: {400, "invalid_request_error", adviceNever},
 	InvalidAPIKey:              {401, "authentication_error", adviceNever},
+	PermissionDenied:           {403, "permission_error", adviceNever},
 	NotFound:                   {404, "invalid_request_error", adviceNever},
 	MethodNotAllowed:           {405, "invalid_request_error", adviceNone},
+	AdapterExists:              {409, "invalid_request_error", adviceNever},
 	FileInUse:                  {409, "invalid_request_error", adviceNever},
 	BatchNotCancellable:        {409, "invalid_request_error", adviceNever},
 	IdempotencyConflict:        {409, "invalid_request_error", adviceNever},
@@ -79,11 +85,13 @@ var table = map[Code]row{
 	UnsupportedEncoding:        {415, "invalid_request_error", adviceNever},
 	BudgetExceeded:             {429, "insufficient_quota", adviceNever},
 	TooManyBatches:             {429, "invalid_request_error", adviceNever},
+	TooManyKeys:                {429, "invalid_request_error", adviceNever},
 	UpstreamUnreachable:        {502, "upstream_error", adviceNone},
 	VLLMOutOfMemory:            {502, "upstream_error", adviceNever},
 	VLLMContextLength:          {502, "upstream_error", adviceNever},
 	VLLMEngineDead:             {502, "upstream_error", adviceNone},
 	UpstreamServerError:        {502, "upstream_error", adviceNone},
+	AdapterUnavailable:         {502, "upstream_error", adviceNever},
 	ColdBoot:                   {503, "service_unavailable", adviceRetry},
 	CircuitOpen:                {503, "service_unavailable", adviceNone},
 	Overloaded:                 {503, "service_unavailable", adviceNone},

@@ -20,18 +20,16 @@ type Backend struct {
 	Name string
 	GPU  string // the label for X-Acs-Upstream-Gpu; may be empty
 
-	fleet          *Fleet
-	modelID        string
-	checkpoint     string
-	root           string                         // what vLLM must have loaded; empty: not configured
-	config         atomic.Pointer[config.Backend] // a reload may replace it to change launch and sleep settings
-	chat           bool                           // the model serves chat completions
-	base           *url.URL
-	completionsURL *url.URL
-	chatURL        *url.URL
-	breaker        *breaker.Breaker
-	log            *zap.Logger
-	settings       Settings
+	fleet      *Fleet
+	modelID    string
+	checkpoint string
+	root       string                         // what vLLM must have loaded; empty: not configured
+	config     atomic.Pointer[config.Backend] // a reload may replace it to change launch and sleep settings
+	chat       bool                           // the model serves chat completions
+	address    atomic.Pointer[address]
+	breaker    *breaker.Breaker
+	log        *zap.Logger
+	settings   Settings
 
 	mu       sync.Mutex // guards the fields below
 	life     lifecycle
@@ -44,32 +42,35 @@ type Backend struct {
 
 	bootFailures atomic.Int64 // launches and wakes that have failed
 	places       places
+	residents    residents // has a mutex of its own
 	turns        turns
 	queued       atomic.Int64 // requests that waited at the server at the last probe that read it
+	engineRuns   atomic.Int64 // requests that it ran then
+	engineRan    atomic.Int64 // the most that it has run at once
 	recent       atomic.Int64 // leases; see Model.countLease
+	cache        *prefixCache // has a mutex of its own
 	watched      atomic.Int64 // when a batch line last asked for a place, in nanoseconds since 1970
 
 	info          atomic.Pointer[serverInfo]
 	bootTimes     *bootTimes
 	clock         func() time.Time
 	lacksLogprobs atomic.Bool
-	probeNow      chan struct{} // requests an immediate probe
-	queueNow      chan struct{} // requests that the queue is read at once
+	firstToken    atomic.Pointer[int64] // of FirstToken, since the server's start; nil: not known
+	probeNow      chan struct{}         // requests an immediate probe
+	queueNow      chan struct{}         // requests that the queue is read at once
 	stopProbes    func()
 }
 
 func (f *Fleet) newBackend(m config.Model, c config.Backend) *Backend {
-	base := *c.URL
-	base.Path += "/" // of an empty path, JoinPath would make a relative one
 	b := &Backend{
 		Name: c.Name, GPU: c.GPU,
-		fleet: f, modelID: m.ID, checkpoint: m.Checkpoint, root: m.Root, chat: m.Chat, base: &base,
-		completionsURL: base.JoinPath("v1/completions"), chatURL: base.JoinPath("v1/chat/completions"),
+		fleet: f, modelID: m.ID, checkpoint: m.Checkpoint, root: m.Root, chat: m.Chat,
 		settings: f.settings, log: f.log.With(zap.String("model", m.ID), zap.String("backend", c.Name)),
-		bootTimes: f.bootTimesOf(backendID{m.ID, c.Name}), clock: time.Now, turns: newTurns(), readFrom: burstFrom,
+		bootTimes: f.bootTimesOf(backendID{m.ID, c.Name}), clock: time.Now, turns: newTurns(), cache: newPrefixCache(f.prefixes), readFrom: burstFrom,
 		probeNow: make(chan struct{}, 1), queueNow: make(chan struct{}, 1), stopProbes: func() {},
 	}
 	b.config.Store(&c)
+	b.residents.byName, b.residents.inPlace = map[string]*resident{}, map[string]bool{}
 	b.breaker = breaker.New(b.String(), f.settings.Breaker, func(from, to breaker.State) {
 		b.log.Info("breaker changed", zap.String("from", string(from)), zap.String("to", string(to)))
 		b.emitBreaker(from, to)
@@ -90,20 +91,34 @@ func (b *Backend) matches(m config.Model, c config.Backend) bool {
 		own.URL.String() == c.URL.String() && own.APIKey == c.APIKey && (own.Launch == nil) == (c.Launch == nil)
 }
 
+// backendID names a backend in the database.
+type backendID struct{ model, backend string }
+
+func (b *Backend) id() backendID { return backendID{b.modelID, b.Name} }
+
 // String returns MODEL/BACKEND, for logs.
 func (b *Backend) String() string { return fmt.Sprintf("%s/%s", b.modelID, b.Name) }
 
 // URL returns the address of a path on the backend.
-func (b *Backend) URL(path string) *url.URL { return b.base.JoinPath(path) }
+func (b *Backend) URL(path string) *url.URL { return b.address.Load().base.JoinPath(path) }
 
 // SchedulesByPriority reports whether the backend's queue is ordered by the field priority of requests, the lowest first.
 func (b *Backend) SchedulesByPriority() bool { return b.cfg().SchedulingPolicy == "priority" }
 
+// Checkpoint returns the name that the backend serves its model under.
+func (b *Backend) Checkpoint() string { return b.checkpoint }
+
+// TakesLogprobTokenIDs reports whether logprob_token_ids may be sent to the backend: the operator says that it spoils no other
+// request there, and its server has it.
+func (b *Backend) TakesLogprobTokenIDs() bool {
+	return b.cfg().LogprobTokenIDs && b.Server().TakesLogprobTokenIDs()
+}
+
 // CompletionsURL returns the address of the completions endpoint. It must not be modified.
-func (b *Backend) CompletionsURL() *url.URL { return b.completionsURL }
+func (b *Backend) CompletionsURL() *url.URL { return b.address.Load().completions }
 
 // ChatURL returns the address of the endpoint of chat completions. It must not be modified.
-func (b *Backend) ChatURL() *url.URL { return b.chatURL }
+func (b *Backend) ChatURL() *url.URL { return b.address.Load().chat }
 
 // Authorize sets the backend's API key, if one is configured.
 func (b *Backend) Authorize(h http.Header) {

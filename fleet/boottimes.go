@@ -68,7 +68,7 @@ func (f *Fleet) loadBootTimes(ctx context.Context) error {
 // recordBoot records the duration of a boot. A wake is not recorded if the backend can also be launched, since it is
 // much faster than a launch. b.mu is held.
 func (b *Backend) recordBoot(took time.Duration) {
-	if b.life.boot.awaitsLease {
+	if b.life.boot.pending {
 		return
 	}
 	b.log.Info("backend has started", zap.Duration("took", took), zap.Bool("woken", b.life.boot.wake))

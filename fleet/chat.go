@@ -70,7 +70,7 @@ func (b *Backend) ChatFindings() []Finding {
 // CountMessages returns the number of tokens of a conversation, as the body of a request to /tokenize holds it. The error is
 // ErrNoTokenizer if the backend does not have the endpoint, and a RefusedError if the template refuses the messages.
 func (b *Backend) CountMessages(ctx context.Context, body []byte) (int64, error) {
-	return countOf(b.postBody(ctx, "/tokenize", body))
+	return countOf(b.postBody(ctx, "/tokenize", body, maxResponseBody))
 }
 
 // Chat reports whether the model serves chat completions: it is configured to, and not all its backends lack a template.

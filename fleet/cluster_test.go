@@ -61,12 +61,17 @@ type member struct {
 	number  int32
 	epoch   atomic.Int64
 	events  chan fleet.Event
-	gate    atomic.Pointer[chan struct{}] // until it is closed, the gateway neither reads nor requests leases; nil: no such
+	gate    atomic.Pointer[chan struct{}] // until it is closed, the gateway neither reads nor writes what others do; nil: no such
 	closeDB func()
 }
 
 // join starts a gateway with a model.
 func (c *cluster) join(name string, models ...config.Model) *member {
+	c.t.Helper()
+	return c.joinWith(settings, name, models...)
+}
+
+func (c *cluster) joinWith(s fleet.Settings, name string, models ...config.Model) *member {
 	c.t.Helper()
 	db, err := database.Open(c.t.Context(), database.Settings{URL: c.url}, zap.NewNop())
 	if err != nil {
@@ -76,7 +81,7 @@ func (c *cluster) join(name string, models ...config.Model) *member {
 	m.closeDB = sync.OnceFunc(func() { db.Close() })
 	c.t.Cleanup(m.closeDB)
 	m.rejoin()
-	m.Fleet = fleet.New(models, settings, &http.Transport{DisableKeepAlives: true}, db, zap.NewNop())
+	m.Fleet = fleet.New(models, s, &http.Transport{DisableKeepAlives: true}, db, zap.NewNop())
 	m.OnEvent(func(e fleet.Event) { m.events <- e })
 	m.JoinCluster(func() (int32, int64, bool) {
 		if gate := m.gate.Load(); gate != nil {
@@ -260,6 +265,114 @@ func TestBootOfADeadGatewayIsAwaitedAndNotRepeated(t *testing.T) {
 	b.wantCommands("started", "stopped")
 }
 
+func TestStartThatIsRequestedWhileTheLeaderIsDeadIsMadeByItsSuccessor(t *testing.T) {
+	t.Parallel()
+	c, b := newCluster(t), newManagedServer(t, 0)
+	b.recordFences()
+	one, two := c.join("one", b.model(nil)), c.join("two", b.model(nil))
+	one.die()
+	waiting := make(chan error)
+	go func() { waiting <- two.model().AwaitBoot(t.Context(), fleet.Caller{}) }()
+	two.wantState(fleet.Starting)
+	b.wantCommands()
+	two.reap(one)
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	b.wantCommands("started")
+	if got := two.kinds(); !slices.Equal(got, []fleet.EventKind{fleet.BootBegun, fleet.BootEnded}) {
+		t.Errorf("got events %v, want a begin and an end of the boot", got)
+	}
+}
+
+// The leader may have been away for long when its successor is about to launch a backend.
+func TestBackendThatIsUpWhenTheLeadIsTakenOverIsNotLaunched(t *testing.T) {
+	t.Parallel()
+	c, b := newCluster(t), newManagedServer(t, 0)
+	b.recordFences()
+	rarely := settings
+	rarely.ProbeInterval = time.Hour
+	one, two := c.join("one", b.model(nil)), c.joinWith(rarely, "two", b.model(nil))
+	one.die()
+	before := b.probes.Load()
+	waiting := make(chan error)
+	go func() { waiting <- two.model().AwaitBoot(t.Context(), fleet.Caller{}) }()
+	two.wantState(fleet.Starting)
+	poll.Until(t, "it has been probed", func() bool { return b.probes.Load() > before })
+	b.mark("start.up") // the leader had started it
+	two.reap(one)
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	b.wantCommands()
+}
+
+// What a gateway knew when it led is of no use after others have led.
+func TestGatewayThatLeadsAgainContinuesWhatOthersHaveBegun(t *testing.T) {
+	t.Parallel()
+	c, b := newCluster(t), newManagedServer(t, 0)
+	b.recordFences()
+	b.unhealthy.Store(true)
+	one := c.join("one", b.model(nil))
+	two := c.join("two", b.model(nil))
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open)
+	one.gate.Store(&gate)
+	two.reap(one)
+	if err := two.model().EnsureServable(fleet.Caller{}); err == nil {
+		t.Fatal("EnsureServable does not start the model")
+	}
+	poll.Until(t, "the program has run", b.launched)
+	two.die()
+	one.rejoin()
+	one.reap(two)
+	waiting := make(chan error)
+	go func() { waiting <- one.model().AwaitBoot(t.Context(), fleet.Caller{}) }()
+	one.wantState(fleet.Starting)
+	open()
+	before := b.probes.Load()
+	poll.Until(t, "the gateway has probed it many times", func() bool { return b.probes.Load() > before+10 })
+	b.unhealthy.Store(false)
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	b.wantCommands("started")
+}
+
+// The program of the dead gateway may still run until then.
+func TestStopOfADeadGatewayIsRepeatedAfterItsLimit(t *testing.T) {
+	t.Parallel()
+	c, b := newCluster(t), newManagedServer(t, 0)
+	b.recordFences()
+	b.script("stop", "test -e $0.begun || { touch $0.begun; exec sleep 60; }; rm -f ${0%stop}start.up; echo stopped $BASEGATE_FENCE >> ${0%stop}start.log")
+	limited := b.model(func(m *config.Model) { m.Backends[0].Launch.BootTimeout = 3 * time.Second })
+	one, two := c.join("one", limited), c.join("two", limited)
+	if err := one.model().AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
+		t.Fatal(err)
+	}
+	two.wantState(fleet.Ready)
+	if err := two.model().Stop("the operator stops it"); err != nil {
+		t.Fatal(err)
+	}
+	var began time.Time
+	poll.Until(t, "the stop program runs", func() bool {
+		info, err := os.Stat(filepath.Join(b.dir, "stop.begun"))
+		if err == nil {
+			began = info.ModTime()
+		}
+		return err == nil
+	})
+	two.wantState(fleet.Draining)
+	one.die()
+	two.reap(one)
+	two.wantState(fleet.Stopped)
+	if took := time.Since(began); took < 2500*time.Millisecond {
+		t.Errorf("the stop was repeated after %v, want 3s", took)
+	}
+	b.wantCommands("started", "stopped")
+}
+
 // The limit counts from the launch, not from the takeover.
 func TestBootOfADeadGatewayFailsAtItsLimitAndIsThenRepeated(t *testing.T) {
 	t.Parallel()
@@ -279,11 +392,15 @@ func TestBootOfADeadGatewayFailsAtItsLimitAndIsThenRepeated(t *testing.T) {
 	if _, ok := errors.AsType[*fleet.BootFailedError](two.model().EnsureServable(fleet.Caller{})); !ok {
 		t.Error("want *fleet.BootFailedError during the cooldown")
 	}
+	poll.Until(t, "the failure is published", func() (published bool) {
+		row := two.db.Read().QueryRowContext(t.Context(), `SELECT backends LIKE '%"failed"%' FROM fleet_leader`)
+		return row.Scan(&published) == nil && published
+	})
 	three := c.join("three", limited)
-	if _, ok := errors.AsType[*fleet.BootingError](three.model().EnsureServable(fleet.Caller{})); !ok {
-		t.Error("a gateway that does not know of the cooldown: want *fleet.BootingError first")
+	two.Close() // and the gateway that has only heard of the failure leads
+	if _, ok := errors.AsType[*fleet.BootFailedError](three.model().EnsureServable(fleet.Caller{})); !ok {
+		t.Error("after the next takeover: want *fleet.BootFailedError during the cooldown")
 	}
-	three.wantState(fleet.Failed)
 	b.wantCommands("started")
 }
 
@@ -432,7 +549,7 @@ func TestIdleStopsOfTwoGatewaysInterruptNoRequest(t *testing.T) {
 	}
 }
 
-func TestOrdersAreExecutedOnceAndByTheLeaseholder(t *testing.T) {
+func TestOrdersAreExecutedOnceAndByTheLeader(t *testing.T) {
 	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()
@@ -493,7 +610,7 @@ func TestModelThatAnOperatorHasStoppedIsNotWarmedByAnotherGateway(t *testing.T) 
 	b.wantCommands("started", "stopped")
 }
 
-// A request for the lease of a boot may wait for the database until a probe finds that the backend is up anyway.
+// A boot that is requested may wait for the database until a probe finds that the backend is up anyway.
 func TestBootThatIsNotNeededAnyMoreDoesNotCancelAStop(t *testing.T) {
 	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
@@ -630,7 +747,7 @@ func TestGatewayWithoutItsEpochStopsNothing(t *testing.T) {
 }
 
 // Without a database nothing is launched, since another gateway may be launching.
-func TestNothingIsLaunchedWithoutALease(t *testing.T) {
+func TestNothingIsLaunchedWithoutALeader(t *testing.T) {
 	t.Parallel()
 	c, b := newCluster(t), newManagedServer(t, 0)
 	b.recordFences()

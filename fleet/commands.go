@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // Command is an operator's command to a model. Another process queues it in the database for the running gateway.
@@ -20,23 +21,26 @@ const (
 	CommandWarm Command = "warm"
 	CommandStop Command = "stop"
 
-	commandSleep Command = "sleep" // only between gateways
+	commandSleep Command = "sleep" // only from a gateway to the one that leads
 )
 
 // queuedCommand is a command that has not been executed yet.
 type queuedCommand struct {
 	id      int64
 	model   string
-	backend string // empty: the whole model
 	command Command
 	age     time.Duration
 }
 
-// commandTTL is how long a queued command is valid: one of yesterday must not take effect when the gateway starts.
-const commandTTL = time.Minute
+const (
+	// commandTTL is how long a queued command is valid: one of yesterday must not take effect when the gateway starts.
+	commandTTL = time.Minute
+	// forwardRetry is the pause before a command is queued again after a failure of the database.
+	forwardRetry = 250 * time.Millisecond
+)
 
-// pollDatabase reads the booked windows and the leases, and executes queued commands. If a read fails, the next poll
-// repeats it. It reports whether the windows were read.
+// pollDatabase reads the booked windows, the adapters and what the other gateways have written, and executes queued commands. If a read
+// fails, the next poll repeats it. It reports whether the windows were read.
 func (f *Fleet) pollDatabase(ctx context.Context) (windowsRead bool) {
 	booked, err := Windows(ctx, f.db)
 	if err != nil {
@@ -44,8 +48,11 @@ func (f *Fleet) pollDatabase(ctx context.Context) (windowsRead bool) {
 		return false
 	}
 	f.booked.Store(&booked)
-	if f.leases != nil {
-		f.pollLeases(ctx)
+	if err := f.pollAdapters(ctx); err != nil {
+		f.log.Debug("poll adapters", zap.Error(err))
+	}
+	if f.cluster != nil {
+		f.sync(ctx)
 	}
 	commands, err := f.takeCommands(ctx)
 	if err != nil {
@@ -53,52 +60,46 @@ func (f *Fleet) pollDatabase(ctx context.Context) (windowsRead bool) {
 	}
 	for _, c := range commands {
 		if err := f.runCommand(c); err != nil {
-			f.log.Warn("command not executed", zap.String("model", c.model), zap.String("order", string(c.command)), zap.Error(err))
+			f.log.Warn("command not executed", zap.String("model", c.model), zap.String("command", string(c.command)), zap.Error(err))
 		}
 	}
 	return true
 }
 
-const (
-	// takeAll takes all commands, as a gateway does that shares its backends with no other.
-	takeAll = `DELETE FROM model_orders RETURNING id, model, '', order_name, $1 - given_at`
-	// takeOwn takes the commands to backends and models whose lease the gateway holds, or no gateway does.
-	takeOwn = `WITH held AS (
-			SELECT l.model, l.backend, l.gateway = $1 AND l.epoch = $2 AS mine
-			FROM backend_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch AND g.alive WHERE l.operation <> '')
-		DELETE FROM model_orders o
-		WHERE EXISTS (SELECT FROM held h WHERE h.mine AND h.model = o.model AND o.backend IN ('', h.backend))
-			OR NOT EXISTS (SELECT FROM held h WHERE h.model = o.model AND o.backend IN ('', h.backend))
-		RETURNING id, model, backend, order_name, ` + databaseTime + ` - given_at`
-)
-
-// takeCommands removes the commands that are this gateway's to execute from the queue, and returns them, the oldest first.
-// If it is unknown whether they were removed, they may come again later, and to execute them in their order once more
-// changes nothing.
+// takeCommands removes the commands from the queue and returns them, the oldest first. If it is unknown whether they were removed,
+// they may come again later, and to execute them in their order once more changes nothing. With several gateways see
+// cluster.commands.
 func (f *Fleet) takeCommands(ctx context.Context) (_ []queuedCommand, err error) {
+	if f.cluster != nil {
+		return f.cluster.commands(ctx)
+	}
 	var queued bool
 	if err := f.db.Read().QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM model_orders)`).Scan(&queued); err != nil || !queued {
 		return nil, err
 	}
 	var found []queuedCommand
-	take := func(tx database.Tx, text string, args ...any) (err error) {
-		found, err = database.List(ctx, tx, scanCommand, text, args...)
+	err = f.db.WriteExclusive(ctx, func(tx database.Tx) (err error) {
+		const text = `DELETE FROM model_orders RETURNING id, model, order_name, $1 - given_at`
+		found, err = database.List(ctx, tx, scanCommand, text, time.Now().UnixMicro())
 		return cmp.Or(err, ctx.Err()) // a fleet that is closed executes nothing
-	}
-	if f.leases == nil {
-		err = f.db.WriteExclusive(ctx, func(tx database.Tx) error { return take(tx, takeAll, time.Now().UnixMicro()) })
-	} else {
-		err = f.leases.write(ctx, func(tx database.Tx, gateway int32, epoch int64) error { return take(tx, takeOwn, gateway, epoch) })
-	}
+	})
 	slices.SortFunc(found, func(a, b queuedCommand) int { return cmp.Compare(a.id, b.id) })
 	return found, err
 }
 
 func scanCommand(row database.Scanner) (c queuedCommand, err error) {
 	var age int64
-	err = row.Scan(&c.id, &c.model, &c.backend, &c.command, &age)
+	err = row.Scan(&c.id, &c.model, &c.command, &age)
 	c.age = micros(age)
 	return c, err
+}
+
+// forward queues a command for the gateway that leads, and repeats that while the database is away.
+func (f *Fleet) forward(model string, c Command) {
+	f.tasks.run(func(ctx context.Context) {
+		for Enqueue(ctx, f.db, model, c) != nil && wait.For(ctx, forwardRetry) {
+		}
+	})
 }
 
 var (
@@ -115,13 +116,8 @@ func (f *Fleet) runCommand(c queuedCommand) error {
 		return errExpired
 	case c.command == CommandWarm:
 		return m.Warm("the operator warms it")
+	case c.command == commandSleep:
+		return m.Sleep("the operator puts it to sleep")
 	}
-	backends := m.backends
-	if c.backend != "" {
-		backends = slices.DeleteFunc(slices.Clone(backends), func(b *Backend) bool { return b.Name != c.backend })
-	}
-	if c.command == commandSleep {
-		return order(backends, (*Backend).requestSleep, "the operator puts it to sleep")
-	}
-	return order(backends, (*Backend).requestStop, "the operator stops it")
+	return m.Stop("the operator stops it")
 }

@@ -2,13 +2,16 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"basegate/database"
+	"basegate/gateway/config"
 )
 
 // firstSeen holds when each model was first configured, by its id. The database keeps the times across restarts.
@@ -17,8 +20,11 @@ type firstSeen struct {
 	times   atomic.Pointer[map[string]time.Time]
 }
 
-// FirstSeen returns when the model was first configured. It is the same after a restart.
+// FirstSeen returns when the model was first configured, or the adapter first added. It is the same after a restart.
 func (m *Model) FirstSeen() time.Time {
+	if m.adapter != nil {
+		return m.adapter.CreatedAt
+	}
 	if at, ok := (*m.fleet.firstSeen.times.Load())[m.ID()]; ok {
 		return at
 	}
@@ -28,15 +34,19 @@ func (m *Model) FirstSeen() time.Time {
 // recordTimeout limits the writes of recordNewModels.
 const recordTimeout = 2 * time.Second
 
-// recordNewModels is recordModels for a reload. If it fails, the new models count as first configured at the start of
-// this process until the next start or reload.
-func (f *Fleet) recordNewModels(models []*Model) {
-	if !f.started || f.db == nil {
+// recordNewModels records the models and their adapters at a reload. If it fails, the new models count as first configured at the
+// start of this process until the next start or reload, and the new adapters wait for the next poll.
+func (f *Fleet) recordNewModels(models []*Model, configs []config.Model) {
+	if f.db == nil {
+		f.adapters = withConfigured(slices.Clone(f.adapters), configs)
+		return
+	}
+	if !f.started {
 		return
 	}
 	ctx, cancel := context.WithTimeout(f.writeCtx, recordTimeout)
 	defer cancel()
-	if err := f.recordModels(ctx, models); err != nil {
+	if err := errors.Join(f.recordModels(ctx, models), f.syncAdapters(ctx, configs)); err != nil {
 		f.log.Warn("new models not recorded", zap.Error(err))
 	}
 }

@@ -1,6 +1,6 @@
 // Package fleet is the pool of models and their backends: it probes the backends, manages their lifecycle (launch,
 // sleep, stop, warm windows) and leases a backend to each attempt. A lease goes to a backend only if its lifecycle and
-// its circuit breaker permit it. Of several gateways on one PostgreSQL database, one at a time starts or stops a backend.
+// its circuit breaker permit it. Of several gateways on one PostgreSQL database, one starts and stops all backends.
 // The requests of clients and the meaning of their responses are left to other packages.
 package fleet
 
@@ -36,11 +36,11 @@ type Fleet struct {
 	transitions transitions
 	observer    observer
 	tasks       taskGroup
-	fences      fences
-	leases      *leases // nil outside a cluster
-	cluster     cluster
+	versions    versions
+	cluster     *cluster // nil if no other gateway shares the backends
 
 	mu        sync.Mutex // guards the fields below, and replacing the catalogue
+	adapters  []Adapter  // ordered by their ids; those of models that are not configured included
 	settings  Settings
 	started   bool
 	bootTimes map[backendID]*bootTimes // kept across reloads
@@ -48,12 +48,13 @@ type Fleet struct {
 	booked    atomic.Pointer[[]BookedWindow]
 	firstSeen firstSeen
 	reports   reports
-	prefixes  *prefixes // of all models; kept across reloads
+	prefixes  *prefixes // what the models of all prefix caches share
 }
 
 // catalogue is one version of the models. It is immutable and replaced as a whole.
 type catalogue struct {
-	models       []*Model
+	base         []*Model // in the order of the configuration
+	models       []*Model // the same, each with its adapters behind it
 	byID         map[string]*Model
 	byCheckpoint map[string]*Model
 }
@@ -66,7 +67,8 @@ func New(models []config.Model, s Settings, transport http.RoundTripper, db *dat
 	f.firstSeen.started = time.Now()
 	f.firstSeen.times.Store(&map[string]time.Time{})
 	f.reports.latest = map[backendID]serverInfo{}
-	f.catalogue.Store(f.build(models, nil))
+	f.adapters = withConfigured(nil, models)
+	f.catalogue.Store(newCatalogue(f.build(models, nil), f.adapters))
 	return f
 }
 
@@ -75,6 +77,29 @@ func New(models []config.Model, s Settings, transport http.RoundTripper, db *dat
 func (f *Fleet) Start(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.probeAll(ctx); err != nil {
+		return err
+	}
+	if f.cluster != nil { // another gateway may have begun a boot
+		f.sync(ctx)
+	}
+	for _, b := range f.catalogue.Load().backends() {
+		f.startProbes(b)
+	}
+	f.started = true
+	f.tasks.run(f.runReconciler)
+	return nil
+}
+
+// Probe probes every backend once, for a command that only queries them: it starts and stops none.
+func (f *Fleet) Probe(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.probeAll(ctx)
+}
+
+// probeAll is what Start does before other gateways and the reconciler. f.mu is held.
+func (f *Fleet) probeAll(ctx context.Context) error {
 	if f.db != nil {
 		f.writeCtx = context.WithoutCancel(ctx)
 		if err := f.loadBootTimes(ctx); err != nil {
@@ -83,30 +108,29 @@ func (f *Fleet) Start(ctx context.Context) error {
 		if err := f.loadReports(ctx); err != nil {
 			return err
 		}
-		if err := f.recordModels(ctx, f.Models()); err != nil {
+		if err := f.recordModels(ctx, f.BaseModels()); err != nil {
 			return err
 		}
+		current := f.catalogue.Load()
+		if err := f.syncAdapters(ctx, current.configs()); err != nil {
+			return err
+		}
+		f.catalogue.Store(newCatalogue(current.base, f.adapters))
 	}
 	f.tasks.start(ctx)
-	backends := f.catalogue.Load().backends()
 	var first sync.WaitGroup
-	for _, b := range backends {
+	for _, b := range f.catalogue.Load().backends() {
 		first.Go(func() { b.probe(ctx) })
 	}
 	first.Wait()
-	if f.leases != nil { // a boot that another gateway has begun
-		f.pollLeases(ctx)
-	}
-	for _, b := range backends {
-		f.startProbes(b)
-	}
-	f.started = true
-	f.tasks.run(f.runReconciler)
 	return nil
 }
 
 // Close cancels probes and running commands and waits for them. It does not stop models.
-func (f *Fleet) Close() { f.tasks.stop() }
+func (f *Fleet) Close() {
+	f.tasks.stop()
+	f.resign()
+}
 
 // Reload replaces the models. A backend whose configuration is unchanged keeps its state, its breaker and its in-flight
 // requests; requests in flight at a removed backend continue.
@@ -119,8 +143,9 @@ func (f *Fleet) Reload(models []config.Model, s Settings) {
 		f.settings = s
 		reusable = nil // their breakers and probes have the old settings
 	}
-	next := f.build(models, reusable)
-	f.recordNewModels(next.models)
+	base := f.build(models, reusable)
+	f.recordNewModels(base, models)
+	next := newCatalogue(base, f.adapters)
 	f.catalogue.Store(next)
 	for _, b := range next.backends() {
 		if !slices.Contains(reusable, b) && f.started {
@@ -135,25 +160,46 @@ func (f *Fleet) Reload(models []config.Model, s Settings) {
 	}
 }
 
-// build returns a catalogue of the models that reuses backends with an unchanged configuration.
-func (f *Fleet) build(models []config.Model, reusable []*Backend) *catalogue {
-	c := &catalogue{byID: map[string]*Model{}, byCheckpoint: map[string]*Model{}}
+// build returns the models, which reuse backends with an unchanged configuration.
+func (f *Fleet) build(models []config.Model, reusable []*Backend) (base []*Model) {
+	caches := 0
 	for _, mc := range models {
 		m := &Model{config: mc, fleet: f}
-		for _, bc := range mc.Backends {
-			i := slices.IndexFunc(reusable, func(b *Backend) bool { return b.matches(mc, bc) })
-			if i >= 0 {
-				reusable[i].reconfigure(&bc)
-				m.backends = append(m.backends, reusable[i])
-				continue
+		for n := range mc.Backends {
+			before := len(m.backends)
+			for _, bc := range mc.Backends[n].Expand() {
+				i := slices.IndexFunc(reusable, func(b *Backend) bool { return b.matches(mc, bc) })
+				if i >= 0 {
+					reusable[i].reconfigure(&bc)
+					m.backends = append(m.backends, reusable[i])
+					continue
+				}
+				m.backends = append(m.backends, f.newBackend(mc, bc))
 			}
-			m.backends = append(m.backends, f.newBackend(mc, bc))
+			if mc.Backends[n].Replicas != nil {
+				m.replicas = append(m.replicas, &replicas{backends: m.backends[before:]})
+			}
 		}
+		base = append(base, m)
+		if m.steers() {
+			caches += len(m.backends)
+		}
+	}
+	f.prefixes.maxBlocks.Store(cacheMemory / blockMemory / int64(max(caches, 1)))
+	return base
+}
+
+// newCatalogue returns a catalogue of models with their adapters.
+func newCatalogue(base []*Model, adapters []Adapter) *catalogue {
+	c := &catalogue{base: base, byID: map[string]*Model{}, byCheckpoint: map[string]*Model{}}
+	configs := c.configs()
+	for _, m := range base {
 		c.models = append(c.models, m)
-		for _, id := range append([]string{mc.ID}, mc.Aliases...) {
+		for _, id := range append([]string{m.ID()}, m.Aliases()...) {
 			c.byID[id] = m
 		}
-		c.byCheckpoint[mc.Checkpoint] = m
+		c.byCheckpoint[m.Checkpoint()] = m
+		c.addAdapters(m, adapters, configs)
 	}
 	return c
 }
@@ -177,12 +223,15 @@ func (f *Fleet) ByCheckpoint(name string) (*Model, bool) {
 	return m, ok
 }
 
-// Models returns all models in the order of the configuration. The slice must not be modified.
+// Models returns all models in the order of the configuration, the adapters of each behind it. The slice must not be modified.
 func (f *Fleet) Models() []*Model { return f.catalogue.Load().models }
+
+// BaseModels returns the models that are no adapters, in the order of the configuration. The slice must not be modified.
+func (f *Fleet) BaseModels() []*Model { return f.catalogue.Load().base }
 
 func (c *catalogue) backends() []*Backend {
 	var all []*Backend
-	for _, m := range c.models {
+	for _, m := range c.base {
 		all = append(all, m.backends...)
 	}
 	return all

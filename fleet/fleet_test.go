@@ -27,11 +27,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
 type fakeServer struct {
 	*httptest.Server
 	unhealthy atomic.Bool
+	metrics   atomic.Value // a string
 }
 
 func newServer(t *testing.T, contextLength int) *fakeServer {
 	t.Helper()
 	s := new(fakeServer)
+	s.metrics.Store("")
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.unhealthy.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -42,6 +44,8 @@ func newServer(t *testing.T, contextLength int) *fakeServer {
 			fmt.Fprintf(w, `{"data":[{"id":"other","max_model_len":1},{"id":"org/M","max_model_len":%d}]}`, contextLength)
 		case "/version":
 			io.WriteString(w, `{"version":"0.27.0"}`)
+		case "/metrics":
+			io.WriteString(w, s.metrics.Load().(string))
 		}
 	}))
 	t.Cleanup(s.Close)

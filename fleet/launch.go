@@ -21,33 +21,39 @@ const (
 	maxOutputLines = 200
 	// maxLineLength limits a logged line, in bytes.
 	maxLineLength = 1000
+	// fenceVariable is the environment variable with the fencing number: a higher one than those of all programs that were run
+	// for the backend before.
+	fenceVariable = "BASEGATE_FENCE"
 	// terminateTimeout is how long a cancelled command may take to exit after SIGTERM.
 	terminateTimeout = 2 * time.Second
 )
 
 // execute runs a configured command, a program with arguments and without a shell, and waits for it. The command has
 // the gateway's environment, with the fencing number, its working directory, and its own process group, so that a Ctrl-C at
-// the gateway does not reach the processes it starts. Its output is logged, and its last line becomes part of the error.
+// the gateway does not reach the processes it starts. Its output is logged, and its last line is returned or part of the error.
 //
 // When ctx ends, the whole process group is terminated, unless keepRunning returns true: the command is then the model
 // itself, which is up. Output is logged only while logOutput returns true, since some versions of vLLM print prompts.
-func (b *Backend) execute(ctx context.Context, command []string, fence int64, keepRunning, logOutput func() bool) error {
+func (b *Backend) execute(ctx context.Context, command []string, fence int64, keepRunning, logOutput func() bool) (last string, err error) {
 	if ctx.Err() != nil { // the boot was aborted before its command started
-		return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
+		return "", fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
 	}
 	read, write, err := os.Pipe() // a pipe of os/exec would make Wait wait for processes that the command leaves running
 	if err != nil {
-		return fmt.Errorf("%s: %w", command[0], err)
+		return "", fmt.Errorf("%s: %w", command[0], err)
 	}
 	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // the operator configures the command; ctx is handled below
 	cmd.Stdout, cmd.Stderr = write, write
 	cmd.Env = append(os.Environ(), fenceVariable+"="+strconv.FormatInt(fence, 10))
+	if n := b.Replica(); n > 0 {
+		cmd.Env = append(cmd.Env, replicaVariable+"="+strconv.Itoa(n))
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
 	write.Close() // the command has its own descriptor
 	if err != nil {
 		read.Close()
-		return fmt.Errorf("%s: %w", command[0], err)
+		return "", fmt.Errorf("%s: %w", command[0], err)
 	}
 	out := &output{log: b.log, kept: &b.commands, enabled: logOutput, done: make(chan struct{})}
 	b.fleet.tasks.run(func(ctx context.Context) { out.copyToLog(ctx, read) })
@@ -55,14 +61,14 @@ func (b *Backend) execute(ctx context.Context, command []string, fence int64, ke
 	go func() { exited <- cmd.Wait() }()
 	select {
 	case err = <-exited:
-		return out.wrap(command[0], err)
+		return out.result(command[0], err)
 	case <-ctx.Done():
 	}
 	if keepRunning() {
-		return nil
+		return "", nil
 	}
 	terminateGroup(cmd.Process.Pid, exited)
-	return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
+	return "", fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
 }
 
 // terminateGroup sends SIGTERM to a process group, waits for every process of it, and sends SIGKILL after
@@ -131,11 +137,8 @@ func (o *output) copyToLog(ctx context.Context, source *os.File) {
 	}
 }
 
-// wrap returns the error of a command that has exited, with the last line of its output.
-func (o *output) wrap(program string, err error) error {
-	if err == nil {
-		return nil
-	}
+// result returns the last line of the output of a command that has exited, or its error with that line.
+func (o *output) result(program string, err error) (last string, _ error) {
 	timeout := time.NewTimer(terminateTimeout) // a process left running may keep the output open
 	defer timeout.Stop()
 	select {
@@ -144,17 +147,20 @@ func (o *output) wrap(program string, err error) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.last == "" {
-		return fmt.Errorf("%s: %w", program, err)
+	switch {
+	case err == nil:
+		return o.last, nil
+	case o.last == "":
+		return "", fmt.Errorf("%s: %w", program, err)
 	}
-	return fmt.Errorf("%s: %w: %s", program, err, o.last)
+	return "", fmt.Errorf("%s: %w: %s", program, err, o.last)
 }
 
 // post sends a request without a body to vLLM's sleep API.
 func (b *Backend) post(ctx context.Context, path, query string) error {
 	address := b.URL(path)
 	address.RawQuery = query
-	response, err := b.do(ctx, http.MethodPost, address, nil)
+	response, err := b.do(ctx, http.MethodPost, address, nil, maxResponseBody)
 	if err != nil {
 		return err
 	}

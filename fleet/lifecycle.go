@@ -63,17 +63,28 @@ type lifecycle struct {
 	drainToSleep bool  // draining ends in sleep instead of a stop
 	stopping     bool  // the stop command or the request to sleep is running, so the drain cannot be cancelled
 
+	// With several gateways:
+	drainIdle     time.Duration // the drain is cancelled if another gateway has used the backend since; 0: an operator's
+	drained       bool          // no other gateway has requests in flight, or sends any before the drain ends
+	wanted        bool          // a start was requested while the backend drains
+	stopBegan     time.Time     // when the stop command or the request to sleep was about to be run; zero: it was not
+	stopDue       time.Time     // when a stop that was taken over is repeated; zero: no such
+	usedElsewhere time.Time     // as requested, at other gateways
+	published     entry         // what the leader has published last; without a state if this gateway leads and has yet to publish it
+	heldElsewhere int           // requests that wait at other gateways because the backend's engine is full
+
 	lastUsed          time.Time // when a request last began or ended, a start was last requested, or the backend became ready
 	requested         time.Time // lastUsed without the latter; zero: never
 	stoppedByOperator bool      // no warm window starts the backend until a request or an operator does, or the window ends
-
-	claim claim // with several gateways
+	role              role      // of a replica
+	neededAt          time.Time // when a replica became ready, or the ones before it could last not have run its requests too
 }
 
 // boot is one launch or wake of a backend. Backend.mu guards its fields, except ended.
 type boot struct {
 	wake        bool
-	awaitsLease bool                    // the command has not begun, so a backend that is ready has been so before
+	pending     bool                    // the command has not begun anywhere, so a backend that is ready has been so before
+	requestedAt int64                   // version of what the leader had published then
 	cancel      context.CancelCauseFunc // cancels the command; nil before the command runs
 	cause       error                   // why the boot was aborted; nil if it was not
 	ended       chan struct{}           // closed when the command has ended
@@ -103,12 +114,14 @@ func (b *Backend) transition(e event, reason string) bool {
 	from, fromSince := b.life.state, b.life.since
 	b.life.state, b.life.reason, b.life.since = next, reason, now
 	b.life.changes++
+	b.life.drained, b.life.wanted, b.life.stopping, b.life.stopBegan, b.life.stopDue = false, false, false, time.Time{}, time.Time{}
+	b.life.drainIdle = 0
 	if next != Ready {
 		b.turns.open()
 	}
 	switch next {
 	case Ready:
-		b.life.lastUsed, b.life.stoppedByOperator = now, false
+		b.life.lastUsed, b.life.neededAt, b.life.stoppedByOperator = now, now, false
 		if b.life.probeFailed || from == Starting || from == Stopped || from == Failed {
 			b.breaker.Reset() // what it has counted was before a restart
 		}
@@ -125,6 +138,7 @@ func (b *Backend) transition(e event, reason string) bool {
 		b.life.drainedFrom = from
 	case Stopped:
 		b.recallReport() // the next boot may run another command
+		b.engineRan.Store(0)
 	case Starting, Asleep, Unreachable:
 	}
 	b.commands.add(now, strings.TrimSuffix(fmt.Sprintf("%s → %s: %s", from, next, reason), ": "))
@@ -133,22 +147,23 @@ func (b *Backend) transition(e event, reason string) bool {
 	if b.leads() {
 		b.emitTransition(from, next, reason)
 	}
-	b.settleClaim(from, next, reason)
 	return true
 }
 
 // requestStart launches or wakes the backend, once for any number of concurrent calls. It cancels a drain that has not
-// stopped anything yet, unless the backend was not ready before the drain.
+// stopped anything yet, unless the backend was not ready before the drain. A gateway that does not lead asks the leader to.
 func (b *Backend) requestStart(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.touch()
 	b.life.stoppedByOperator = false
-	if b.life.state == Draining && b.life.claim.remote {
-		b.cancelRemoteDrain(reason)
+	if b.life.state == Draining && !b.leads() {
+		if !b.life.wanted {
+			b.life.wanted = true
+			b.fleet.syncSoon()
+		}
 		return
 	}
-	b.life.claim.wanted = b.life.stopping
 	if b.life.stopping || b.cooldown() > 0 || b.life.state == Draining && b.life.drainedFrom != Ready {
 		return
 	}
@@ -159,22 +174,32 @@ func (b *Backend) requestStart(reason string) {
 	if !b.transition(eventStartRequested, reason) || b.life.state != Starting {
 		return
 	}
-	b.life.boot = &boot{wake: wake, awaitsLease: true, ended: make(chan struct{})}
+	b.life.boot = &boot{wake: wake, pending: true, requestedAt: b.life.published.Version, ended: make(chan struct{})}
 	if wake {
 		b.commands.begin(b.life.since, "wake, "+reason+": POST /wake_up")
-		b.runBoot("wake", reason, func(ctx context.Context, _ int64) error { return b.post(ctx, "/wake_up", "") })
+		b.runBoot("wake", func(ctx context.Context, _ int64) error { return b.post(ctx, "/wake_up", "") })
 		return
 	}
 	b.commands.begin(b.life.since, "launch, "+reason+": "+launch.Start[0])
-	b.runBoot("launch", reason, func(ctx context.Context, fence int64) error {
-		return b.execute(ctx, launch.Start, fence, func() bool { return b.is(Ready) }, func() bool { return b.is(Starting) })
+	b.runBoot("launch", func(ctx context.Context, fence int64) error {
+		last, err := b.execute(ctx, launch.Start, fence, func() bool { return b.is(Ready) }, func() bool { return b.is(Starting) })
+		if err != nil {
+			return err
+		}
+		launched, err := parseLaunched(last)
+		if err != nil {
+			return err
+		}
+		if b.moveTo(launched); b.unplaced() {
+			return errNoAddress
+		}
+		return nil
 	})
 }
 
-// runBoot runs the command or request that boots the backend, once the gateway has the lease. Only a probe makes the backend
-// ready. A command that does not return may be the model itself, so it is cancelled only if the boot fails or is stopped.
-// b.mu is held.
-func (b *Backend) runBoot(what, reason string, do func(ctx context.Context, fence int64) error) {
+// runBoot runs the command or request that boots the backend, once the gateway leads. Only a probe makes the backend ready. A
+// command that does not return may be the model itself, so it is cancelled only if the boot fails or is stopped. b.mu is held.
+func (b *Backend) runBoot(what string, do func(ctx context.Context, fence int64) error) {
 	own := b.life.boot
 	b.fleet.tasks.run(func(ctx context.Context) {
 		defer close(own.ended)
@@ -186,24 +211,46 @@ func (b *Backend) runBoot(what, reason string, do func(ctx context.Context, fenc
 			cancel(own.cause)
 		}
 		b.mu.Unlock()
-		fence, leading := b.claimBoot(ctx, own, reason)
+		pending := func() bool { return b.boots(own) && own.pending }
+		if b.shared() {
+			b.probeSoon() // another gateway may have started it since the last probe
+		}
+		fence, leading := b.announce(ctx, pending)
+		if leading && !own.wake && b.shared() {
+			b.probe(ctx) // or while this one waited for the lead
+			fence, leading = b.announce(ctx, pending)
+		}
 		if !leading {
+			b.abandonBoot(ctx, own, true)
 			return
 		}
 		b.mu.Lock()
-		own.awaitsLease = false
+		own.pending = false
 		b.mu.Unlock()
 		b.probeSoon() // while the backend starts, the next probes follow at short intervals
 		err := do(ctx, fence)
-		switch {
-		case err == nil:
-		case errors.Is(context.Cause(ctx), context.Canceled):
-			b.abandonBoot(ctx, fence)
-		default:
+		if err != nil && !b.abandonBoot(ctx, own, false) {
 			b.failBoot(own, fmt.Sprintf("%s: %v", what, err))
 		}
 		b.probeSoon()
 	})
+}
+
+// boots reports whether a boot is in progress and not aborted. b.mu is held.
+func (b *Backend) boots(own *boot) bool {
+	return b.life.boot == own && b.life.state == Starting && own.cause == nil
+}
+
+// abandonBoot reports whether the command of a boot was ended, or is still pending, because the fleet is closed, and lets another
+// gateway begin it again at once.
+func (b *Backend) abandonBoot(ctx context.Context, own *boot, pending bool) (closed bool) {
+	closed = errors.Is(context.Cause(ctx), context.Canceled)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if closed && b.shared() && b.leads() && b.boots(own) && own.pending == pending {
+		b.transition(eventAbandoned, "the gateway that booted it has stopped")
+	}
+	return closed
 }
 
 // failBoot marks the backend as failed if the given boot is still in progress. A command that was the model itself also
@@ -224,41 +271,37 @@ func (b *Backend) bootTimeout() time.Duration {
 }
 
 // drainIdle drains a backend that has been idle for some time. It has no effect on a starting backend: a start was requested
-// after the check for idleness.
+// after the check for idleness. No use at another gateway cancels the drain of a spare replica.
 func (b *Backend) drainIdle(toSleep bool, reason string, idle time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.life.role == roleSpare {
+		idle = 0
+	}
 	if b.life.state != Starting {
-		b.requestDrain(toSleep, reason, idle)
+		b.drain(toSleep, reason, idle)
 	}
 }
 
-// requestSleep executes an operator's command to sleep: it drains a ready backend and puts it to sleep. It returns false if
-// sleep is not configured.
-func (b *Backend) requestSleep(reason string) bool {
+// requestSleep executes an operator's command to sleep: it drains a ready backend that can sleep and puts it to sleep.
+func (b *Backend) requestSleep(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.cfg().Sleep == nil {
-		return false
-	}
-	if b.life.state == Ready {
+	if b.cfg().Sleep != nil && b.life.state == Ready {
 		b.life.stoppedByOperator = true
-		b.requestDrain(true, reason, 0)
+		b.drain(true, reason, 0)
 	}
-	return true
 }
 
 // requestStop executes an operator's stop: it drains the backend, and then stops it or, without a stop command, puts it
-// to sleep. It aborts a boot, except a wake that ends in sleep again. It returns false if the gateway can do neither.
-func (b *Backend) requestStop(reason string) bool {
+// to sleep. It aborts a boot, except a wake that ends in sleep again. It has no effect if the gateway can do neither.
+func (b *Backend) requestStop(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.hasStopCommand() && b.cfg().Sleep == nil {
-		return false
+	if b.hasStopCommand() || b.cfg().Sleep != nil {
+		b.life.stoppedByOperator = true
+		b.drain(!b.hasStopCommand(), reason, 0)
 	}
-	b.life.stoppedByOperator = true
-	b.requestDrain(!b.hasStopCommand(), reason, 0)
-	return true
 }
 
 func (b *Backend) hasStopCommand() bool {
@@ -268,46 +311,56 @@ func (b *Backend) hasStopCommand() bool {
 
 // drain begins a drain, which ends at once if no request is in flight. With toSleep the backend is then put to sleep,
 // if sleep is configured, and otherwise stopped. drain has no effect if the backend does not run or the gateway can do
-// neither. b.mu is held.
-func (b *Backend) drain(toSleep bool, reason string) {
-	toSleep = b.canSleep(toSleep)
+// neither. idle is how long no gateway may have used it; 0 for an operator's order. b.mu is held.
+func (b *Backend) drain(toSleep bool, reason string, idle time.Duration) {
+	b.life.drainIdle = min(b.life.drainIdle, idle) // a drain that an operator orders too is not cancelled by uses
+	toSleep = toSleep && b.cfg().Sleep != nil
 	if !toSleep && !b.hasStopCommand() || !b.transition(eventDrainRequested, reason) {
 		return
 	}
-	b.life.drainToSleep = toSleep
+	b.life.drainToSleep, b.life.drainIdle = toSleep, idle
+	b.fleet.syncSoon()
 	if b.life.drainedFrom == Starting && (!toSleep || !b.life.boot.wake) { // vLLM finishes a wake even if its request is cancelled
 		b.life.boot.abort(errBootStopped)
 	}
 	b.stopIfDrained()
 }
 
-func (b *Backend) canSleep(toSleep bool) bool { return toSleep && b.cfg().Sleep != nil }
-
 // stopIfDrained stops a draining backend, or puts it to sleep, if no request is in flight. b.mu is held.
 func (b *Backend) stopIfDrained() {
-	if b.life.state != Draining || b.life.stopping || b.inFlight > 0 || !b.leads() {
+	if b.life.state != Draining || b.life.stopping || b.inFlight > 0 {
+		return
+	}
+	if b.shared() && (!b.leads() || !b.life.drained || b.clock().Before(b.life.stopDue)) {
 		return
 	}
 	b.life.stopping = true
-	toSleep, unfinished := b.life.drainToSleep, b.life.boot
+	toSleep, unfinished, changes := b.life.drainToSleep, b.life.boot, b.life.changes
 	if b.life.drainedFrom != Starting && b.life.drainedFrom != Failed {
 		unfinished = nil // a launch command that is still running is the model itself
 	}
 	b.fleet.tasks.run(func(ctx context.Context) {
 		b.waitForBoot(ctx, unfinished)
-		fence, committed := b.commitStop(ctx)
-		if !committed {
+		b.mu.Lock()
+		b.life.stopBegan = b.clock()
+		b.mu.Unlock()
+		fence, leading := b.announce(ctx, func() bool { return b.life.changes == changes && b.leads() })
+		if !leading {
+			b.endStop(changes)
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, b.bootTimeout())
 		defer cancel()
 		e, err := b.runStop(ctx, toSleep, fence)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !b.stillLeads(fence) {
+		if err != nil && errors.Is(context.Cause(ctx), context.Canceled) { // by Close: another gateway stops the backend again
+			b.endStop(changes)
 			return
 		}
-		b.life.stopping = false
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.life.changes != changes { // another gateway leads, and has gone on
+			return
+		}
 		b.life.lastUsed = b.clock()
 		if err != nil {
 			b.transition(eventFailed, fmt.Sprintf("stop: %v", err))
@@ -315,6 +368,15 @@ func (b *Backend) stopIfDrained() {
 		}
 		b.transition(e, b.life.reason)
 	})
+}
+
+// endStop records that the command that stops the backend does not run, or not any more.
+func (b *Backend) endStop(changes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.life.changes == changes {
+		b.life.stopping, b.life.stopBegan = false, time.Time{}
+	}
 }
 
 // waitForBoot waits until the command of a boot has ended, since it could start what is then stopped or put to sleep.
@@ -346,21 +408,36 @@ func (b *Backend) runStop(ctx context.Context, toSleep bool, fence int64) (event
 	if toSleep {
 		return eventSlept, b.post(ctx, "/sleep", fmt.Sprintf("level=%d", b.cfg().Sleep.Level))
 	}
-	return eventStopped, b.execute(ctx, b.cfg().Launch.Stop, fence, func() bool { return false }, func() bool { return true })
+	_, err := b.execute(ctx, b.cfg().Launch.Stop, fence, func() bool { return false }, func() bool { return true })
+	if err == nil && b.address.Load().launched != "" { // another server may soon be there, which must not get the key
+		info := *b.info.Load()
+		b.moveTo("")
+		b.recordReport(&info)
+	}
+	return eventStopped, err
 }
 
 // reconcile fails a boot that takes too long, and drains an idle backend unless keepWarm is set.
 func (b *Backend) reconcile(keepWarm bool) {
 	b.mu.Lock()
-	b.repeatStop(b.clock())
 	now, l := b.clock(), b.life
-	idle := now.Sub(l.lastUsed)
-	busy := b.inFlight > 0 || now.Before(l.claim.inUseUntil)
+	idle := min(now.Sub(l.lastUsed), now.Sub(l.usedElsewhere), now.Sub(l.neededAt))
+	busy, idleReason := b.inFlight > 0, "idle for %v"
 	b.mu.Unlock()
+	keepWarm = keepWarm || l.role == roleKept
+	if l.role == roleSpare {
+		keepWarm, busy, idle, idleReason = false, false, now.Sub(l.neededAt), "not needed for %v"
+	}
 	launch, sleep := b.cfg().Launch, b.cfg().Sleep
 	limit := b.bootTimeout()
-	if l.claim.remote {
+	if !b.leads() {
 		limit += remoteBootGrace
+	}
+	idleFor := func(limit time.Duration) bool {
+		if limit > 0 && b.shared() {
+			return idle >= limit+useLag(limit)
+		}
+		return limit > 0 && idle >= limit
 	}
 	switch {
 	case l.state == Starting && now.Sub(l.since) > limit:
@@ -369,11 +446,11 @@ func (b *Backend) reconcile(keepWarm bool) {
 			reason = difference
 		}
 		b.failBoot(l.boot, reason)
-	case keepWarm || busy:
-	case (l.state == Ready || l.state == Asleep) && launch != nil && launch.IdleAfter > 0 && idle >= launch.IdleAfter:
-		b.drainIdle(false, fmt.Sprintf("idle for %v", launch.IdleAfter), launch.IdleAfter)
-	case l.state == Ready && sleep != nil && sleep.IdleAfter > 0 && idle >= sleep.IdleAfter:
-		b.drainIdle(true, fmt.Sprintf("idle for %v", sleep.IdleAfter), sleep.IdleAfter)
+	case keepWarm || busy || !b.leads():
+	case (l.state == Ready || l.state == Asleep) && launch != nil && idleFor(launch.IdleAfter):
+		b.drainIdle(false, fmt.Sprintf(idleReason, launch.IdleAfter), launch.IdleAfter)
+	case l.state == Ready && sleep != nil && idleFor(sleep.IdleAfter):
+		b.drainIdle(true, fmt.Sprintf(idleReason, sleep.IdleAfter), sleep.IdleAfter)
 	}
 }
 

@@ -29,11 +29,14 @@ type BreakerOpenError struct {
 // Error implements error.
 func (*BreakerOpenError) Error() string { return "every breaker is open" }
 
-// Model is one model of the configuration with its backends.
+// Model is one model of the configuration with its backends, or an adapter of one, which has the backends of its parent.
 type Model struct {
 	config   config.Model
 	backends []*Backend
+	replicas []*replicas // of the backends that have some; none of an adapter
 	fleet    *Fleet
+	parent   *Model   // of an adapter; nil otherwise
+	adapter  *Adapter // nil if it is a base model
 }
 
 // ID returns the short id that clients use.
@@ -42,7 +45,7 @@ func (m *Model) ID() string { return m.config.ID }
 // Aliases returns the further ids that clients may use. The slice must not be modified.
 func (m *Model) Aliases() []string { return m.config.Aliases }
 
-// Checkpoint returns the name that vLLM serves the model under.
+// Checkpoint returns the name that vLLM serves the model, or the parent of an adapter, under.
 func (m *Model) Checkpoint() string { return m.config.Checkpoint }
 
 // Precision returns the label of the weights' number format.
@@ -310,20 +313,27 @@ func (m *Model) Warm(reason string) error {
 
 // Stop drains every backend of the model that the gateway can stop or put to sleep, and then does so; a boot is aborted
 // at once. No warm window starts the model again until a request or an operator does, or the window ends.
-func (m *Model) Stop(reason string) error { return order(m.backends, (*Backend).requestStop, reason) }
+func (m *Model) Stop(reason string) error {
+	return m.order(CommandStop, m.Controls().Stop, (*Backend).requestStop, reason)
+}
 
 // Sleep drains every ready backend of the model that can sleep, and then puts it to sleep. No warm window wakes the model
 // until a request or an operator does, or the window ends.
-func (m *Model) Sleep(reason string) error { return order(m.backends, (*Backend).requestSleep, reason) }
+func (m *Model) Sleep(reason string) error {
+	return m.order(commandSleep, m.Controls().Sleep, (*Backend).requestSleep, reason)
+}
 
-// order gives an order to backends. The error is ErrNotManaged if none can execute it.
-func order(backends []*Backend, give func(*Backend, string) bool, reason string) error {
-	found := false
-	for _, b := range backends {
-		found = give(b, reason) || found
-	}
-	if !found {
+// order gives an order to the backends, or to the gateway that leads. The error is ErrNotManaged if none can execute it.
+func (m *Model) order(c Command, possible bool, give func(*Backend, string), reason string) error {
+	if !possible {
 		return ErrNotManaged
+	}
+	if !m.fleet.leads() {
+		m.fleet.forward(m.ID(), c)
+		return nil
+	}
+	for _, b := range m.backends {
+		give(b, reason)
 	}
 	return nil
 }
@@ -351,10 +361,10 @@ type FailedAttempt struct {
 }
 
 // Acquire leases a backend for the next attempt. It prefers backends that were not tried, then ready ones, then the one
-// that the prefix belongs to, unless it has too many attempts in flight, and without a prefix the one with the fewest. If
-// no better one is left, it leases a backend that is not ready, since the last
-// probe may be outdated; but not one that the gateway can launch, and not a sleeping one, which must be woken first. If
-// no backend can be leased for the first attempt of a request, Acquire starts the model.
+// whose cache has the prefix, unless it has too many attempts in flight, and then the one with the fewest. If no better one
+// is left, it leases a backend that is not ready, since the last probe may be outdated; but not one that the gateway can
+// launch, and not a sleeping one, which must be woken first. If no backend can be leased for the first attempt of a request,
+// Acquire starts the model.
 //
 // The error is ErrUnsuitable, ErrFull, ErrNoOtherBackend, a *BreakerOpenError, a *BootingError or a *BootFailedError. The
 // caller must release the lease.
@@ -373,7 +383,7 @@ func (m *Model) acquire(tried []FailedAttempt, c Caller, p Prefix) (l *Lease, fu
 		return nil, nil, ErrUnsuitable
 	}
 	penalty := 0 // of full
-	for _, candidate := range m.ranked(suitable, tried, p) {
+	for _, candidate := range m.ranked(suitable, tried, &p) {
 		b := candidate.backend
 		if full != nil && candidate.penalty > penalty {
 			break
@@ -385,7 +395,7 @@ func (m *Model) acquire(tried []FailedAttempt, c Caller, p Prefix) (l *Lease, fu
 			}
 			continue
 		}
-		if l := m.lease(b, c); l != nil {
+		if l := m.lease(b, c, &p); l != nil {
 			l.turn = turn
 			return l, nil, nil
 		}
@@ -408,8 +418,8 @@ func (m *Model) acquire(tried []FailedAttempt, c Caller, p Prefix) (l *Lease, fu
 	return nil, nil, ErrNoOtherBackend
 }
 
-// lease leases a backend; nil if it takes no attempt.
-func (m *Model) lease(b *Backend, c Caller) *Lease {
+// lease leases a backend for a prompt; nil if it takes no attempt.
+func (m *Model) lease(b *Backend, c Caller, p *Prefix) *Lease {
 	run, acquired := b.acquire()
 	if !acquired {
 		return nil
@@ -420,16 +430,23 @@ func (m *Model) lease(b *Backend, c Caller) *Lease {
 		return nil
 	}
 	m.countLease(b)
-	return &Lease{Backend: b, permit: permit, run: run}
+	l := &Lease{Backend: b, permit: permit, run: run}
+	if m.steers() {
+		l.sent = b.cache.send(p)
+	}
+	return l
 }
 
 // ranked returns those of the backends that an attempt may use, best first.
-func (m *Model) ranked(backends []*Backend, tried []FailedAttempt, p Prefix) []candidate {
+func (m *Model) ranked(backends []*Backend, tried []FailedAttempt, p *Prefix) []candidate {
 	candidates := make([]candidate, 0, len(backends))
 	for _, b := range backends {
 		c := candidate{backend: b, load: b.InFlight()}
 		if !b.is(Ready) {
 			c.penalty++
+		}
+		if m.adapter != nil {
+			c.loaded = b.hasAdapter(m.adapter.Name())
 		}
 		if slices.Contains(tried, FailedAttempt{b, false}) {
 			continue
@@ -451,6 +468,9 @@ type Lease struct {
 	permit *breaker.Permit
 	run    Run
 	turn   admission.Turn // of an attempt of an account
+
+	resident *resident // the adapter that the attempt uses; nil if none
+	sent     sentPrompt
 }
 
 // Run is one run of a backend's engine. The zero value is one that may have been dead before the attempt.
@@ -483,6 +503,7 @@ func (l *Lease) Report(c breaker.Class, repeated bool) {
 func (l *Lease) Release() {
 	l.permit.Close()
 	l.listening.forget(l)
+	l.releaseAdapter()
 	l.release()
 	l.turn.Release()
 }

@@ -73,12 +73,12 @@ func (m *Model) AcquirePlace(c Caller, most int) (*Place, error) {
 // ErrNotReady is returned by AcquirePlace if no backend is ready, or the breaker of each that is ready is open.
 var ErrNotReady = errors.New("no backend is ready")
 
-// Prefer moves the place to the backend that the line's prefix belongs to, if that has a place and not too many lines. The
-// line may then use only Backend. If its backend does not suit it, Prefer moves it to another one that does.
+// Prefer moves the place to the backend that has the line's adapter, or whose cache has its prefix, if that has a place and not
+// too many lines. The line may then use only Backend. If its backend does not suit it, Prefer moves it to another one that does.
 func (p *Place) Prefer(prefix Prefix, caller Caller) {
 	var candidates []candidate
 	for _, b := range p.model.suitable(caller) {
-		c := candidate{backend: b, load: b.places.running.Load()}
+		c := candidate{backend: b, load: b.places.running.Load(), loaded: p.model.adapter != nil && b.hasAdapter(p.model.adapter.Name())}
 		if b == p.Backend {
 			c.load-- // without this line
 		} else if !b.serves(caller) || b.hasQueue() || c.load >= p.most {
@@ -86,10 +86,10 @@ func (p *Place) Prefer(prefix Prefix, caller Caller) {
 		}
 		candidates = append(candidates, c)
 	}
-	if len(candidates) == 0 || !prefix.known && slices.ContainsFunc(candidates, func(c candidate) bool { return c.backend == p.Backend }) {
+	if len(candidates) == 0 || !prefix.known() && p.model.adapter == nil && slices.ContainsFunc(candidates, func(c candidate) bool { return c.backend == p.Backend }) {
 		return
 	}
-	p.model.sortCandidates(candidates, prefix)
+	p.model.sortCandidates(candidates, &prefix)
 	for _, c := range candidates {
 		if c.backend == p.Backend {
 			return
@@ -122,7 +122,8 @@ func (b *Backend) watchQueue() {
 
 // watchesQueue reports whether probes read the length of the queue.
 func (b *Backend) watchesQueue() bool {
-	return b.clock().UnixNano()-b.watched.Load() < int64(queueWatch) || b.InFlight() >= busyFrom || b.turns.limited()
+	return b.clock().UnixNano()-b.watched.Load() < int64(queueWatch) || b.InFlight() >= busyFrom || b.turns.limited() ||
+		b.Replica() > 0 && b.leads()
 }
 
 // hasQueue reports whether requests wait for the backend, at the server or here.
@@ -137,11 +138,14 @@ func (b *Backend) probeQueue(ctx context.Context) {
 	response, err := b.Get(ctx, "/metrics")
 	if err != nil {
 		b.queued.Store(0)
+		b.engineRuns.Store(0)
 		b.turns.expire(b.clock())
 		return
 	}
 	running, waiting, known := engineLoad(response.Body)
 	b.queued.Store(waiting)
+	b.engineRuns.Store(running)
+	b.engineRan.Store(max(running, b.engineRan.Load()))
 	if known && response.Status == http.StatusOK {
 		b.turns.observe(b.clock(), running, max(0, waiting-b.places.running.Load()))
 	} else {

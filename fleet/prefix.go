@@ -3,78 +3,75 @@ package fleet
 import (
 	"cmp"
 	"hash/maphash"
-	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
-	"sync"
+	"sync/atomic"
 
 	"basegate/breaker"
 	"basegate/gateway/config"
 )
 
-// Requests whose prompts begin alike go to the same backend, whose prefix cache has the beginning. So do those for which the
-// client sent the same key. The hashes of a prompt's beginnings, at lengths that double in four steps, are looked up from
-// the longest to the shortest: a prompt that shares a good part with an earlier one belongs to the family of that one, and
-// else founds a family. The backend of a family is chosen by rendezvous hashing of its key, so that a backend that is lost
-// moves its own families only, and gets them back. The key of a new family is the first of a few whose backend has had the
-// fewest requests lately. Hashes are keyed with a random seed and are kept in memory only.
+// A request goes to the backend whose prefix cache has most of its prompt, by the model of the caches (prefixCache), if that is a
+// good part of it. Any other goes where the fewest requests are in flight, and of those to the backend whose cache has room or
+// would evict what was used the longest ago: so the caches of all backends together evict what one of their size would.
 const (
-	firstBlock = 64       // the shortest beginning, in bytes: about one block of vLLM's cache
-	maxPrefix  = 32 << 10 // the longest one, in bytes; a longer prompt is told apart by this much
-	maxLengths = 37       // from firstBlock to maxPrefix, four for each doubling
+	firstUnit         = 64      // the shortest block of a prompt, in bytes: about one of vLLM's
+	maxUnit           = 4 << 10 // the longest that it becomes
+	blocksPerDoubling = 16      // of a prompt's length, after the first 32: so blocks further on are longer, and a prompt has few
 
-	foundingKeys    = 16      // from which a new family takes its key
-	recentRequests  = 256     // of a backend: then the counts of all are halved
-	minShare        = 3       // a prompt belongs to a family if it shares a third of its bytes with it
-	knownPrefixes   = 1 << 15 // in each generation of the table; together they take about 3 MB
-	maxLoadPercent  = 125     // of the mean: a backend that would have more requests in flight is passed over
-	minExcess       = 3       // requests over the mean: fewer are chance, unless the backend has had many requests lately
-	maxSharePercent = 110     // of the mean of the recent requests: what is many
+	minShare        = 3   // a prompt belongs where a third of its bytes are cached
+	recentRequests  = 256 // of a backend: then the counts of all are halved
+	maxLoadPercent  = 125 // of the mean: a backend that would have more requests in flight is passed over
+	minExcess       = 3   // requests over the mean: fewer are chance, unless the backend has had many requests lately
+	maxSharePercent = 110 // of the mean of the recent requests: what is many
 )
 
-// Prefix is what a prompt begins with. The zero Prefix has no preference for a backend.
+// Prefix is what a prompt begins with. One without blocks has no preference for a backend.
 type Prefix struct {
-	family uint64
-	known  bool
+	blocks []promptBlock
+	length int  // of the prompt, in bytes
+	unit   int  // of the blocks
+	byKey  bool // it is a client's key, which says nothing of what the cache has
 }
 
-// prefixes is the table of known beginnings. It has two generations: when the recent one is full, it replaces the older,
-// so that what has not been used for a while is forgotten.
+// promptBlock is a block of a prompt.
+type promptBlock struct {
+	hash uint64 // of the prompt up to the block's end
+	end  int
+}
+
+func (p *Prefix) known() bool { return len(p.blocks) > 0 }
+
+// prefixes is what the models of all caches have in common.
 type prefixes struct {
-	seed maphash.Seed
-
-	mu            sync.Mutex
-	recent, older map[uint64]uint64 // family by the hash of a beginning
+	seed      maphash.Seed
+	clock     atomic.Uint64 // counts requests
+	unit      atomic.Int64  // the shortest block, in bytes; it doubles when a cache's blocks take more than its share of memory
+	maxBlocks atomic.Int64  // of a cache
 }
 
-func newPrefixes() *prefixes { return &prefixes{seed: maphash.MakeSeed(), recent: map[uint64]uint64{}} }
-
-// beginnings are the hashes of a prompt's beginnings and their lengths, in ascending order.
-type beginnings struct {
-	hashes  [maxLengths]uint64
-	lengths [maxLengths]int
-	n       int
+func newPrefixes() *prefixes {
+	p := &prefixes{seed: maphash.MakeSeed()}
+	p.unit.Store(firstUnit)
+	return p
 }
 
 // hash hashes the beginnings of a prompt. The scope tells apart what shares no cache.
-func (p *prefixes) hash(scope uint64, prompt []byte) (b beginnings) {
-	hash, start := scope, 0
-	for end := firstBlock; end <= len(prompt) && b.n < maxLengths; end += doubling(end) / 4 {
+func (p *prefixes) hash(scope uint64, prompt []byte) Prefix {
+	unit := int(p.unit.Load())
+	units := len(prompt) / unit
+	most := min(units, blocksPerDoubling*max(bits.Len(uint(units))-3, 1))
+	all := Prefix{blocks: make([]promptBlock, 0, most), length: len(prompt), unit: unit}
+	hash, start, size, doubled := scope, 0, unit, 2*blocksPerDoubling*unit
+	for end := size; end <= len(prompt); end += size {
 		hash = mix(hash ^ maphash.Bytes(p.seed, prompt[start:end]))
-		b.hashes[b.n], b.lengths[b.n] = hash, end
-		b.n++
-		start = end
+		all.blocks = append(all.blocks, promptBlock{hash, end})
+		if start = end; end == doubled {
+			size, doubled = 2*size, 2*doubled
+		}
 	}
-	return b
-}
-
-// doubling returns the length at which the doubling began that a length is in.
-func doubling(length int) int {
-	from := firstBlock
-	for 2*from <= length {
-		from *= 2
-	}
-	return from
+	return all
 }
 
 // mix is the finalizer of splitmix64: each bit of the result depends on each bit of h.
@@ -84,62 +81,24 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// familyOf returns the family of a prompt, and records its beginnings. found returns the key of a new family.
-func (p *prefixes) familyOf(b *beginnings, length int, found func(hash uint64) (family uint64)) (family uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	shared, belongs := 0, false
-	for i := b.n - 1; i >= 0; i-- {
-		if known, ok := p.find(b.hashes[i]); ok {
-			shared, family, belongs = i+1, known, minShare*b.lengths[i] >= length
-			break
-		}
-	}
-	if !belongs {
-		family = found(b.hashes[b.n-1])
-	}
-	for _, hash := range b.hashes[shared:b.n] {
-		p.put(hash, family)
-	}
-	return family
-}
-
-func (p *prefixes) find(hash uint64) (family uint64, found bool) {
-	if family, found = p.recent[hash]; found {
-		return family, true
-	}
-	if family, found = p.older[hash]; found {
-		p.put(hash, family)
-	}
-	return family, found
-}
-
-func (p *prefixes) put(hash, family uint64) {
-	if len(p.recent) >= knownPrefixes {
-		p.older, p.recent = p.recent, make(map[uint64]uint64, knownPrefixes)
-	}
-	p.recent[hash] = family
-}
-
 // Prefix returns the Prefix of a prompt, by its bytes in the request. Prompts with different salts share no cache. The
-// Prefix is zero if the model's backends are not chosen by it, and for prompts that are too short to be cached.
+// Prefix is zero if the model's backends are not chosen by it, and has no preference for prompts that are too short to be cached.
 func (m *Model) Prefix(salt, prompt []byte) Prefix {
-	if !m.steers() || len(prompt) < firstBlock {
-		return Prefix{}
-	}
-	prompt = prompt[:min(len(prompt), maxPrefix)]
-	b := m.fleet.prefixes.hash(m.scope(salt), prompt)
-	return Prefix{m.fleet.prefixes.familyOf(&b, len(prompt), m.foundFamily), true}
-}
-
-// KeyPrefix returns the Prefix of the prompts for which clients send a key, whatever they begin with.
-func (m *Model) KeyPrefix(salt []byte, key string) Prefix {
 	if !m.steers() {
 		return Prefix{}
 	}
-	b := beginnings{n: 1}
-	b.hashes[0] = mix(^m.scope(salt) ^ maphash.String(m.fleet.prefixes.seed, key)) // the beginning of no prompt
-	return Prefix{m.fleet.prefixes.familyOf(&b, 0, m.foundFamily), true}
+	return m.fleet.prefixes.hash(m.scope(salt), prompt)
+}
+
+// KeyPrefix returns the Prefix of the prompts for which clients send a key, whatever they begin with: a block of its own, of a
+// prompt's length in bytes.
+func (m *Model) KeyPrefix(salt []byte, key string, length int) Prefix {
+	if !m.steers() {
+		return Prefix{}
+	}
+	p := m.fleet.prefixes
+	hash := mix(^m.scope(salt) ^ maphash.String(p.seed, key)) // the beginning of no prompt
+	return Prefix{[]promptBlock{{hash, length}}, length, int(p.unit.Load()), true}
 }
 
 // steers reports whether the model's backends are chosen by the prompt.
@@ -147,40 +106,17 @@ func (m *Model) steers() bool {
 	return len(m.backends) >= 2 && m.config.Balance == config.BalancePrefix
 }
 
+// cacheName returns what vLLM's prefix cache tells the model's blocks apart by from those of others.
+func (m *Model) cacheName() string {
+	if m.adapter != nil {
+		return m.adapter.Name()
+	}
+	return m.config.ID
+}
+
 // scope returns what tells apart the prompts that share no cache.
 func (m *Model) scope(salt []byte) uint64 {
-	return mix(maphash.String(m.fleet.prefixes.seed, m.config.ID) ^ maphash.Bytes(m.fleet.prefixes.seed, salt))
-}
-
-// foundFamily returns the key of a new family, made of a hash.
-func (m *Model) foundFamily(hash uint64) (family uint64) {
-	fewest := int64(math.MaxInt64)
-	for i := range uint64(foundingKeys) {
-		key := mix(hash + i)
-		if n := m.backendOf(key).recent.Load(); n < fewest {
-			family, fewest = key, n
-		}
-	}
-	return family
-}
-
-// backendOf returns the backend of a family when none has too much load: a ready one, if there is any.
-func (m *Model) backendOf(family uint64) *Backend {
-	var best *Backend
-	var most uint64
-	bestReady := false
-	for _, b := range m.backends {
-		ready, weight := b.is(Ready), m.fleet.prefixes.weight(family, b)
-		if best == nil || ready && !bestReady || ready == bestReady && weight > most {
-			best, most, bestReady = b, weight, ready
-		}
-	}
-	return best
-}
-
-// weight is the rendezvous hash of a family and a backend.
-func (p *prefixes) weight(family uint64, b *Backend) uint64 {
-	return mix(family ^ maphash.String(p.seed, b.Name))
+	return mix(maphash.String(m.fleet.prefixes.seed, m.cacheName()) ^ maphash.Bytes(m.fleet.prefixes.seed, salt))
 }
 
 // countLease counts a request of a backend. All counts are halved now and then, so that old requests count less.
@@ -199,15 +135,19 @@ type candidate struct {
 	penalty int    // the lower the better, before anything else
 	load    int64  // requests or batch lines that it runs
 	over    bool   // it is passed over because of its load
-	weight  uint64 // the higher the better, of those that are not passed over
+	loaded  bool   // it has the adapter of the request
+	cached  int    // bytes of the prompt, if they are a good part of it: the more the better, of those that are not passed over
+	evicts  uint64 // the request that last used what its cache would evict for the rest; 0: nothing
+	recent  int64  // requests that it has had lately
 }
 
-// sortCandidates sorts the best first: by the prefix if there is one, and else by load.
-func (m *Model) sortCandidates(all []candidate, p Prefix) {
+// sortCandidates sorts the best first: those that have the adapter if there is one, then by the prefix if there is one, and else
+// by load.
+func (m *Model) sortCandidates(all []candidate, p *Prefix) {
 	// Shuffling and the stable sort distribute attempts over equal candidates.
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	if p.known {
-		m.weigh(all, p)
+	if p.known() || m.adapter != nil {
+		weigh(all, p)
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int {
 		switch {
@@ -220,22 +160,31 @@ func (m *Model) sortCandidates(all []candidate, p Prefix) {
 			return -1
 		case a.over:
 			return cmp.Compare(a.load, b.load)
+		case a.loaded != b.loaded:
+			if a.loaded {
+				return -1
+			}
+			return 1
 		default:
-			return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.load, b.load))
+			return cmp.Or(cmp.Compare(b.cached, a.cached), cmp.Compare(a.load, b.load),
+				cmp.Compare(a.evicts, b.evicts), cmp.Compare(a.recent, b.recent))
 		}
 	})
 }
 
-// weigh sets the weights by rendezvous hashing, and passes over those that have too much load, of the candidates that may
+// weigh sets what the candidates have cached, and passes over those that have too much load, of the candidates that may
 // get the request. One of them is always left, since one has at most the mean.
-func (m *Model) weigh(all []candidate, p Prefix) {
+func weigh(all []candidate, p *Prefix) {
 	best := slices.MinFunc(all, func(a, b candidate) int { return cmp.Compare(a.penalty, b.penalty) })
 	load, recent, n := int64(1), int64(0), int64(0) // with the new request
 	for i := range all {
 		c := &all[i]
-		c.weight = m.fleet.prefixes.weight(p.family, c.backend)
+		if c.cached, c.evicts = c.backend.cache.look(p); minShare*c.cached < p.length {
+			c.cached = 0
+		}
+		c.recent = c.backend.recent.Load()
 		if c.penalty == best.penalty && c.backend.Breaker() != breaker.Open {
-			load, recent, n = load+c.load, recent+c.backend.recent.Load(), n+1
+			load, recent, n = load+c.load, recent+c.recent, n+1
 		}
 	}
 	if n == 0 {
@@ -244,7 +193,7 @@ func (m *Model) weigh(all []candidate, p Prefix) {
 	most := (load*maxLoadPercent + 100*n - 1) / (100 * n) // rounded up
 	for i := range all {
 		own := all[i].load + 1
-		much := own*n > load+minExcess*n || all[i].backend.recent.Load()*n*100 > recent*maxSharePercent
+		much := own*n > load+minExcess*n || all[i].recent*n*100 > recent*maxSharePercent
 		all[i].over = own > most && much
 	}
 }

@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"fmt"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -96,44 +97,149 @@ func TestShortCommonBeginningDoesNotBind(t *testing.T) {
 	}
 }
 
-func TestLostReplicaMovesOnlyItsOwnShareAndGetsItBack(t *testing.T) {
-	m, servers := startReplicas(t, 4)
-	await := func(state fleet.State) {
-		poll.Until(t, fmt.Sprint("the backend is ", state), func() bool {
-			now, _ := m.Backends()[2].State()
-			return now == state
+// startSizedReplicas starts replicas whose prefix caches have room for so many tokens, in processes that report when they started.
+func startSizedReplicas(t *testing.T, n, tokens int) (*fleet.Model, []*fakeServer) {
+	t.Helper()
+	var servers []*fakeServer
+	var urls []string
+	for range n {
+		s := newServer(t, 100)
+		s.metrics.Store(cacheMetrics(1, tokens))
+		servers, urls = append(servers, s), append(urls, s.URL)
+	}
+	c := modelConfig(t, "m", urls...)
+	c.Balance = config.BalancePrefix
+	return getModel(t, startFleet(t, c), "m"), servers
+}
+
+// cacheMetrics returns the metrics of a server.
+func cacheMetrics(started, tokens int) string {
+	return fmt.Sprintf(`process_start_time_seconds %d
+vllm:cache_config_info{_block_size_resolved="True",block_size="16",enable_prefix_caching="True",engine="0",hash_block_size="None",num_gpu_blocks="%d"} 1.0
+`, started, tokens/16)
+}
+
+// awaitState waits until a replica has a state.
+func awaitState(t *testing.T, b *fleet.Backend, want fleet.State) {
+	t.Helper()
+	poll.Until(t, fmt.Sprint("the backend is ", want), func() bool {
+		now, _ := b.State()
+		return now == want
+	})
+}
+
+// The cache of a server that was lost is empty if it comes back as another process, and as it was otherwise.
+func TestLostReplicaMovesOnlyItsOwnShare(t *testing.T) {
+	for name, restarts := range map[string]bool{"it restarts": true, "it was only unreachable": false} {
+		t.Run(name, func(t *testing.T) {
+			m, servers := startSizedReplicas(t, 4, 1<<20)
+			lost := m.Backends()[2]
+			const prompts = 1000
+			places := func(from, to int) (all [prompts]string) {
+				for i := from; i < to; i++ {
+					all[i] = place(t, m, text(i, 300))
+				}
+				return all
+			}
+			before := places(0, prompts)
+			servers[2].unhealthy.Store(true)
+			awaitState(t, lost, fleet.Unreachable)
+			during := places(0, prompts/2)
+			if restarts {
+				servers[2].metrics.Store(cacheMetrics(2, 1<<20))
+			}
+			servers[2].unhealthy.Store(false)
+			awaitState(t, lost, fleet.Ready)
+			moved, back, own := map[string]int{}, 0, 0
+			for i := range prompts / 2 {
+				switch {
+				case during[i] == lost.Name:
+					t.Errorf("prompt %d went to the lost backend", i)
+				case before[i] != lost.Name && during[i] != before[i]:
+					t.Errorf("prompt %d moved from %s to %s although its backend was there", i, before[i], during[i])
+				case before[i] == lost.Name:
+					moved[during[i]]++
+				}
+			}
+			if len(moved) != 3 {
+				t.Errorf("the lost backend's prompts moved to %v, want them at all three others", moved)
+			}
+			after := places(0, prompts)
+			for i := range prompts {
+				switch {
+				case before[i] != lost.Name && after[i] != before[i]:
+					t.Errorf("prompt %d moved from %s to %s when a backend came back", i, before[i], after[i])
+				case restarts && i < prompts/2 && after[i] == lost.Name:
+					t.Errorf("prompt %d, which %s has cached, went to the empty backend", i, during[i])
+				case before[i] == lost.Name && i >= prompts/2:
+					if own++; after[i] == lost.Name {
+						back++
+					}
+				}
+			}
+			if !restarts && back != own || own < prompts/10 {
+				t.Errorf("%d of %d prompts that the lost backend had cached went there", back, own)
+			}
+			share := 0
+			for i := range prompts {
+				if place(t, m, text(prompts+i, 300)) == lost.Name {
+					share++
+				}
+			}
+			if share < prompts/8 {
+				t.Errorf("%d of %d new prompts went to the backend that came back, want a fourth or more", share, prompts)
+			}
 		})
 	}
-	const prompts = 1000
-	places := func() (all [prompts]string) {
-		for i := range all {
-			all[i] = place(t, m, text(i, 300))
-		}
-		return all
+}
+
+// What a cache has evicted by its size has no pull, and new prompts go where what was used the longest ago is evicted.
+func TestEvictedPrefixHasNoPull(t *testing.T) {
+	m, _ := startSizedReplicas(t, 2, 1600) // 16 prompts each, of 100 tokens
+	answer := func(i int) string {
+		l := lease(t, m, text(i, 400))
+		defer l.Release()
+		l.RecordUsage(fleet.Usage{Prompt: 100})
+		return l.Name
 	}
-	before := places()
-	servers[2].unhealthy.Store(true)
-	await(fleet.Unreachable)
-	during := places()
-	servers[2].unhealthy.Store(false)
-	await(fleet.Ready)
-	after := places()
-	moved := map[string]int{}
-	for i := range before {
-		switch {
-		case during[i] == "b2":
-			t.Errorf("prompt %d went to the lost backend", i)
-		case before[i] != "b2" && during[i] != before[i]:
-			t.Errorf("prompt %d moved from %s to %s although its backend was there", i, before[i], during[i])
-		case before[i] == "b2":
-			moved[during[i]]++
+	at := map[string][]int{}
+	for i := range 28 {
+		b := answer(i)
+		at[b] = append(at[b], i)
+	}
+	for b, prompts := range at {
+		if len(prompts) != 14 {
+			t.Fatalf("%s has %d of 28 prompts", b, len(prompts))
 		}
-		if after[i] != before[i] {
-			t.Errorf("prompt %d is at %s after the backend's return, and was at %s before", i, after[i], before[i])
+		for _, i := range prompts {
+			if got := answer(i); got != b {
+				t.Errorf("prompt %d is cached at %s and went to %s", i, b, got)
+			}
 		}
 	}
-	if len(moved) != 3 {
-		t.Errorf("the lost backend's prompts moved to %v, want them at all three others", moved)
+	number := 1000
+	hold := func() *fleet.Lease { // a backend has a request in flight
+		number++
+		answer(number)
+		return lease(t, m, text(number, 400))
+	}
+	busy := hold()
+	for _, i := range at[busy.Name][5:] {
+		if got := answer(i); got != busy.Name {
+			t.Errorf("prompt %d is cached at %s, which has a request in flight, and went to %s", i, busy.Name, got)
+		}
+	}
+	busy.Release()
+	for range 100 {
+		number++
+		answer(number)
+	}
+	busy = hold()
+	defer busy.Release()
+	for _, i := range at[busy.Name] {
+		if got := answer(i); got == busy.Name {
+			t.Errorf("prompt %d went to %s, which has evicted it and has a request in flight", i, got)
+		}
 	}
 }
 
@@ -176,33 +282,34 @@ func TestPrefixIsKnownOnlyWhereItMatters(t *testing.T) {
 	even := modelConfig(t, "m", first.URL, second.URL)
 	even.Balance = config.BalanceLeastInFlight
 	long := []byte(text("x", 1000))
-	none := fleet.Prefix{}
 	for name, got := range map[string]fleet.Prefix{
 		"a prompt shorter than a block": m.Prefix(nil, []byte("Once upon a time")),
 		"one backend":                   single.Prefix(nil, long),
 		"least_inflight":                getModel(t, startFleet(t, even), "m").Prefix(nil, long),
 	} {
-		if got != none {
+		if got.Known() {
 			t.Errorf("%s: got a preference, want none", name)
 		}
 	}
-	if first, again := m.Prefix(nil, long), m.Prefix(nil, long); first == none || again != first {
+	if first, again := m.Prefix(nil, long), m.Prefix(nil, long); !first.Known() || !reflect.DeepEqual(again, first) {
 		t.Error("a long prompt has no prefix, or two")
 	}
 	for name, key := range map[string]fleet.Prefix{
-		"one backend": single.KeyPrefix(nil, "k"), "least_inflight": getModel(t, startFleet(t, even), "m").KeyPrefix(nil, "k"),
+		"one backend": single.KeyPrefix(nil, "k", 1), "least_inflight": getModel(t, startFleet(t, even), "m").KeyPrefix(nil, "k", 1),
 	} {
-		if key != none {
+		if key.Known() {
 			t.Errorf("%s: a key has a preference", name)
 		}
 	}
-	if first, again := m.KeyPrefix(nil, "k"), m.KeyPrefix(nil, "k"); first == none || again != first {
+	if first, again := m.KeyPrefix(nil, "k", 9), m.KeyPrefix(nil, "k", 9); !first.Known() || !reflect.DeepEqual(again, first) {
 		t.Error("a key has no lasting preference")
 	}
-	if m.KeyPrefix([]byte(`"a"`), "k") == m.KeyPrefix([]byte(`"b"`), "k") || m.KeyPrefix(nil, string(long)) == m.Prefix(nil, long) {
+	block := long[:64]
+	if reflect.DeepEqual(m.KeyPrefix([]byte(`"a"`), "k", 9), m.KeyPrefix([]byte(`"b"`), "k", 9)) ||
+		reflect.DeepEqual(m.KeyPrefix(nil, string(block), len(block)), m.Prefix(nil, block)) {
 		t.Error("a key is the same with other salts, or as a prompt")
 	}
-	if m.Prefix([]byte(`"a"`), long) == m.Prefix([]byte(`"b"`), long) {
+	if reflect.DeepEqual(m.Prefix([]byte(`"a"`), long), m.Prefix([]byte(`"b"`), long)) {
 		t.Error("prompts of two salts have one prefix")
 	}
 }
@@ -250,16 +357,24 @@ func TestPlaceOfALineMovesToItsPrefix(t *testing.T) {
 	}
 }
 
+// BenchmarkPrefix measures the choice of a backend, of four, for prompts of so many bytes that one of them has cached.
 func BenchmarkPrefix(b *testing.B) {
-	address := &url.URL{Scheme: "http", Host: "127.0.0.1:1"}
-	backends := []config.Backend{{Name: "a", URL: address}, {Name: "b", URL: address}}
-	for _, size := range []int{1 << 10, 100 << 10} {
+	var backends []config.Backend
+	for i := range 4 {
+		backends = append(backends, config.Backend{Name: fmt.Sprint(i), URL: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}})
+	}
+	for _, size := range []int{1 << 10, 10 << 10, 100 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			f := fleet.New([]config.Model{{ID: "m", Balance: config.BalancePrefix, Backends: backends}}, settings, nil, nil, zap.NewNop())
 			m, _ := f.Model("m")
 			prompt := []byte(text("x", size))
+			b.ReportAllocs()
 			for b.Loop() {
-				m.Prefix(nil, prompt)
+				l, err := m.Acquire(nil, fleet.Caller{}, m.Prefix(nil, prompt))
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Release()
 			}
 		})
 	}

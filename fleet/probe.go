@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/breaker"
+	"basegate/internal/wait"
 	"basegate/validate"
 )
 
@@ -77,20 +78,10 @@ func (b *Backend) readQueue(ctx context.Context) {
 }
 
 // readQueueSoon requests that the queue is read at once.
-func (b *Backend) readQueueSoon() {
-	select {
-	case b.queueNow <- struct{}{}:
-	default:
-	}
-}
+func (b *Backend) readQueueSoon() { wait.Wake(b.queueNow) }
 
 // probeSoon requests an immediate probe.
-func (b *Backend) probeSoon() {
-	select {
-	case b.probeNow <- struct{}{}:
-	default:
-	}
-}
+func (b *Backend) probeSoon() { wait.Wake(b.probeNow) }
 
 // probe checks the backend and applies the result to its state.
 func (b *Backend) probe(ctx context.Context) {
@@ -127,6 +118,9 @@ func (b *Backend) checkHealth(ctx context.Context, changes int64) (e event, reas
 			b.forgetMismatch()
 		}
 	}()
+	if b.unplaced() {
+		return eventUnreachable, errNoAddress.Error(), errNoAddress
+	}
 	health, err := b.Get(ctx, "/health")
 	switch {
 	case err != nil:
@@ -136,6 +130,7 @@ func (b *Backend) checkHealth(ctx context.Context, changes int64) (e event, reas
 	case b.cfg().Sleep != nil && b.isSleeping(ctx):
 		return eventSleeping, "it sleeps", nil
 	}
+	adapterChanges := b.adapterChanges()
 	models, err := b.Get(ctx, "/v1/models")
 	if err != nil {
 		return eventUnreachable, err.Error(), err
@@ -152,6 +147,10 @@ func (b *Backend) checkHealth(ctx context.Context, changes int64) (e event, reas
 	}
 	state, _ := b.State()
 	restarted := state != Ready && state != Draining // a server that drains is the one that was ready
+	b.observeAdapters(served, adapterChanges, restarted)
+	if restarted {
+		b.beginCache(ctx, state == Unreachable)
+	}
 	b.updateInfo(ctx, served, restarted, changes)
 	return eventAnswered, "", nil
 }
@@ -176,6 +175,7 @@ func (b *Backend) updateInfo(ctx context.Context, models gjson.Result, restarted
 	}
 	if restarted {
 		b.lacksLogprobs.Store(false)
+		b.firstToken.Store(nil)
 	}
 	if !info.versionKnown {
 		if version, err := b.Get(ctx, "/version"); err == nil {
@@ -251,23 +251,23 @@ const maxResponseBody = 1 << 20
 // Response is the response of a backend to a request of the gateway itself.
 type Response struct {
 	Status int
-	Body   []byte // cut at 1 MiB
+	Body   []byte // cut at 1 MiB, or as the caller says
 }
 
 // Get requests a path from the backend, with its API key.
 func (b *Backend) Get(ctx context.Context, path string) (Response, error) {
-	return b.do(ctx, http.MethodGet, b.URL(path), nil)
+	return b.do(ctx, http.MethodGet, b.URL(path), nil, maxResponseBody)
 }
 
 // Post sends a JSON body to a path.
 func (b *Backend) Post(ctx context.Context, path string, body []byte) (Response, error) {
-	return b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
+	return b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body), maxResponseBody)
 }
 
 // do sends a request with the backend's API key. A body must be JSON. Requests without a body, which are probes and
 // orders to sleep or wake, have a new connection each: the backend or a firewall may just be closing a pooled one, so a
 // failure there would say nothing about the backend.
-func (b *Backend) do(ctx context.Context, method string, address *url.URL, body io.Reader) (Response, error) {
+func (b *Backend) do(ctx context.Context, method string, address *url.URL, body io.Reader, most int64) (Response, error) {
 	path := address.Path
 	req, err := http.NewRequestWithContext(ctx, method, address.String(), body)
 	if err != nil {
@@ -283,7 +283,7 @@ func (b *Backend) do(ctx context.Context, method string, address *url.URL, body 
 		return Response{}, fmt.Errorf("request %s: %w", path, err)
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err != nil {
 		return Response{}, fmt.Errorf("read %s: %w", path, err)
 	}

@@ -64,14 +64,11 @@ func AddWindow(ctx context.Context, db *database.DB, b BookedWindow) (BookedWind
 // RemoveWindow removes a booked window.
 func RemoveWindow(ctx context.Context, db *database.DB, id int64) error {
 	err := db.WriteExclusive(ctx, func(tx database.Tx) error {
-		result, err := tx.ExecContext(ctx, `DELETE FROM model_windows WHERE id = $1`, id)
-		if err != nil {
-			return err
+		n, err := database.Change(ctx, tx, `DELETE FROM model_windows WHERE id = $1`, id)
+		if err == nil && n == 0 {
+			err = ErrNoWindow
 		}
-		if n, err := result.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(ErrNoWindow, err)
-		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("remove window: %w", err)

@@ -23,6 +23,7 @@ type serverInfo struct {
 	specialKnown  bool            // specialTokens has been measured
 	template      template        // of a model that chats; it is measured again after a restart of the gateway
 	source        source          // of the server that has reported it
+	launched      string          // its address, if launch.start has printed one
 }
 
 // source is a hash of the configuration that determines which server answers: its address, its checkpoint and the
@@ -45,7 +46,7 @@ type reports struct {
 
 // loadReports reads the reports of earlier runs for the backends that have not been probed yet. f.mu is held.
 func (f *Fleet) loadReports(ctx context.Context) error {
-	const text = `SELECT model, backend, source, max_model_len, version, special_tokens FROM backend_reports`
+	const text = `SELECT model, backend, source, max_model_len, version, special_tokens, launched FROM backend_reports`
 	f.reports.mu.Lock()
 	_, err := database.List(ctx, f.db.Read(), func(row database.Scanner) (id backendID, err error) {
 		var (
@@ -53,7 +54,7 @@ func (f *Fleet) loadReports(ctx context.Context) error {
 			origin  []byte
 			special sql.NullInt64
 		)
-		err = row.Scan(&id.model, &id.backend, &origin, &info.maxModelLen, &info.version, &special)
+		err = row.Scan(&id.model, &id.backend, &origin, &info.maxModelLen, &info.version, &special, &info.launched)
 		copy(info.source[:], origin)
 		info.server.Version = validate.ParseVersion(info.version)
 		info.specialTokens, info.specialKnown = special.Int64, special.Valid
@@ -73,10 +74,14 @@ func (b *Backend) recallReport() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	info := r.latest[b.id()]
-	if info.source != sourceOf(b.checkpoint, b.cfg()) {
-		info = serverInfo{}
+	if own := sourceOf(b.checkpoint, b.cfg()); info.source != own {
+		info = r.latest[backendID{b.modelID, b.cfg().First}] // the same program has started it
+		if info.launched = ""; info.source != own {
+			info = serverInfo{}
+		}
 	}
 	b.info.Store(&info)
+	b.moveTo(info.launched)
 }
 
 // reconfigure replaces the launch and sleep settings. If the next boot runs another command, what the last one reported is
@@ -84,6 +89,9 @@ func (b *Backend) recallReport() {
 func (b *Backend) reconfigure(c *config.Backend) {
 	before := sourceOf(b.checkpoint, b.cfg())
 	b.config.Store(c)
+	b.mu.Lock()
+	b.life.role = roleUsed // it may be no replica any more
+	b.mu.Unlock()
 	if !b.is(Ready) && sourceOf(b.checkpoint, c) != before {
 		b.recallReport()
 	}
@@ -91,6 +99,7 @@ func (b *Backend) reconfigure(c *config.Backend) {
 
 // recordReport stores what the backend has reported. Without the row, it counts as unknown after a restart.
 func (b *Backend) recordReport(info *serverInfo) {
+	info.launched = b.address.Load().launched
 	b.info.Store(info)
 	r := &b.fleet.reports
 	r.mu.Lock()
@@ -99,10 +108,10 @@ func (b *Backend) recordReport(info *serverInfo) {
 		return
 	}
 	r.latest[b.id()] = *info
-	const text = `INSERT INTO backend_reports (model, backend, source, max_model_len, version, special_tokens)
-		VALUES ($1, $2, $3, $4, $5, $6)
+	const text = `INSERT INTO backend_reports (model, backend, source, max_model_len, version, special_tokens, launched)
+		VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (model, backend) DO UPDATE SET source = excluded.source, max_model_len = excluded.max_model_len,
-		version = excluded.version, special_tokens = excluded.special_tokens`
+		version = excluded.version, special_tokens = excluded.special_tokens, launched = excluded.launched`
 	special := sql.NullInt64{Int64: info.specialTokens, Valid: info.specialKnown}
-	b.fleet.submit(text, b.modelID, b.Name, info.source[:], info.maxModelLen, info.version, special)
+	b.fleet.submit(text, b.modelID, b.Name, info.source[:], info.maxModelLen, info.version, special, info.launched)
 }

@@ -13,13 +13,14 @@ type ModelSnapshot struct {
 	BootEstimate float64           `json:"boot_estimate_seconds,omitempty"` // of a managed model that is not warm
 	Windows      []string          `json:"warm_windows"`                    // the recurring ones of the configuration
 	Booked       []BookedWindow    `json:"booked_windows"`
+	Adapters     []string          `json:"adapters,omitempty"` // ids
 	Backends     []BackendSnapshot `json:"backends"`
 }
 
 // BackendSnapshot is the state of one backend at one time.
 type BackendSnapshot struct {
 	Name     string    `json:"name"`
-	URL      string    `json:"url"`
+	URL      string    `json:"url"` // empty of a replica that has not said where it is
 	GPU      string    `json:"gpu"`
 	State    State     `json:"state"`
 	Since    time.Time `json:"since"`
@@ -28,12 +29,14 @@ type BackendSnapshot struct {
 	Breaker  string    `json:"breaker"`
 	InFlight int64     `json:"in_flight"`
 	Held     int       `json:"held"` // requests that wait here because the engine is full
+
+	Adapters []AdapterSnapshot `json:"adapters,omitempty"`
 }
 
 // Snapshot returns the state of every model, in the order of the configuration.
 func (f *Fleet) Snapshot() []ModelSnapshot {
 	all := []ModelSnapshot{}
-	for _, m := range f.Models() {
+	for _, m := range f.BaseModels() {
 		all = append(all, f.snapshot(m))
 	}
 	return all
@@ -54,6 +57,9 @@ func (f *Fleet) snapshot(m *Model) ModelSnapshot {
 		s.Windows = append(s.Windows, w.String())
 	}
 	s.Booked = append(s.Booked, f.BookedWindows(m.ID())...)
+	for _, a := range m.Adapters() {
+		s.Adapters = append(s.Adapters, a.ID())
+	}
 	for _, b := range m.backends {
 		s.Backends = append(s.Backends, b.snapshot())
 	}
@@ -64,8 +70,12 @@ func (b *Backend) snapshot() BackendSnapshot {
 	b.mu.Lock()
 	l, inFlight := b.life, b.inFlight
 	b.mu.Unlock()
+	at := b.URL("").String()
+	if b.unplaced() {
+		at = ""
+	}
 	return BackendSnapshot{
-		Name: b.Name, URL: b.URL("").String(), GPU: b.GPU, State: l.state, Since: l.since.UTC(), Reason: l.reason,
-		Version: b.Version(), Breaker: string(b.Breaker()), InFlight: inFlight, Held: b.Held(),
+		Name: b.Name, URL: at, GPU: b.GPU, State: l.state, Since: l.since.UTC(), Reason: l.reason,
+		Version: b.Version(), Breaker: string(b.Breaker()), InFlight: inFlight, Held: b.Held(), Adapters: b.Adapters(),
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tidwall/gjson"
 
 	"basegate/breaker"
@@ -60,9 +61,16 @@ func countOf(response gjson.Result, err error) (int64, error) {
 	return count.Int(), err
 }
 
+// idBytes is more than a token of one byte takes in a response of /tokenize, in bytes.
+const idBytes = 12
+
 // TokenIDs returns the ids of a text's tokens. special includes the special tokens that the tokenizer adds to a prompt.
 func (b *Backend) TokenIDs(ctx context.Context, text string, special bool) ([]int64, error) {
-	response, err := b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special})
+	body, err := json.Marshal(tokenizeRequest{b.checkpoint, text, special})
+	if err != nil {
+		return nil, fmt.Errorf("request /tokenize: %w", err)
+	}
+	response, err := b.postBody(ctx, "/tokenize", body, maxResponseBody+idBytes*int64(len(text)))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +110,7 @@ func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson
 	if err != nil {
 		return gjson.Result{}, fmt.Errorf("request %s: %w", path, err)
 	}
-	return b.postBody(ctx, path, body)
+	return b.postBody(ctx, path, body, maxResponseBody)
 }
 
 // noTemplate matches vLLM's error about messages to a model without a chat template: that of every version, with status 400, and
@@ -110,8 +118,8 @@ func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson
 var noTemplate = regexp.MustCompile("must provide a chat template|chat template is required but none was configured")
 
 // postBody is postJSON for a body that is JSON already.
-func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson.Result, error) {
-	response, err := b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body))
+func (b *Backend) postBody(ctx context.Context, path string, body []byte, most int64) (gjson.Result, error) {
+	response, err := b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body), most)
 	if err != nil {
 		return gjson.Result{}, err
 	}
@@ -129,6 +137,85 @@ func (b *Backend) postBody(ctx context.Context, path string, body []byte) (gjson
 		return gjson.Result{}, &RefusedError{o}
 	}
 	return gjson.Result{}, fmt.Errorf("%s answered %d", path, response.Status)
+}
+
+// ErrNoTokenizerInfo is returned by a backend that does not serve /tokenizer_info.
+var ErrNoTokenizerInfo = errors.New("the backend has no /tokenizer_info, which vLLM has with --enable-tokenizer-info-endpoint")
+
+// TokenizerInfo returns the configuration of the backend's tokenizer. It may hold paths of the operator's.
+func (b *Backend) TokenizerInfo(ctx context.Context) (gjson.Result, error) {
+	response, err := b.do(ctx, http.MethodGet, b.URL("/tokenizer_info"), nil, maxTokenizerInfo)
+	switch {
+	case err != nil:
+		return gjson.Result{}, err
+	case response.Status == http.StatusNotFound || response.Status == http.StatusMethodNotAllowed:
+		return gjson.Result{}, ErrNoTokenizerInfo
+	case response.Status != http.StatusOK:
+		return gjson.Result{}, fmt.Errorf("/tokenizer_info answered %d", response.Status)
+	}
+	info := gjson.ParseBytes(response.Body)
+	if !info.IsObject() || !jsontext.Value(response.Body).IsValid() {
+		return gjson.Result{}, errNoInfo
+	}
+	return info, nil
+}
+
+// maxTokenizerInfo limits a tokenizer's configuration, which lists thousands of added tokens of some models, in bytes.
+const maxTokenizerInfo = 16 << 20
+
+var (
+	errNoInfo = errors.New("the response of /tokenizer_info is not an object")
+
+	// ErrNoFirstToken is returned if a model has no special token to begin with, or the backend does not tell it.
+	ErrNoFirstToken = errors.New("the model's first special token is not known")
+)
+
+// FirstToken returns the id of the token with which a text begins that has nothing before it: that of the beginning, or else that
+// of the end of a text. Without /tokenizer_info, only a token that the tokenizer itself begins a prompt with is known.
+func (b *Backend) FirstToken(ctx context.Context) (int64, error) {
+	if known := b.firstToken.Load(); known != nil {
+		return *known, nil
+	}
+	first, err := b.readFirstToken(ctx)
+	if err == nil {
+		b.firstToken.Store(&first)
+	}
+	return first, err
+}
+
+func (b *Backend) readFirstToken(ctx context.Context) (int64, error) {
+	info, err := b.TokenizerInfo(ctx)
+	if err != nil && !errors.Is(err, ErrNoTokenizerInfo) {
+		return 0, err
+	}
+	for _, name := range []string{"bos_token", "eos_token"} {
+		token := info.Get(name)
+		if token.IsObject() {
+			token = token.Get("content")
+		}
+		if token.Str == "" {
+			continue
+		}
+		switch ids, err := b.TokenIDs(ctx, token.Str, false); {
+		case err != nil:
+			return 0, err
+		case len(ids) == 1:
+			return ids[0], nil
+		}
+	}
+	const text = "a"
+	with, err := b.TokenIDs(ctx, text, true)
+	if err != nil {
+		return 0, err
+	}
+	without, err := b.TokenIDs(ctx, text, false)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(with) <= len(without) || len(without) > 0 && with[0] == without[0]:
+		return 0, ErrNoFirstToken
+	}
+	return with[0], nil
 }
 
 // QueryReady calls query with one ready backend after another until a call succeeds or returns ErrUnknownToken. It

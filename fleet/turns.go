@@ -122,7 +122,7 @@ func (m *Model) AcquireInTurn(ctx context.Context, tried []FailedAttempt, c Call
 		if err != nil {
 			return nil, err
 		}
-		if l = m.lease(full, c); l != nil {
+		if l = m.lease(full, c, &p); l != nil {
 			l.turn = *turn
 			return l, nil
 		}

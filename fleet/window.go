@@ -60,8 +60,8 @@ func (f *Fleet) BookedWindows(model string) []BookedWindow {
 // reconcileInterval is the interval at which idle times, windows and commands are checked.
 const reconcileInterval = 500 * time.Millisecond
 
-// runReconciler polls the database and reconciles the models until ctx ends. Before the booked windows and the leases have been
-// read it reconciles nothing: it would end an operator's stop, and stop a model that a window keeps warm.
+// runReconciler polls the database and reconciles the models until ctx ends. Before the booked windows, and what the leader has
+// published, have been read it reconciles nothing: it would end an operator's stop, and stop a model that a window keeps warm.
 func (f *Fleet) runReconciler(ctx context.Context) {
 	ticker := time.NewTicker(reconcileInterval)
 	defer ticker.Stop()
@@ -70,10 +70,10 @@ func (f *Fleet) runReconciler(ctx context.Context) {
 		if f.db != nil {
 			windowsRead = f.pollDatabase(ctx) || windowsRead
 		}
-		if windowsRead && (f.leases == nil || f.cluster.known) {
+		if windowsRead && (f.cluster == nil || f.cluster.known) {
 			f.reconcile(time.Now())
 		}
-		if !f.followLeases(ctx, ticker.C) {
+		if !f.syncUntil(ctx, ticker.C) {
 			return
 		}
 	}
@@ -82,15 +82,21 @@ func (f *Fleet) runReconciler(ctx context.Context) {
 // reconcile starts the models that should be warm at the given time and drains idle backends of the others. A model is
 // started before its window begins, by the boot estimate.
 func (f *Fleet) reconcile(now time.Time) {
-	for _, m := range f.Models() {
+	for _, m := range f.BaseModels() {
 		keepWarm := f.inWarmWindow(m, now) || f.inWarmWindow(m, now.Add(m.BootEstimate()))
-		start := keepWarm
+		start := keepWarm && f.leads()
+		for _, r := range m.replicas {
+			if !f.leads() {
+				r.running = 0 // so that the minute begins anew
+				continue
+			}
+			r.scale(now, keepWarm)
+		}
 		for _, b := range m.backends {
 			b.reconcile(keepWarm)
 			b.mu.Lock()
-			if !keepWarm {
+			if c := b.cfg().Replicas; !keepWarm && (c == nil || c.Min == 0) {
 				b.life.stoppedByOperator = false // an operator's stop lasts until the end of the window
-				b.clearStop()
 			}
 			state, stopped := b.life.state, b.life.stoppedByOperator
 			b.mu.Unlock()

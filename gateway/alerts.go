@@ -11,6 +11,7 @@ import (
 
 	"basegate/batch"
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/console/history"
 	"basegate/fleet"
 	"basegate/gateway/config"
@@ -69,7 +70,7 @@ func (g *Gateway) onBudgetAlarm(a budget.Alarm) {
 	if a.Percent == budget.UsedUp {
 		e.Kind, text = history.BudgetUsed, "a budget is used up"
 	}
-	if a.Cap.Scope == budget.ScopeKey {
+	if a.Cap.Scope != budget.ScopeAccount {
 		e.KeyID = a.Key
 	}
 	g.history.Add(context.Background(), e)
@@ -98,12 +99,16 @@ func (g *Gateway) nameOwner(n *notify.Notice, e history.Event) {
 }
 
 // meterNames are what a meter counts, in words.
-var meterNames = map[budget.Meter]string{
-	budget.Total: "tokens", budget.Input: "prompt tokens", budget.Output: "completion tokens",
+var meterNames = map[quota.Meter]string{
+	quota.Total: "tokens", quota.Input: "prompt tokens", quota.Output: "completion tokens",
 }
 
 // describeAlarm says what is used of which cap.
 func describeAlarm(a budget.Alarm) string {
-	return message.NewPrinter(language.English).Sprintf("%d of %d %s of the %s are used; it resets at %s UTC",
-		a.Cap.Used, a.Cap.Limit, meterNames[a.Cap.Meter], a.Cap.Window, a.Cap.ResetsAt.UTC().Format("2006-01-02 15:04"))
+	resets := "does not reset"
+	if !a.Cap.ResetsAt.IsZero() {
+		resets = "resets at " + a.Cap.ResetsAt.UTC().Format("2006-01-02 15:04") + " UTC"
+	}
+	return message.NewPrinter(language.English).Sprintf("%d of %d %s of the %s are used; it %s",
+		a.Cap.Used, a.Cap.Limit, meterNames[a.Cap.Meter], a.Cap.Window, resets)
 }

@@ -29,6 +29,6 @@ func LineChecker(ctx context.Context, cfg *config.Config) func(string, []byte) (
 		Fleet: NewFleet(cfg, zap.NewNop()), Memory: admission.NewMemory(maxBufferedBytes(cfg)), Registry: prometheus.NewRegistry(), Log: zap.NewNop(),
 	})
 	return func(endpoint string, body []byte) (string, error) {
-		return server.CheckLine(ctx, identity.Principal{}, endpoint, body)
+		return server.CheckLine(ctx, identity.Principal{}, endpoint, body, false)
 	}
 }

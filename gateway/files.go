@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/batch/storage"
-	"basegate/console/prompts"
 	"basegate/gateway/config"
 )
 
@@ -43,7 +42,7 @@ func OpenFiles(c *config.Config) (storage.Store, error) {
 func keepsFiles(c *config.Config) bool { return c.Files.URL != nil || !c.Database.Postgres() }
 
 // objects returns the storage of saved prompts, which is that of the files; nil if there is none.
-func (g *Gateway) objects() prompts.Objects {
+func (g *Gateway) objects() storage.Objects {
 	if !keepsFiles(g.booted) {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"basegate/batch"
@@ -32,10 +33,12 @@ import (
 	"basegate/gateway/config"
 	"basegate/gateway/mail"
 	"basegate/gateway/notify"
+	"basegate/gateway/tracing"
 	"basegate/identity"
 	"basegate/internal/wait"
 	"basegate/proxy"
 	"basegate/proxy/http1/client"
+	"basegate/proxy/replay"
 )
 
 // Gateway is one running gateway.
@@ -63,6 +66,7 @@ type Gateway struct {
 	console   *console.Console
 	batches   *batch.Service
 	receipts  *receipt.Log // nil unless it is enabled
+	replays   *replay.Store
 	public    *listener
 	admin     *listener
 	failed    chan error // receives the error that makes the gateway useless
@@ -136,10 +140,16 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	if err := g.openReceipts(ctx, webhooks); err != nil {
 		return nil, err
 	}
+	g.replays = replay.New(g.db, replaySettings(cfg), log.Named("replay"))
+	g.registry.MustRegister(g.replays.Failures())
+	tracer, err := g.newTracer(ctx)
+	if err != nil {
+		return nil, err
+	}
 	g.proxy = proxy.New(proxySettings(cfg, g.receipts != nil), proxy.Deps{
 		Keys: g.keys, Fleet: g.fleet, Memory: g.memory, Ledger: g.ledger,
 		Transport: transport, Registry: g.registry, Usage: g.usage, Refusals: g.refusals, Log: log.Named("proxy"),
-		Ended: g.history.Record, Receipts: g.receipts,
+		Ended: g.history.Record, Receipts: g.receipts, Replays: g.replays, Replayed: budget.NewReplays(g.db), Tracer: tracer,
 	})
 	if err := g.newBatches(); err != nil {
 		return nil, err
@@ -151,6 +161,21 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	g.console = g.newConsole(store)
 	g.newServers(ctx)
 	return g, nil
+}
+
+// newTracer returns what makes the spans of requests; nil without a collector.
+func (g *Gateway) newTracer(ctx context.Context) (trace.Tracer, error) {
+	t := g.config.Telemetry
+	if t.OTLP == nil {
+		return nil, nil
+	}
+	settings := tracing.Settings{Collector: t.OTLP, Sample: t.Sample, Version: g.version}
+	provider, err := tracing.New(ctx, settings, g.registry, g.log.Named("telemetry"))
+	if err != nil {
+		return nil, err
+	}
+	g.onClose("telemetry", provider.Close)
+	return provider.Tracer(), nil
 }
 
 // turns returns the places for which accounts wait, by the work that needs them.
@@ -260,6 +285,8 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 			return err
 		}
 		g.onClose("batches", g.batches.Close)
+		g.replays.Start(ctx, g.batches)
+		g.onClose("replays", g.replays.Close)
 	}
 	if g.certificate != nil {
 		g.startEvery(ctx, "certificate", certificatePollInterval, func(context.Context) { g.certificate.poll() })
@@ -325,6 +352,7 @@ func (g *Gateway) Reload(cfg *config.Config) {
 	g.keys.Reload(g.identitySettings(cfg))
 	g.prompts.Reload(cfg.Console.SavedPrompts.MaxBytesPerAccount)
 	g.batches.Reload(batchSettings(cfg))
+	g.replays.Reload(replaySettings(cfg))
 	g.mailer.Reload(mail.Settings{Mail: cfg.Mail})
 	g.notifier.Reload(notifySettings(cfg))
 	g.console.Reload(consoleSettings(cfg, g.booted))

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
+	"basegate/batch"
 	apierr "basegate/errors"
 	"basegate/proxy"
 )
@@ -23,9 +24,9 @@ func (g *Gateway) publicHandler() http.Handler {
 	e := newEcho(g.log, func(c echo.Context, status int) bool {
 		return wantsPage(c.Request()) && g.console.ServeError(c, status)
 	})
-	var files []proxy.Extension
-	if keepsFiles(g.booted) {
-		files = g.batches.Routes()
+	files := g.batches.Routes()
+	if !keepsFiles(g.booted) {
+		files = batch.Unserved(files)
 	}
 	g.proxy.Mount(e, files...)
 	g.mountReceipts(e)

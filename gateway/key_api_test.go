@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"maps"
@@ -40,7 +41,9 @@ func otherProcess(t *testing.T, c *config.Config) *identity.Store {
 
 func createKey(t *testing.T, keys *identity.Keys, k identity.Key) (id, secret string) {
 	t.Helper()
-	k.Email, k.Name = "ada@example.org", "k"
+	if k.Email = "ada@example.org"; k.Name == "" {
+		k.Name = rand.Text()
+	}
 	key, secret, err := keys.Create(t.Context(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -109,11 +112,14 @@ func testRejectedKeysGetTheSameResponse(t *testing.T, fastPath bool) {
 	newKey(t, c)
 	g, store := start(t, c), otherProcess(t, c)
 	const email = "ada@example.org"
-	capped := func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(1_000_000) } // must not show in the headers
+	capped := func(f *identity.Account) { f.Caps[quota.MonthTotal] = quota.Limit(1_000_000) } // must not show in the headers
 	if _, err := store.Accounts.Set(t.Context(), email, capped); err != nil {
 		t.Fatal(err)
 	}
-	_, expired := createKey(t, store.Keys, identity.Key{ExpiresAt: time.Now().Add(-time.Hour)})
+	expiredID, expired := createKey(t, store.Keys, identity.Key{})
+	if _, err := store.Keys.Set(t.Context(), expiredID, func(f *identity.Key) { f.ExpiresAt = time.Now().Add(-time.Hour) }); err != nil {
+		t.Fatal(err)
+	}
 	id, replaced := createKey(t, store.Keys, identity.Key{})
 	_, secret, err := store.Keys.Rotate(t.Context(), id, 0)
 	if err != nil {
@@ -288,9 +294,9 @@ func TestKeyDescribesItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caps := quota.Caps{MonthTotal: quota.Limit(1000), DayTotal: quota.Limit(100)}
+	caps := quota.Caps{quota.MonthTotal: quota.Limit(1000), quota.DayTotal: quota.Limit(100)}
 	expiry := time.Date(2100, 1, 31, 0, 0, 0, 0, time.UTC)
-	id, secret := createKey(t, keys, identity.Key{Models: list, ExpiresAt: expiry, Concurrency: 3, Caps: caps})
+	id, secret := createKey(t, keys, identity.Key{Name: "k", Models: list, ExpiresAt: expiry, Concurrency: 3, Caps: caps})
 	if status, body := get(t, g, secret, "/v1/completions", completionOf("m")); status != http.StatusOK {
 		t.Fatalf("got %d %s", status, body)
 	}

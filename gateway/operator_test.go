@@ -124,7 +124,7 @@ func TestOverviewShowsRequestsAndAlarmsAlsoAfterARestart(t *testing.T) {
 	const email, password = "root@example.org", "correct horse battery"
 	newAdministrator(t, c, email, password)
 	withIdentity(t, c, func(ctx context.Context, store *identity.Store) error {
-		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(43) })
+		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.Account) { f.Caps[quota.MonthTotal] = quota.Limit(43) })
 		return err
 	})
 	g := start(t, c)
@@ -207,7 +207,7 @@ func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {
 	const email, password = "root@example.org", "correct horse battery"
 	newAdministrator(t, c, email, password)
 	withIdentity(t, c, func(ctx context.Context, store *identity.Store) error {
-		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(43) })
+		_, err := store.Accounts.Set(ctx, "ada@example.org", func(f *identity.Account) { f.Caps[quota.MonthTotal] = quota.Limit(43) })
 		return err
 	})
 	g := start(t, c)

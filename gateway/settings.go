@@ -17,6 +17,7 @@ import (
 	"basegate/proxy"
 	"basegate/proxy/dialect/eternalai"
 	"basegate/proxy/dialect/lamini"
+	"basegate/proxy/replay"
 )
 
 func fleetSettings(c *config.Config) fleet.Settings {
@@ -40,6 +41,7 @@ func proxySettings(c *config.Config, receipts bool) proxy.Settings {
 
 		ConcurrencyPerAccount: c.Limits.ConcurrencyPerAccount,
 		SequencesPerRequest:   int64(c.Limits.SequencesPerRequest),
+		Replays:               c.Replay.Enabled,
 
 		ClientAddress: clientAddress(c.Server.TrustedProxies),
 	}
@@ -58,7 +60,14 @@ func dialects(c *config.Config, receipts bool) []*proxy.Dialect {
 }
 
 func (g *Gateway) identitySettings(c *config.Config) identity.Settings {
-	s := identity.Settings{Changed: func() { g.ledger.RefreshCaps() }, ConcurrencyPerKey: c.Limits.ConcurrencyPerKey, KeysPerAccount: c.Limits.KeysPerAccount}
+	s := identity.Settings{
+		ConcurrencyPerKey: c.Limits.ConcurrencyPerKey, KeysPerAccount: c.Limits.KeysPerAccount,
+		ChildrenPerKey: c.Limits.ChildrenPerKey, Children: c.Limits.Children,
+		Changed: func() {
+			g.ledger.RefreshCaps()
+			g.proxy.EndStopped()
+		},
+	}
 	if g.db.Postgres() != nil {
 		s.PollInterval, s.CatchUpInterval = clusterPollInterval, clusterCatchUpInterval
 	}
@@ -84,6 +93,14 @@ func batchSettings(c *config.Config) batch.Settings {
 		MaxLineBytes:  c.Server.MaxBodyBytes,
 		MaxUnfinished: c.Limits.UnfinishedBatchesPerAccount,
 		PerBackend:    c.Batches.PerBackend, Attempts: c.Batches.Attempts, StartModels: c.Batches.StartModels,
+		Replay: c.Replay.Enabled,
+	}
+}
+
+func replaySettings(c *config.Config) replay.Settings {
+	return replay.Settings{
+		MaxBytes: c.Replay.MaxBytes, MaxBytesPerAccount: c.Replay.MaxBytesPerAccount, Keep: c.Replay.Keep,
+		AcrossGPUs: slices.Contains(c.Replay.Across, "gpu"),
 	}
 }
 

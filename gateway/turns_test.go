@@ -34,7 +34,7 @@ func TestAllWorkThatIsDoneInTurnHasMetricsAndIsDocumented(t *testing.T) {
 		t.Errorf("docs/operations/queue.md describes the work %v, want %v", got, want)
 	}
 	_, values, _ := strings.Cut(read("metrics.md"), "calls that wait for one; `work` is ")
-	values, _, _ = strings.Cut(values, "|")
+	values, _, _ = strings.Cut(values, "\n")
 	if got := work(values, "`(\\w+)`"); !slices.Equal(got, want) {
 		t.Errorf("docs/operations/metrics.md has the values %v of the label work, want %v", got, want)
 	}

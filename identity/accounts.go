@@ -113,7 +113,11 @@ func (a *Accounts) Enable(ctx context.Context, email string) (Account, error) {
 }
 
 func (a *Accounts) setState(ctx context.Context, email string, to AccountState) (Account, error) {
-	return commit(ctx, a.keys, fmt.Sprintf("make account %s", to), func(tx database.Tx) (Account, error) {
+	what := "disable account"
+	if to == AccountActive {
+		what = "approve account"
+	}
+	return commit(ctx, a.keys, what, func(tx database.Tx) (Account, error) {
 		account, err := selectAccount(ctx, tx, email)
 		if err != nil || account.State == to {
 			return account, err

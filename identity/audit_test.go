@@ -24,14 +24,14 @@ func TestAuditLogRecordsActorAndChange(t *testing.T) {
 	must(t, err)
 	_, err = s.Keys.Pause(ctx, k.ID) // changes nothing
 	must(t, err)
-	_, err = s.Keys.Set(ctx, k.ID, func(f *identity.Key) { f.Caps.MonthTotal, f.Concurrency = quota.Limit(1000), 4 })
+	_, err = s.Keys.Set(ctx, k.ID, func(f *identity.Key) { f.Caps[quota.MonthTotal], f.Concurrency = quota.Limit(1000), 4 })
 	must(t, err)
 	_, err = s.Keys.Revoke(ctx, k.ID)
 	must(t, err)
 	if _, err := s.Keys.Resume(ctx, k.ID); err == nil {
 		t.Error("resume a revoked key: got no error")
 	}
-	_, err = s.Accounts.Set(ctx, ada, func(f *identity.Account) { f.Caps.DayTotal = quota.Limit(5) })
+	_, err = s.Accounts.Set(ctx, ada, func(f *identity.Account) { f.Caps[quota.DayTotal] = quota.Limit(5) })
 	must(t, err)
 	_, err = s.Accounts.Disable(ctx, ada)
 	must(t, err)

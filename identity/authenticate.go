@@ -3,17 +3,22 @@ package identity
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"basegate/budget/quota"
 )
 
-// Errors with which a key is refused. They are for the log; a client gets the same response for all of them.
+// Errors with which a key is refused. They are for the log; a client gets the same response for all of them but
+// ErrKeyShortened, which says nothing about any key.
 var (
 	ErrKeyMissing      = errors.New("no key was given")
 	ErrKeyMalformed    = errors.New("the key is malformed")
+	ErrKeyShortened    = fmt.Errorf("%w: it ends in an ellipsis, as keys are shown", ErrKeyMalformed)
 	ErrKeyUnknown      = errors.New("there is no such key")
 	ErrKeyPaused       = errors.New("the key is paused")
 	ErrKeyRevoked      = errors.New("the key has been revoked, which is final")
@@ -36,15 +41,25 @@ type Principal struct {
 	AccountCaps quota.Caps
 	ExpiresAt   time.Time // of the key; zero: never
 	Models      ModelList
+	Run         string     // of a child: the run that its requests are part of; may be empty
+	Parent      *Principal // the key that has made this one, a child; nil if none has. It is not changed
+	Stops       int64      // how often requests of the key that ran were ended
 
-	ConcurrencyByOperator bool // the operator has set Concurrency
-	AccountConcurrency    int  // the highest that a holder can give to a key; 0: the configured default
-	GrantedConcurrency    int  // the highest that the operator has given to the account or one of its active keys; 0: none
+	Children              sql.NullBool // whether the key may make keys; not valid: Settings.Children says
+	Adapters              bool         // it may add LoRA adapters
+	ConcurrencyByOperator bool         // the operator has set Concurrency
+	AccountConcurrency    int          // the highest that a holder can give to a key; 0: the configured default
+	GrantedConcurrency    int          // the highest that the operator has given to the account or one of its active keys; 0: none
 }
 
 // MaxRunning returns how many requests of the key may run at a time if the configuration allows perKey. Only the
-// operator can exceed the account's limit, so a limit that was lowered applies to keys that had more.
+// operator can exceed the account's limit, so a limit that was lowered applies to keys that had more. A child has at most what
+// its parent has.
 func (p Principal) MaxRunning(perKey int) int {
+	if p.Parent != nil {
+		most := p.Parent.MaxRunning(perKey)
+		return min(cmp.Or(p.Concurrency, most), most)
+	}
 	if p.ConcurrencyByOperator {
 		return p.Concurrency
 	}
@@ -58,8 +73,8 @@ func (p Principal) MaxRunningOfAccount(perAccount int) int {
 }
 
 // Authenticate returns the key that has the secret. For a key that exists but may not be used, it returns the Principal
-// together with the error, for the log. The error is ErrKeyMissing, ErrKeyMalformed, ErrKeyUnknown, ErrKeyPaused,
-// ErrKeyRevoked, ErrKeyExpired, ErrSecretReplaced, ErrAccountDisabled or ErrAccountPending, unwrapped.
+// together with the error, for the log. The error is ErrKeyMissing, ErrKeyMalformed, ErrKeyShortened, ErrKeyUnknown,
+// ErrKeyPaused, ErrKeyRevoked, ErrKeyExpired, ErrSecretReplaced, ErrAccountDisabled or ErrAccountPending, unwrapped.
 //
 // An unknown secret of the right form may have been created by another process since the snapshot was read, so it waits
 // until the snapshot has caught up with the database, about 10 milliseconds. Then the error may also wrap
@@ -70,11 +85,15 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (Principal, erro
 	if secret == "" {
 		return Principal{}, ErrKeyMissing
 	}
+	if strings.HasSuffix(secret, "…") || strings.HasSuffix(secret, "...") {
+		return Principal{}, ErrKeyShortened
+	}
 	if !isWellFormed(secret) {
 		return Principal{}, ErrKeyMalformed
 	}
 	hash := hashSecret(secret)
-	found, ok := find(&k.snapshot.Load().byHash, hash)
+	snapshot := k.snapshot.Load()
+	found, ok := find(&snapshot.byHash, hash)
 	if !ok {
 		if k.unknown.isRefused(hash) {
 			return Principal{}, ErrKeyUnknown
@@ -82,12 +101,13 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (Principal, erro
 		if err := k.CatchUp(ctx); err != nil {
 			return Principal{}, err
 		}
-		if found, ok = find(&k.snapshot.Load().byHash, hash); !ok {
+		snapshot = k.snapshot.Load()
+		if found, ok = find(&snapshot.byHash, hash); !ok {
 			k.unknown.refuse(hash)
 			return Principal{}, ErrKeyUnknown
 		}
 	}
-	return found.check()
+	return snapshot.check(found)
 }
 
 // Identify returns the key with the id key, for an account that has signed in and so needs no secret. A key of another
@@ -118,9 +138,10 @@ func (k *Keys) Email(account string) string {
 // error. The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrKeyExpired, ErrAccountDisabled or
 // ErrAccountPending, unwrapped.
 func (k *Keys) Lookup(key string) (Principal, error) {
-	found, ok := find(&k.snapshot.Load().byID, key)
+	snapshot := k.snapshot.Load()
+	found, ok := find(&snapshot.byID, key)
 	if !ok {
 		return Principal{}, ErrKeyUnknown
 	}
-	return found.check()
+	return snapshot.check(found)
 }

@@ -39,6 +39,8 @@ func TestAuthenticateRefusesWhatIsNoKey(t *testing.T) {
 		secret[:len(secret)-1]:              identity.ErrKeyMalformed,
 		secret[:len(secret)-1] + "-":        identity.ErrKeyMalformed,
 		"sk-" + secret[3:]:                  identity.ErrKeyMalformed,
+		secret[:14] + "…":                   identity.ErrKeyShortened,
+		secret[:14] + "...":                 identity.ErrKeyShortened,
 		strings.Repeat("é", 25):             identity.ErrKeyMalformed,
 		secret[:len(secret)-1] + other:      identity.ErrKeyUnknown,
 		"acs-bm-" + strings.Repeat("0", 43): identity.ErrKeyUnknown,
@@ -93,7 +95,7 @@ func TestChangedStateIsInForceAtOnce(t *testing.T) {
 func TestAuthenticateAllocatesNothing(t *testing.T) {
 	s := startStoreWithAda(t)
 	_, secret := createKey(t, s, "laptop")
-	all := quota.Caps{MonthTotal: quota.Limit(4), DayTotal: quota.Limit(3), MonthInput: quota.Limit(2), MonthOutput: quota.Limit(1)}
+	all := quota.Caps{quota.MonthTotal: quota.Limit(4), quota.DayTotal: quota.Limit(3), quota.MonthInput: quota.Limit(2), quota.MonthOutput: quota.Limit(1)}
 	_, capped, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "capped", Caps: all})
 	must(t, err)
 	for name, given := range map[string]string{"known": secret, "capped": capped, "unknown": "acs-bm-" + strings.Repeat("0", 43), "malformed": "x"} {

@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"context"
+	"crypto/rand"
 	"testing"
 
 	"go.uber.org/zap"
@@ -47,7 +48,7 @@ func BenchmarkChangeBesideManyKeys(b *testing.B) {
 	key, _ := createKey(b, here, "one")
 	b.Run("create, and use in another process", func(b *testing.B) {
 		for b.Loop() {
-			_, secret := createKey(b, here, "more")
+			_, secret := createKey(b, here, rand.Text())
 			_, err := there.Keys.Authenticate(b.Context(), secret)
 			must(b, err)
 		}

@@ -14,8 +14,8 @@ import (
 func TestCapsAreStoredAsCreated(t *testing.T) {
 	path := newPath(t)
 	s := startStore(t, openDatabase(t, path), zap.NewNop())
-	accountCaps := quota.Caps{MonthTotal: quota.Limit(1000), DayTotal: quota.Limit(0)}
-	keyCaps := quota.Caps{MonthInput: quota.Limit(5), MonthOutput: quota.Limit(1 << 40)}
+	accountCaps := quota.Caps{quota.MonthTotal: quota.Limit(1000), quota.DayTotal: quota.Limit(0)}
+	keyCaps := quota.Caps{quota.MonthInput: quota.Limit(5), quota.MonthOutput: quota.Limit(1 << 40)}
 	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada, Caps: accountCaps})
 	must(t, err)
 	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Caps: keyCaps})
@@ -41,18 +41,18 @@ func TestCapsAreStoredAsCreated(t *testing.T) {
 
 func TestSetChangesOnlyTheGivenFields(t *testing.T) {
 	s := startStoreWithAda(t)
-	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Concurrency: 3, Caps: quota.Caps{DayTotal: quota.Limit(7)}})
+	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Concurrency: 3, Caps: quota.Caps{quota.DayTotal: quota.Limit(7)}})
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.Prefix, func(f *identity.Key) { f.Caps.MonthTotal = quota.Limit(9) })
+	_, err = s.Keys.Set(t.Context(), key.Prefix, func(f *identity.Key) { f.Caps[quota.MonthTotal] = quota.Limit(9) })
 	must(t, err)
-	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.MonthInput = quota.Limit(99) })
+	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps[quota.MonthInput] = quota.Limit(99) })
 	must(t, err)
 	p, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
-	if diff := cmp.Diff(quota.Caps{MonthTotal: quota.Limit(9), DayTotal: quota.Limit(7)}, p.KeyCaps); diff != "" || p.Concurrency != 3 || p.KeyName != "k" {
+	if diff := cmp.Diff(quota.Caps{quota.MonthTotal: quota.Limit(9), quota.DayTotal: quota.Limit(7)}, p.KeyCaps); diff != "" || p.Concurrency != 3 || p.KeyName != "k" {
 		t.Errorf("got %+v, want concurrency 3, name k and other key caps (-want +got):\n%s", p, diff)
 	}
-	if diff := cmp.Diff(quota.Caps{MonthInput: quota.Limit(99)}, p.AccountCaps); diff != "" {
+	if diff := cmp.Diff(quota.Caps{quota.MonthInput: quota.Limit(99)}, p.AccountCaps); diff != "" {
 		t.Errorf("account caps (-want +got):\n%s", diff)
 	}
 	a, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Admin, f.Caps = true, quota.Caps{} })
@@ -64,31 +64,31 @@ func TestSetChangesOnlyTheGivenFields(t *testing.T) {
 
 func TestPrincipalKeepsItsCapsAfterAChange(t *testing.T) {
 	s := startStoreWithAda(t)
-	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Caps: quota.Caps{DayTotal: quota.Limit(7)}})
+	key, secret, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Caps: quota.Caps{quota.DayTotal: quota.Limit(7)}})
 	must(t, err)
 	before, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(8) })
+	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps[quota.DayTotal] = quota.Limit(8) })
 	must(t, err)
-	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(1) })
+	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps[quota.MonthTotal] = quota.Limit(1) })
 	must(t, err)
-	if before.KeyCaps.DayTotal != quota.Limit(7) || key.Caps.DayTotal != quota.Limit(7) || before.AccountCaps.MonthTotal.Bounded() {
+	if before.KeyCaps[quota.DayTotal] != quota.Limit(7) || key.Caps[quota.DayTotal] != quota.Limit(7) || before.AccountCaps[quota.MonthTotal].Bounded() {
 		t.Errorf("before: got principal's key caps %s, key's caps %s, account caps %s; want daily budget 7 twice, and unbounded",
 			before.KeyCaps, key.Caps, before.AccountCaps)
 	}
 	after, err := s.Keys.Authenticate(t.Context(), secret)
 	must(t, err)
-	if after.KeyCaps.DayTotal != quota.Limit(8) || after.AccountCaps.MonthTotal != quota.Limit(1) {
+	if after.KeyCaps[quota.DayTotal] != quota.Limit(8) || after.AccountCaps[quota.MonthTotal] != quota.Limit(1) {
 		t.Errorf("after: got key caps %s, account caps %s; want daily budget 8, monthly budget 1", after.KeyCaps, after.AccountCaps)
 	}
 }
 
 // setCap sets one cap, by its name in errors.
 var setCap = map[string]func(*quota.Caps, quota.Cap){
-	"monthly budget": func(c *quota.Caps, limit quota.Cap) { c.MonthTotal = limit },
-	"daily budget":   func(c *quota.Caps, limit quota.Cap) { c.DayTotal = limit },
-	"input budget":   func(c *quota.Caps, limit quota.Cap) { c.MonthInput = limit },
-	"output budget":  func(c *quota.Caps, limit quota.Cap) { c.MonthOutput = limit },
+	"monthly budget": func(c *quota.Caps, limit quota.Cap) { c[quota.MonthTotal] = limit },
+	"daily budget":   func(c *quota.Caps, limit quota.Cap) { c[quota.DayTotal] = limit },
+	"input budget":   func(c *quota.Caps, limit quota.Cap) { c[quota.MonthInput] = limit },
+	"output budget":  func(c *quota.Caps, limit quota.Cap) { c[quota.MonthOutput] = limit },
 }
 
 func TestKeyCapsMayNotExceedTheAccounts(t *testing.T) {
@@ -124,10 +124,10 @@ func TestKeyCapsMayNotExceedTheAccounts(t *testing.T) {
 // A daily cap may exceed a monthly one, and so on.
 func TestCapsOfDifferentKindsAreNotCompared(t *testing.T) {
 	s := startStoreWithAda(t)
-	_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(100) })
+	_, err := s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps[quota.MonthTotal] = quota.Limit(100) })
 	must(t, err)
 	_, _, err = s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Caps: quota.Caps{
-		MonthTotal: quota.Limit(100), DayTotal: quota.Limit(5000), MonthInput: quota.Limit(5000), MonthOutput: quota.Limit(5000),
+		quota.MonthTotal: quota.Limit(100), quota.DayTotal: quota.Limit(5000), quota.MonthInput: quota.Limit(5000), quota.MonthOutput: quota.Limit(5000),
 	}})
 	must(t, err)
 }
@@ -144,11 +144,11 @@ func TestAccountCapsMayNotBeLoweredBelowItsKeys(t *testing.T) {
 		return k
 	}
 	create("unbounded", quota.Caps{})
-	create("small", quota.Caps{MonthTotal: quota.Limit(10)})
-	month, day := create("month", quota.Caps{MonthTotal: quota.Limit(100)}), create("day", quota.Caps{DayTotal: quota.Limit(7)})
+	create("small", quota.Caps{quota.MonthTotal: quota.Limit(10)})
+	month, day := create("month", quota.Caps{quota.MonthTotal: quota.Limit(100)}), create("day", quota.Caps{quota.DayTotal: quota.Limit(7)})
 	_, err := s.Keys.Pause(t.Context(), day.ID) // a paused key counts, because it can be resumed
 	must(t, err)
-	lower := quota.Caps{MonthTotal: quota.Limit(99), DayTotal: quota.Limit(6)}
+	lower := quota.Caps{quota.MonthTotal: quota.Limit(99), quota.DayTotal: quota.Limit(6)}
 	wantError(t, setAccount(lower), identity.ErrAboveAccount, "change account: ",
 		month.ID+" (month): monthly budget 100 is above 99; "+day.ID+" (day): daily budget 7 is above 6")
 	if a, err := s.Accounts.Find(t.Context(), ada); err != nil || a.Name != "Ada" || a.Caps != (quota.Caps{}) {
@@ -157,7 +157,7 @@ func TestAccountCapsMayNotBeLoweredBelowItsKeys(t *testing.T) {
 	_, err = s.Keys.Revoke(t.Context(), month.ID) // a revoked key does not count
 	must(t, err)
 	wantError(t, setAccount(lower), identity.ErrAboveAccount, "these first: "+day.ID+" (day)")
-	_, err = s.Keys.Set(t.Context(), day.ID, func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(6) })
+	_, err = s.Keys.Set(t.Context(), day.ID, func(f *identity.Key) { f.Caps[quota.DayTotal] = quota.Limit(6) })
 	must(t, err)
 	must(t, setAccount(lower))
 	if _, err := s.Keys.Set(t.Context(), month.ID, func(*identity.Key) {}); !errors.Is(err, identity.ErrKeyRevoked) {
@@ -171,9 +171,9 @@ func TestCapsCanBeChangedInAnyStateOfTheAccount(t *testing.T) {
 	key, secret := createKey(t, s, "k")
 	_, err := s.Accounts.Disable(t.Context(), ada)
 	must(t, err)
-	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.DayTotal = quota.Limit(70) })
+	_, err = s.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps[quota.DayTotal] = quota.Limit(70) })
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(7) })
+	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps[quota.DayTotal] = quota.Limit(7) })
 	must(t, err)
 	if _, err := s.Keys.Authenticate(t.Context(), secret); !errors.Is(err, identity.ErrAccountDisabled) {
 		t.Errorf("after the changes: got error %v, want %v", err, identity.ErrAccountDisabled)
@@ -187,7 +187,7 @@ func TestCapsCanBeChangedInAnyStateOfTheAccount(t *testing.T) {
 	}
 	_, err = s.Accounts.Create(t.Context(), identity.Account{Email: "new@example.org", State: identity.AccountPending})
 	must(t, err)
-	a, err := s.Accounts.Set(t.Context(), "new@example.org", func(f *identity.Account) { f.Caps.MonthTotal = quota.Limit(1) })
+	a, err := s.Accounts.Set(t.Context(), "new@example.org", func(f *identity.Account) { f.Caps[quota.MonthTotal] = quota.Limit(1) })
 	must(t, err)
 	if a.State != identity.AccountPending || a.Caps.String() != "monthly budget 1" {
 		t.Errorf("got account %+v, want it pending with monthly budget 1", a)

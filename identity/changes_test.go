@@ -50,12 +50,12 @@ func TestFollowedChangesAddUpToWhatIsRead(t *testing.T) {
 	for _, email := range emails {
 		create(email)
 	}
-	for range 60 {
+	for i := range 60 {
 		email, id := emails[rng.IntN(len(emails))], ids[rng.IntN(len(ids))]
 		var err error
 		switch rng.IntN(9) {
 		case 0:
-			_, _, err = here.Keys.Create(ctx, identity.Key{Email: email, Name: "more"})
+			_, _, err = here.Keys.Create(ctx, identity.Key{Email: email, Name: fmt.Sprint("more ", i)})
 		case 1:
 			_, err = here.Keys.Pause(ctx, id)
 		case 2:
@@ -71,7 +71,7 @@ func TestFollowedChangesAddUpToWhatIsRead(t *testing.T) {
 			}
 		case 5:
 			_, err = here.Keys.Set(ctx, id, func(f *identity.Key) {
-				f.Concurrency, f.Caps.DayTotal = 1+rng.IntN(50), quota.Limit(rng.Int64N(9))
+				f.Concurrency, f.Caps[quota.DayTotal] = 1+rng.IntN(50), quota.Limit(rng.Int64N(9))
 			})
 		case 6:
 			_, err = here.Accounts.Set(ctx, email, func(f *identity.Account) { f.Concurrency = rng.IntN(50) })

@@ -20,7 +20,27 @@ func (k Key) describe() string {
 	if !k.Models.Any() {
 		text += ", models " + k.Models.String()
 	}
+	if k.Parent != "" {
+		text += ", made by " + k.Parent
+	}
+	if k.Run != "" {
+		text += ", run " + k.Run
+	}
+	if k.Children.Valid {
+		text += ", makes keys " + k.childrenText()
+	}
+	if k.Adapters {
+		text += ", may add adapters"
+	}
 	return text
+}
+
+// childrenText says whether the key may make keys.
+func (k Key) childrenText() string {
+	if !k.Children.Valid {
+		return "default"
+	}
+	return yesOrNo(k.Children.Bool)
 }
 
 // title names a key and its account.
@@ -35,6 +55,9 @@ func describeKeyChange(before, after Key) string {
 	changes.add("concurrency ", concurrencyText(before.Concurrency), concurrencyText(after.Concurrency))
 	changes.add("expires ", expiryText(before.ExpiresAt), expiryText(after.ExpiresAt))
 	changes.add("models ", before.Models.String(), after.Models.String())
+	changes.add("makes keys ", before.childrenText(), after.childrenText())
+	changes.add("running requests ended ", strconv.FormatInt(before.Stops, 10), strconv.FormatInt(after.Stops, 10))
+	changes.add("may add adapters ", yesOrNo(before.Adapters), yesOrNo(after.Adapters))
 	changes.add("limits of the operator: ", before.Operator.String(), after.Operator.String())
 	return before.title() + ": " + changes.String()
 }

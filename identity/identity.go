@@ -33,7 +33,9 @@ type Settings struct {
 	PollInterval      time.Duration // 0: DefaultPollInterval
 	CatchUpInterval   time.Duration // 0: DefaultCatchUpInterval
 	ConcurrencyPerKey int           // of a key without a concurrency of its own; 0: DefaultConcurrencyPerKey
-	KeysPerAccount    int           // that are neither revoked nor expired; 0: no limit
+	KeysPerAccount    int           // that are neither revoked nor expired, without children; 0: no limit
+	ChildrenPerKey    int           // likewise of the keys that one key has made; 0: no limit
+	Children          bool          // keys may make keys unless Key.Children says otherwise
 	PasswordCost      PasswordCost  // of new passwords; zero: OWASP's recommendation, which only tests fall below
 
 	// Changed is called, if not nil, when changes of keys or accounts are in force. Calls do not overlap. It must not
@@ -58,7 +60,7 @@ func New(db *database.DB, log *zap.Logger, s Settings) *Store {
 	return &Store{
 		Keys:     keys,
 		Accounts: &Accounts{db: db, keys: keys},
-		Sessions: newSessions(db, s.PasswordCost),
+		Sessions: &Sessions{db: db, hasher: newPasswordHasher(s.PasswordCost)},
 		AuditLog: &AuditLog{db: db},
 	}
 }

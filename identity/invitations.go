@@ -50,22 +50,20 @@ func (s *Sessions) InvitedAccount(ctx context.Context, token string) (Account, e
 
 // AcceptInvitation uses an invitation up: it sets the password of the account, ends its sessions and returns the tokens
 // of a new one. The error may be ErrNoInvitation, or ErrBadPassword, after which the invitation is still valid.
-func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string) (
-	account Account, tokens SignedIn, err error,
-) {
-	if account, err = s.InvitedAccount(ctx, token); err != nil {
-		return Account{}, SignedIn{}, err
+func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string) (SignedIn, error) {
+	account, err := s.InvitedAccount(ctx, token)
+	if err != nil {
+		return SignedIn{}, err
 	}
 	if err := checkPassword(password, account.Email); err != nil {
-		return Account{}, SignedIn{}, err
+		return SignedIn{}, err
 	}
 	passwordHash, err := s.hasher.hash(ctx, password)
 	if err != nil {
-		return Account{}, SignedIn{}, err
+		return SignedIn{}, err
 	}
-	tokens = SignedIn{newToken(), newToken()}
 	ctx = WithActor(ctx, account)
-	err = write(ctx, s.db, "accept invitation", func(tx database.Tx) error {
+	return s.signIn(ctx, "accept invitation", "", func(tx database.Tx, tokens SignedIn) error {
 		// A concurrent call may have used the invitation while the password was hashed.
 		if _, err := selectInvitedAccount(ctx, tx, token); err != nil {
 			return err
@@ -75,8 +73,4 @@ func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string)
 		}
 		return setPasswordAndSignIn(ctx, tx, account, passwordHash, tokens)
 	})
-	if err != nil {
-		return Account{}, SignedIn{}, err
-	}
-	return account, tokens, nil
 }

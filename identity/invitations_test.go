@@ -17,16 +17,16 @@ func TestInvitationSetsThePasswordOnceAndSignsIn(t *testing.T) {
 		t.Errorf("invited account: got %q, error %v; want %s", a.Email, err, ada)
 	}
 	for _, bad := range []string{"short", ada, strings.Repeat("x", 201), "not text \xff\xfe"} {
-		if _, _, err := s.Sessions.AcceptInvitation(ctx, token, bad); !errors.Is(err, identity.ErrBadPassword) {
+		if _, err := s.Sessions.AcceptInvitation(ctx, token, bad); !errors.Is(err, identity.ErrBadPassword) {
 			t.Errorf("accept with password %q: got error %v, want %v", bad, err, identity.ErrBadPassword)
 		}
 	}
-	_, tokens, err := s.Sessions.AcceptInvitation(ctx, token, password)
+	tokens, err := s.Sessions.AcceptInvitation(ctx, token, password)
 	must(t, err)
 	if a, err := s.Sessions.Account(ctx, tokens.Session); err != nil || a.Email != ada {
 		t.Errorf("account of the session: got %q, error %v; want %s", a.Email, err, ada)
 	}
-	if _, _, err := s.Sessions.AcceptInvitation(ctx, token, password); !errors.Is(err, identity.ErrNoInvitation) {
+	if _, err := s.Sessions.AcceptInvitation(ctx, token, password); !errors.Is(err, identity.ErrNoInvitation) {
 		t.Errorf("accept a used invitation: got error %v, want %v", err, identity.ErrNoInvitation)
 	}
 	if _, err := s.Sessions.InvitedAccount(ctx, token); !errors.Is(err, identity.ErrNoInvitation) {
@@ -43,7 +43,7 @@ func TestConcurrentCallsAcceptAnInvitationOnce(t *testing.T) {
 	results := make(chan error, 4)
 	for i := range cap(results) {
 		calls.Go(func() {
-			_, _, err := s.Sessions.AcceptInvitation(ctx, token, fmt.Sprint(password, i))
+			_, err := s.Sessions.AcceptInvitation(ctx, token, fmt.Sprint(password, i))
 			results <- err
 		})
 	}
@@ -65,16 +65,16 @@ func TestConcurrentCallsAcceptAnInvitationOnce(t *testing.T) {
 func TestNewInvitationReplacesTheEarlierOne(t *testing.T) {
 	ctx, s := t.Context(), startStoreWithAda(t)
 	first, second := invite(t, s, ada), invite(t, s, ada)
-	if _, _, err := s.Sessions.AcceptInvitation(ctx, first, password); !errors.Is(err, identity.ErrNoInvitation) {
+	if _, err := s.Sessions.AcceptInvitation(ctx, first, password); !errors.Is(err, identity.ErrNoInvitation) {
 		t.Errorf("accept the replaced invitation: got error %v, want %v", err, identity.ErrNoInvitation)
 	}
-	_, _, err := s.Sessions.AcceptInvitation(ctx, second, password)
+	_, err := s.Sessions.AcceptInvitation(ctx, second, password)
 	must(t, err)
 }
 
 func TestInvitationCreatesAMissingAccount(t *testing.T) {
 	ctx, s := t.Context(), startStoreWithAda(t)
-	_, _, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, "new@example.org"), password)
+	_, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, "new@example.org"), password)
 	must(t, err)
 	a, err := s.Accounts.Find(ctx, "new@example.org")
 	must(t, err)

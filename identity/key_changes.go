@@ -57,6 +57,11 @@ func (k *Key) validate() error {
 	if err := checkConcurrency(k.Concurrency); err != nil {
 		return err
 	}
+	if k.Run != "" {
+		if err := CheckRun(k.Run); err != nil {
+			return err
+		}
+	}
 	return k.Caps.Validate()
 }
 
@@ -69,9 +74,9 @@ func checkConcurrency(n int) error {
 
 // Set passes the key that ref names (see Find) to edit, and stores the name and the limits that it has then. A change of a
 // limit by the operator sets it in Key.Operator too; to set it there makes a limit of the holder one of the operator. The
-// error may be ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrBadConcurrency, ErrBadCap or ErrAboveAccount; for a
-// holder also ErrSetByOperator or ErrConcurrencyAboveAccount. A paused key, and a key of an account that is not active, can
-// be changed too.
+// error may be ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrNameTaken, ErrBadConcurrency, ErrBadCap or
+// ErrAboveAccount; for a holder also ErrSetByOperator or ErrConcurrencyAboveAccount. A paused key, and a key of an account
+// that is not active, can be changed too.
 func (k *Keys) Set(ctx context.Context, ref string, edit func(*Key)) (Key, error) {
 	return commit(ctx, k, "change key", func(tx database.Tx) (Key, error) {
 		before, err := findLiveKey(ctx, tx, ref)
@@ -83,6 +88,11 @@ func (k *Keys) Set(ctx context.Context, ref string, edit func(*Key)) (Key, error
 		key.ExpiresAt, key.Operator.ExpiresAt = normalizeTime(key.ExpiresAt), normalizeTime(key.Operator.ExpiresAt)
 		if err := key.validate(); err != nil {
 			return Key{}, err
+		}
+		if key.Name != before.Name && key.Parent == "" {
+			if err := checkNameFree(ctx, tx, key); err != nil {
+				return Key{}, err
+			}
 		}
 		account, err := selectAccount(ctx, tx, before.Email)
 		if err != nil {
@@ -124,6 +134,9 @@ func (k *Key) claimForOperator(before Key) {
 // checkChangeByHolder returns ErrSetByOperator or ErrConcurrencyAboveAccount if the holder of a key may not make a change.
 func (k *Keys) checkChangeByHolder(before Key, after *Key, account Account) error {
 	limits := before.Operator
+	if after.Adapters && !before.Adapters {
+		return fmt.Errorf("%w: adapters", ErrSetByOperator)
+	}
 	if beyond := after.Caps.Beyond(limits.Caps); beyond != "" {
 		return fmt.Errorf("%w: %s", ErrSetByOperator, beyond)
 	}
@@ -142,10 +155,17 @@ func (k *Keys) checkChangeByHolder(before Key, after *Key, account Account) erro
 	return k.checkConcurrencyOfHolder(after.Concurrency, account)
 }
 
-// checkNewKeyOfHolder returns ErrNoAccount for a key of another account, or ErrConcurrencyAboveAccount.
+// checkNewKeyOfHolder returns ErrNoAccount for a key of another account, or ErrConcurrencyAboveAccount. The concurrency of a child
+// is its parent's at most.
 func (k *Keys) checkNewKeyOfHolder(holder, account Account, key Key) error {
 	if account.ID != holder.ID {
 		return fmt.Errorf("%w: %s", ErrNoAccount, account.Email)
+	}
+	if key.Adapters {
+		return fmt.Errorf("%w: adapters", ErrSetByOperator)
+	}
+	if key.Parent != "" {
+		return nil
 	}
 	return k.checkConcurrencyOfHolder(key.Concurrency, account)
 }
@@ -162,11 +182,16 @@ func (k *Keys) MaxConcurrency(a Account) int { return cmp.Or(a.Concurrency, int(
 
 // findKeyOfActor is findKey, except that a holder finds its own keys only.
 func findKeyOfActor(ctx context.Context, tx database.Tx, ref string) (Key, error) {
-	key, err := findKey(ctx, tx, ref)
+	holder, isHolder := holderOf(ctx)
+	account := ""
+	if isHolder {
+		account = holder.ID
+	}
+	key, err := findKey(ctx, tx, ref, account)
 	if err != nil {
 		return Key{}, err
 	}
-	if holder, isHolder := holderOf(ctx); isHolder && key.AccountID != holder.ID {
+	if isHolder && key.AccountID != holder.ID {
 		return Key{}, fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(ref))
 	}
 	return key, nil
@@ -184,19 +209,24 @@ func findLiveKey(ctx context.Context, tx database.Tx, ref string) (Key, error) {
 // Pause makes the key that ref names (see Find) refused until Resume. To pause a paused key is no error; if the operator
 // does, only the operator can resume it. The error may be ErrNoKey, ErrAmbiguous or ErrKeyRevoked.
 func (k *Keys) Pause(ctx context.Context, ref string) (Key, error) {
-	return k.setState(ctx, ref, KeyPaused)
+	return k.setState(ctx, ref, KeyPaused, false)
 }
 
 // Resume makes the paused key that ref names (see Find) work again. To resume an active key is no error. The error may
 // be ErrNoKey, ErrAmbiguous, ErrKeyRevoked, or ErrSetByOperator if the holder resumes a key that the operator has paused.
 func (k *Keys) Resume(ctx context.Context, ref string) (Key, error) {
-	return k.setState(ctx, ref, KeyActive)
+	return k.setState(ctx, ref, KeyActive, false)
 }
 
 // Revoke makes the key that ref names (see Find) refused permanently. To revoke a revoked key is no error. The error
 // may be ErrNoKey or ErrAmbiguous.
 func (k *Keys) Revoke(ctx context.Context, ref string) (Key, error) {
-	return k.setState(ctx, ref, KeyRevoked)
+	return k.setState(ctx, ref, KeyRevoked, false)
+}
+
+// RevokeNow is Revoke that also ends the requests of a child that run, as if their clients had disconnected.
+func (k *Keys) RevokeNow(ctx context.Context, ref string) (Key, error) {
+	return k.setState(ctx, ref, KeyRevoked, true)
 }
 
 // keyStateActions are the actions in the audit log, by the state that they lead to.
@@ -204,8 +234,8 @@ var keyStateActions = map[KeyState]string{
 	KeyActive: "resume key", KeyPaused: "pause key", KeyRevoked: "revoke key",
 }
 
-func (k *Keys) setState(ctx context.Context, ref string, to KeyState) (Key, error) {
-	return commit(ctx, k, fmt.Sprintf("make key %s", to), func(tx database.Tx) (Key, error) {
+func (k *Keys) setState(ctx context.Context, ref string, to KeyState, end bool) (Key, error) {
+	return commit(ctx, k, keyStateActions[to], func(tx database.Tx) (Key, error) {
 		find := findLiveKey
 		if to == KeyRevoked {
 			find = findKeyOfActor
@@ -214,19 +244,27 @@ func (k *Keys) setState(ctx context.Context, ref string, to KeyState) (Key, erro
 		if err != nil {
 			return Key{}, err
 		}
-		_, isHolder := holderOf(ctx)
-		if isHolder && before.PausedByOperator && to == KeyActive {
-			return Key{}, fmt.Errorf("%w: the key is paused", ErrSetByOperator)
-		}
-		key := before
-		key.State = to
-		key.PausedByOperator = to == KeyPaused && (before.PausedByOperator || !isHolder)
-		if key == before {
-			return key, nil
-		}
-		if err := updateKeyState(ctx, tx, key); err != nil {
-			return Key{}, err
-		}
-		return key, insertAuditEntry(ctx, tx, keyStateActions[to], key.ID, describeKeyChange(before, key))
+		return before.withState(ctx, tx, to, end)
 	})
+}
+
+// withState stores another state of a key. With end, its requests that run are ended.
+func (k Key) withState(ctx context.Context, tx database.Tx, to KeyState, end bool) (Key, error) {
+	before := k
+	_, isHolder := holderOf(ctx)
+	if isHolder && before.PausedByOperator && to == KeyActive {
+		return Key{}, fmt.Errorf("%w: the key is paused", ErrSetByOperator)
+	}
+	k.State = to
+	k.PausedByOperator = to == KeyPaused && (before.PausedByOperator || !isHolder)
+	if end {
+		k.Stops++
+	}
+	if k == before {
+		return k, nil
+	}
+	if err := updateKeyState(ctx, tx, k); err != nil {
+		return Key{}, err
+	}
+	return k, insertAuditEntry(ctx, tx, keyStateActions[to], k.ID, describeKeyChange(before, k))
 }

@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"sync"
 	"testing"
@@ -11,6 +12,9 @@ import (
 	"basegate/identity"
 )
 
+// expire lets a key have expired.
+func expire(f *identity.Key) { f.ExpiresAt = time.Now().Add(-time.Hour) }
+
 func TestAnAccountHasALimitedNumberOfLiveKeys(t *testing.T) {
 	s := identity.New(openDatabase(t, newPath(t)), zap.NewNop(), identity.Settings{PasswordCost: cheap, KeysPerAccount: 2})
 	for _, email := range []string{ada, "eve@example.org"} {
@@ -18,12 +22,14 @@ func TestAnAccountHasALimitedNumberOfLiveKeys(t *testing.T) {
 		must(t, err)
 	}
 	create := func(email string, expires time.Time) (identity.Key, error) {
-		key, _, err := s.Keys.Create(t.Context(), identity.Key{Email: email, Name: "k", ExpiresAt: expires})
+		key, _, err := s.Keys.Create(t.Context(), identity.Key{Email: email, Name: rand.Text(), ExpiresAt: expires})
 		return key, err
 	}
 	first, err := create(ada, time.Time{})
 	must(t, err)
-	_, err = create(ada, time.Now().Add(-time.Hour)) // expired, so it does not count
+	expired, err := create(ada, time.Time{})
+	must(t, err)
+	_, err = s.Keys.Set(t.Context(), expired.ID, expire) // so it does not count
 	must(t, err)
 	second, err := create(ada, time.Now().Add(time.Hour))
 	must(t, err)
@@ -56,7 +62,7 @@ func TestKeysCreatedAtOnceDoNotExceedTheLimit(t *testing.T) {
 	var creators sync.WaitGroup
 	for i := range 20 {
 		creators.Go(func() {
-			_, _, err := stores[i%2].Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k"})
+			_, _, err := stores[i%2].Keys.Create(t.Context(), identity.Key{Email: ada, Name: rand.Text()})
 			if err != nil && !errors.Is(err, identity.ErrTooManyKeys) {
 				t.Error(err)
 			}
@@ -70,13 +76,36 @@ func TestKeysCreatedAtOnceDoNotExceedTheLimit(t *testing.T) {
 	}
 }
 
+func TestKeysCreatedAtOnceDoNotShareAName(t *testing.T) {
+	path := newPath(t)
+	stores := []*identity.Store{newStore(openDatabase(t, path)), newStore(openDatabase(t, path))}
+	_, err := stores[0].Accounts.Create(t.Context(), identity.Account{Email: ada})
+	must(t, err)
+	var creators sync.WaitGroup
+	for i := range 20 {
+		creators.Go(func() {
+			_, _, err := stores[i%2].Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k"})
+			if err != nil && !errors.Is(err, identity.ErrNameTaken) {
+				t.Error(err)
+			}
+		})
+	}
+	creators.Wait()
+	all, err := stores[0].Keys.List(t.Context())
+	must(t, err)
+	if len(all) != 1 {
+		t.Errorf("got %d keys of one name, want 1", len(all))
+	}
+}
+
 // Keys that expired long ago do not hide the one that may be used.
 func TestUsableKeysAreFoundBehindManyThatHaveExpired(t *testing.T) {
 	s := identity.New(openDatabase(t, newPath(t)), zap.NewNop(), identity.Settings{PasswordCost: cheap})
 	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
 	for range identity.MaxListed {
-		_, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", ExpiresAt: time.Now().Add(-time.Hour)})
+		key, _ := createKey(t, s, rand.Text())
+		_, err := s.Keys.Set(t.Context(), key.ID, expire)
 		must(t, err)
 	}
 	want, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "today"})

@@ -3,6 +3,7 @@ package identity
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +23,13 @@ import (
 // Errors of operations on keys.
 var (
 	ErrNoKey     = errors.New("there is no such key")
-	ErrAmbiguous = errors.New("more than one key begins like this")
+	ErrAmbiguous = errors.New("more than one key is meant")
+
+	// ErrNameTaken is returned when another key of the account that is not revoked has the name.
+	ErrNameTaken = errors.New("the account has another key of this name")
+
+	// ErrPastExpiry is returned for a new key that would have expired already.
+	ErrPastExpiry = errors.New("a new key cannot expire in the past")
 
 	// ErrTooManyKeys is returned when an account has as many keys as Settings.KeysPerAccount allows.
 	ErrTooManyKeys = errors.New("the account has as many keys as it may have")
@@ -35,6 +42,7 @@ type Keys struct {
 	settings Settings
 	perKey   atomic.Int64 // Settings.ConcurrencyPerKey, which a reload may change
 	most     atomic.Int64 // Settings.KeysPerAccount, likewise
+	children childSettings
 	snapshot atomic.Pointer[snapshot]
 	unknown  catchUps
 
@@ -57,13 +65,15 @@ func newKeys(db *database.DB, log *zap.Logger, s Settings) *Keys {
 	return k
 }
 
-// Reload replaces Settings.ConcurrencyPerKey and Settings.KeysPerAccount. The other settings do not change.
+// Reload replaces Settings.ConcurrencyPerKey, KeysPerAccount, ChildrenPerKey and Children. The other settings do not change.
 func (k *Keys) Reload(s Settings) {
 	if s.ConcurrencyPerKey == 0 {
 		s.ConcurrencyPerKey = DefaultConcurrencyPerKey
 	}
 	k.perKey.Store(int64(s.ConcurrencyPerKey))
 	k.most.Store(int64(s.KeysPerAccount))
+	k.children.most.Store(int64(s.ChildrenPerKey))
+	k.children.allowed.Store(s.Children)
 }
 
 // KeyState says whether a key may be used.
@@ -105,17 +115,26 @@ type Key struct {
 	ReplacedUntil    time.Time // until when a secret that Rotate has replaced works; zero: there is none
 	PausedByOperator bool      // only the operator can resume the key
 	Operator         Limits    // what the operator has set; the holder cannot exceed it
+
+	Parent   string       // id of the key that has made this one, a child; empty if none has
+	Run      string       // of a child: the name of the run that its requests are part of; may be empty
+	Children sql.NullBool // whether the key may make keys; not valid: Settings.Children says
+	Adapters bool         // it may add LoRA adapters, as only the operator allows
+	Stops    int64        // how often requests of the key that ran were ended
 }
 
 // Create creates a key for the account with n.Email, with the name and the limits of n, and returns it with its secret,
-// which cannot be retrieved later. If the operator creates it, its limits are those of the operator. The error may be
-// ErrNoAccount, ErrAccountDisabled, ErrAccountPending, ErrBadName, ErrBadConcurrency, ErrBadCap, ErrAboveAccount or
-// ErrTooManyKeys.
+// which cannot be retrieved later. If the operator creates it, its limits are those of the operator. With n.Parent, the key is
+// a child of that key. The error may be ErrNoAccount, ErrAccountDisabled, ErrAccountPending, ErrBadName, ErrNameTaken,
+// ErrPastExpiry, ErrBadConcurrency, ErrBadCap, ErrAboveAccount or ErrTooManyKeys; for a child also what checkParent returns.
 func (k *Keys) Create(ctx context.Context, n Key) (_ Key, secret string, _ error) {
 	secret = newSecret()
 	key, err := commit(ctx, k, "create key", func(tx database.Tx) (Key, error) {
 		if err := n.validate(); err != nil {
 			return Key{}, err
+		}
+		if hasPassed(n.ExpiresAt) {
+			return Key{}, fmt.Errorf("%w: %s", ErrPastExpiry, expiryText(n.ExpiresAt))
 		}
 		account, err := selectAccount(ctx, tx, n.Email)
 		if err != nil {
@@ -127,6 +146,7 @@ func (k *Keys) Create(ctx context.Context, n Key) (_ Key, secret string, _ error
 		key := Key{
 			ID: newID("key"), AccountID: account.ID, Email: account.Email, Name: n.Name, Prefix: prefixOf(secret), State: KeyActive,
 			Concurrency: n.Concurrency, Caps: n.Caps, ExpiresAt: normalizeTime(n.ExpiresAt), Models: n.Models, CreatedAt: now(),
+			Parent: n.Parent, Run: n.Run, Children: n.Children, Adapters: n.Adapters,
 		}
 		if err := checkKeyCaps(key.Caps, account); err != nil {
 			return Key{}, err
@@ -136,7 +156,7 @@ func (k *Keys) Create(ctx context.Context, n Key) (_ Key, secret string, _ error
 		} else if err := k.checkNewKeyOfHolder(holder, account, key); err != nil {
 			return Key{}, err
 		}
-		if err := k.checkNumber(ctx, tx, account); err != nil {
+		if err := k.checkPlace(ctx, tx, account, key); err != nil {
 			return Key{}, err
 		}
 		if err := insertKey(ctx, tx, key, hashSecret(secret)); err != nil {
@@ -148,6 +168,18 @@ func (k *Keys) Create(ctx context.Context, n Key) (_ Key, secret string, _ error
 		return Key{}, "", err
 	}
 	return key, secret, nil
+}
+
+// checkPlace returns an error if the account, or the parent of a child, may not have another key. The names of children are
+// free: a run that is repeated has keys of the same names.
+func (k *Keys) checkPlace(ctx context.Context, tx database.Tx, account Account, key Key) error {
+	if key.Parent != "" {
+		return k.checkParent(ctx, tx, account, key)
+	}
+	if err := k.checkNumber(ctx, tx, account); err != nil {
+		return err
+	}
+	return checkNameFree(ctx, tx, key)
 }
 
 // checkNumber returns ErrTooManyKeys if the account may not have another key. Writes follow each other, so that none is
@@ -168,6 +200,21 @@ func (k *Keys) checkNumber(ctx context.Context, tx database.Tx, account Account)
 	return nil
 }
 
+// checkNameFree returns ErrNameTaken if another key of the account, which is not revoked, has the key's name. Writes follow
+// each other, also those of several gateways, so that no other key gets the name before this one.
+func checkNameFree(ctx context.Context, tx database.Tx, key Key) error {
+	named, err := selectKeysByName(ctx, tx, key.Name, key.AccountID)
+	if err != nil {
+		return err
+	}
+	for _, other := range named {
+		if other.ID != key.ID && other.State != KeyRevoked && other.Parent == "" {
+			return fmt.Errorf("%w: %q is %s of %s", ErrNameTaken, key.Name, other.ID, other.Email)
+		}
+	}
+	return nil
+}
+
 // List returns all keys, ordered by their accounts' addresses, then by age, the oldest first.
 func (k *Keys) List(ctx context.Context) ([]Key, error) {
 	return selectKeys(ctx, k.db.Read())
@@ -177,7 +224,7 @@ func (k *Keys) List(ctx context.Context) ([]Key, error) {
 const MaxListed = 200
 
 // ListOf returns keys of the account with this id, at most MaxListed after those that are skipped: first those that are not
-// revoked, then the revoked ones, the oldest first. An empty account is all, in no particular order.
+// revoked, then the revoked ones, the oldest first, and no children. An empty account is all, in no particular order.
 func (k *Keys) ListOf(ctx context.Context, account string, skip int) ([]Key, error) {
 	return selectKeysOf(ctx, k.db.Read(), account, skip, MaxListed)
 }
@@ -200,14 +247,15 @@ func (k *Keys) Get(ctx context.Context, id string) (Key, error) {
 	return orMissing(key, err, fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(id)))
 }
 
-// Find returns the key that ref names. A ref is the key's id, its secret, or the beginning of its secret, up to the
-// length of Key.Prefix, if only one key begins with it; an ellipsis after the beginning is ignored, since lists show
-// one. The error may be ErrNoKey or ErrAmbiguous.
+// Find returns the key that ref names. A ref is the key's id, its secret, the beginning of its secret, up to the length of
+// Key.Prefix, if only one key begins with it, or the name that only one key has; children and revoked keys are not counted if
+// another has it. An ellipsis after the beginning is ignored, since lists show one. The error may be ErrNoKey or ErrAmbiguous.
 func (k *Keys) Find(ctx context.Context, ref string) (Key, error) {
-	return findKey(ctx, k.db.Read(), ref)
+	return findKey(ctx, k.db.Read(), ref, "")
 }
 
-func findKey(ctx context.Context, q database.Reader, ref string) (Key, error) {
+// findKey is Find, by name among the keys of one account; an empty account is all.
+func findKey(ctx context.Context, q database.Reader, ref, account string) (Key, error) {
 	if isWellFormed(ref) {
 		return selectKeyByHash(ctx, q, hashSecret(ref))
 	}
@@ -215,16 +263,33 @@ func findKey(ctx context.Context, q database.Reader, ref string) (Key, error) {
 	if err == nil && len(found) == 0 {
 		found, err = selectKeysByPrefix(ctx, q, strings.TrimSuffix(ref, "…"))
 	}
+	if err == nil && len(found) == 0 {
+		found, err = selectKeysByName(ctx, q, ref, account)
+		if len(found) > 1 && found[0].nameRank() < found[1].nameRank() {
+			found = found[:1]
+		}
+	}
 	switch {
 	case err != nil:
 		return Key{}, err
 	case len(found) == 0:
 		return Key{}, fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(ref))
 	case len(found) > 1:
-		return Key{}, fmt.Errorf("%w: %s is %s (%s) and %s (%s)", ErrAmbiguous, quoteRedacted(ref),
-			found[0].ID, found[0].Name, found[1].ID, found[1].Name)
+		return Key{}, fmt.Errorf("%w: %s is %s (%s of %s) and %s (%s of %s)", ErrAmbiguous, quoteRedacted(ref),
+			found[0].ID, found[0].Name, found[0].Email, found[1].ID, found[1].Name, found[1].Email)
 	}
 	return found[0], nil
+}
+
+// nameRank orders keys of one name: a lower one is meant, as selectKeysByName has it.
+func (k *Key) nameRank() (rank int) {
+	if k.State == KeyRevoked {
+		rank = 2
+	}
+	if k.Parent != "" {
+		rank++
+	}
+	return rank
 }
 
 // quoteRedacted quotes a ref for an error. A ref may contain most of a secret, so it is cut to the length of

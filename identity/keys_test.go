@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
@@ -84,6 +85,84 @@ func TestInvalidOperationsOnKeysAreRefused(t *testing.T) {
 	}
 	if got, err := s.Keys.Find(ctx, key.ID); err != nil || got != key {
 		t.Errorf("the other key: got %+v, error %v; want it unchanged: %+v", got, err, key)
+	}
+}
+
+// A live key of an account is the only one of its name, so that it can be named by it.
+func TestLiveKeysOfAnAccountHaveDifferentNames(t *testing.T) {
+	ctx, s := t.Context(), startStoreWithAda(t)
+	laptop, _ := createKey(t, s, "laptop")
+	phone, _ := createKey(t, s, "phone")
+	again := func() error {
+		_, _, err := s.Keys.Create(ctx, identity.Key{Email: ada, Name: "laptop"})
+		return err
+	}
+	rename := func(id, name string) error {
+		_, err := s.Keys.Set(ctx, id, func(k *identity.Key) { k.Name = name })
+		return err
+	}
+	wantError(t, again(), identity.ErrNameTaken, "laptop", laptop.ID)
+	wantError(t, rename(phone.ID, "laptop"), identity.ErrNameTaken, "laptop", laptop.ID)
+	must(t, rename(phone.ID, "phone"))
+	must(t, rename(phone.ID, "Laptop")) // as different as any other name
+	_, err := s.Accounts.Create(ctx, identity.Account{Email: "eve@example.org"})
+	must(t, err)
+	_, _, err = s.Keys.Create(ctx, identity.Key{Email: "eve@example.org", Name: "laptop"})
+	must(t, err)
+	must(t, rename(laptop.ID, "old laptop"))
+	must(t, again())
+
+	expired, _ := createKey(t, s, "expired")
+	_, err = s.Keys.Set(ctx, expired.ID, expire)
+	must(t, err)
+	if err := rename(phone.ID, "expired"); !errors.Is(err, identity.ErrNameTaken) { // another expiry makes it work again
+		t.Errorf("the name of an expired key: got error %v, want %v", err, identity.ErrNameTaken)
+	}
+	_, err = s.Keys.Revoke(ctx, expired.ID)
+	must(t, err)
+	must(t, rename(phone.ID, "expired"))
+	_, _, err = s.Keys.Create(ctx, identity.Key{Email: ada, Name: "late", ExpiresAt: time.Now().Add(-time.Minute)})
+	wantError(t, err, identity.ErrPastExpiry)
+}
+
+func TestKeyIsFoundByANameThatOnlyOneHas(t *testing.T) {
+	ctx, s := t.Context(), startStoreWithAda(t)
+	eve, err := s.Accounts.Create(ctx, identity.Account{Email: "eve@example.org"})
+	must(t, err)
+	first, _ := createKey(t, s, "laptop")
+	find := func(name string, want identity.Key) {
+		t.Helper()
+		if got, err := s.Keys.Find(ctx, name); err != nil || got.ID != want.ID {
+			t.Errorf("find %q: got %+v, error %v, want %s", name, got, err, want.ID)
+		}
+	}
+	find("laptop", first)
+	_, err = s.Keys.Revoke(ctx, "laptop")
+	must(t, err)
+	find("laptop", first) // also a revoked one
+	second, _ := createKey(t, s, "laptop")
+	find("laptop", second)
+	_, err = s.Keys.Revoke(ctx, second.ID)
+	must(t, err)
+	_, err = s.Keys.Find(ctx, "laptop")
+	wantError(t, err, identity.ErrAmbiguous, first.ID, second.ID)
+	third, _ := createKey(t, s, "laptop")
+	other, _, err := s.Keys.Create(ctx, identity.Key{Email: eve.Email, Name: "laptop"})
+	must(t, err)
+	_, err = s.Keys.Pause(ctx, "laptop")
+	wantError(t, err, identity.ErrAmbiguous, third.ID, other.ID, eve.Email)
+	own, err := s.Keys.Pause(identity.WithActor(ctx, eve), "laptop") // a user has its own keys only
+	if err != nil || own.ID != other.ID {
+		t.Errorf("a user names its own key: got %+v, error %v, want %s", own, err, other.ID)
+	}
+
+	// A name that looks like the id or the beginning of another key is not taken for it.
+	for i, name := range []string{third.ID, third.Prefix} {
+		_, err := s.Keys.Set(ctx, other.ID, func(k *identity.Key) { k.Name = name })
+		must(t, err)
+		if got, err := s.Keys.Find(ctx, name); err != nil || got.ID != third.ID {
+			t.Errorf("%d: find %q: got %+v, error %v, want %s", i, name, got, err, third.ID)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package identity_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,8 +31,8 @@ func TestKeyWorksFromTheMomentItsCreationWasConfirmed(t *testing.T) {
 	here, there := newStore(openDatabase(t, path)), slowPolls(t, path)
 	_, err := here.Accounts.Create(t.Context(), identity.Account{Email: ada})
 	must(t, err)
-	for range 3 {
-		key, secret := createKey(t, here, "laptop")
+	for i := range 3 {
+		key, secret := createKey(t, here, fmt.Sprint("laptop ", i))
 		if got, err := there.Keys.Authenticate(t.Context(), secret); err != nil || got.KeyID != key.ID {
 			t.Errorf("a key that another process has created: got %+v, error %v", got, err)
 		}
@@ -40,7 +41,7 @@ func TestKeyWorksFromTheMomentItsCreationWasConfirmed(t *testing.T) {
 		if got, err := there.Keys.Authenticate(t.Context(), secret); err != nil || got.KeyID != key.ID {
 			t.Errorf("a secret that another process has rotated: got %+v, error %v", got, err)
 		}
-		other, _ := createKey(t, here, "phone")
+		other, _ := createKey(t, here, fmt.Sprint("phone ", i))
 		if got, err := there.Keys.Identify(t.Context(), other.AccountID, other.ID); err != nil || got.KeyID != other.ID {
 			t.Errorf("a key of the console: got %+v, error %v", got, err)
 		}

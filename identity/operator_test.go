@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strings"
 	"sync"
@@ -151,17 +152,17 @@ func TestChangeByTheOperatorOfOneCapLeavesTheOthersToTheHolder(t *testing.T) {
 	s := startStoreWithAda(t)
 	key := createOwnKey(t, s)
 	own := holder(t, s)
-	_, err := s.Keys.Set(own, key.ID, func(f *identity.Key) { f.Caps.MonthTotal = quota.Limit(500) })
+	_, err := s.Keys.Set(own, key.ID, func(f *identity.Key) { f.Caps[quota.MonthTotal] = quota.Limit(500) })
 	must(t, err)
-	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(10) })
+	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps[quota.DayTotal] = quota.Limit(10) })
 	must(t, err)
 	got, err := s.Keys.Set(own, key.ID, func(f *identity.Key) {
-		f.Caps.MonthTotal, f.Caps.DayTotal = quota.Unbounded(), quota.Limit(9)
+		f.Caps[quota.MonthTotal], f.Caps[quota.DayTotal] = quota.Unbounded(), quota.Limit(9)
 		f.Operator = identity.Limits{} // ignored
 	})
 	must(t, err)
-	want := identity.Limits{Caps: quota.Caps{DayTotal: quota.Limit(10)}}
-	if got.Operator != want || got.Caps != (quota.Caps{DayTotal: quota.Limit(9)}) {
+	want := identity.Limits{Caps: quota.Caps{quota.DayTotal: quota.Limit(10)}}
+	if got.Operator != want || got.Caps != (quota.Caps{quota.DayTotal: quota.Limit(9)}) {
 		t.Errorf("got caps %s and limits of the operator %s, want daily budget 9 and %s", got.Caps, got.Operator, want)
 	}
 	if detail, want := lastDetail(t, s), "ada@example.org: monthly budget 500 → unbounded, daily budget 10 → 9"; detail != want {
@@ -174,14 +175,14 @@ func TestOperatorClaimsALimitOfTheHolder(t *testing.T) {
 	s := startStoreWithAda(t)
 	key := createOwnKey(t, s)
 	own := holder(t, s)
-	_, err := s.Keys.Set(own, key.ID, func(f *identity.Key) { f.Caps.DayTotal, f.Concurrency = quota.Limit(10), 4 })
+	_, err := s.Keys.Set(own, key.ID, func(f *identity.Key) { f.Caps[quota.DayTotal], f.Concurrency = quota.Limit(10), 4 })
 	must(t, err)
 	_, err = s.Keys.Set(t.Context(), key.ID, func(f *identity.Key) {
-		f.Operator = identity.Limits{Concurrency: 4, Caps: quota.Caps{DayTotal: quota.Limit(10)}}
+		f.Operator = identity.Limits{Concurrency: 4, Caps: quota.Caps{quota.DayTotal: quota.Limit(10)}}
 	})
 	must(t, err)
 	for name, change := range map[string]func(*identity.Key){
-		"a higher cap":            func(f *identity.Key) { f.Caps.DayTotal = quota.Limit(11) },
+		"a higher cap":            func(f *identity.Key) { f.Caps[quota.DayTotal] = quota.Limit(11) },
 		"a lower concurrency":     func(f *identity.Key) { f.Concurrency = 3 },
 		"the default concurrency": func(f *identity.Key) { f.Concurrency = 0 },
 	} {
@@ -202,7 +203,7 @@ func TestConcurrencyHasAnAccountsLimit(t *testing.T) {
 		return err
 	}
 	create := func(ctx context.Context, n int) error {
-		_, _, err := s.Keys.Create(ctx, identity.Key{Email: ada, Name: "k", Concurrency: n})
+		_, _, err := s.Keys.Create(ctx, identity.Key{Email: ada, Name: rand.Text(), Concurrency: n})
 		return err
 	}
 	for _, apply := range []func(context.Context, int) error{set, create} {
@@ -282,7 +283,7 @@ func TestLimitsOfTheOperatorAreStored(t *testing.T) {
 	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada, Concurrency: 12})
 	must(t, err)
 	limits := identity.Limits{Concurrency: 3, Caps: quota.Caps{
-		MonthTotal: quota.Limit(1), DayTotal: quota.Limit(2), MonthInput: quota.Limit(3), MonthOutput: quota.Limit(4),
+		quota.MonthTotal: quota.Limit(1), quota.DayTotal: quota.Limit(2), quota.MonthInput: quota.Limit(3), quota.MonthOutput: quota.Limit(4),
 	}}
 	key, _, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "k", Concurrency: limits.Concurrency, Caps: limits.Caps})
 	must(t, err)

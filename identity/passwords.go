@@ -76,8 +76,7 @@ func (s *Sessions) ChangePassword(ctx context.Context, c Credentials, next strin
 	if err != nil {
 		return SignedIn{}, err
 	}
-	tokens := SignedIn{newToken(), newToken()}
-	err = write(ctx, s.db, "change password", func(tx database.Tx) error {
+	return s.signIn(ctx, "change password", "", func(tx database.Tx, tokens SignedIn) error {
 		present, err := selectGeneration(ctx, tx, l.account.ID)
 		if err != nil {
 			return err
@@ -87,10 +86,6 @@ func (s *Sessions) ChangePassword(ctx context.Context, c Credentials, next strin
 		}
 		return setPasswordAndSignIn(ctx, tx, l.account, passwordHash, tokens)
 	})
-	if err != nil {
-		return SignedIn{}, err
-	}
-	return tokens, nil
 }
 
 // setPasswordAndSignIn stores a password, ends all sessions of the account and begins a new one.

@@ -19,15 +19,11 @@ type ProviderUser struct {
 // SignInFromProvider creates a session for the account with the user's address, and the account too if it may. The error
 // may be ErrNoAccount, ErrAccountPending, ErrAccountDisabled or ErrBadEmail.
 func (s *Sessions) SignInFromProvider(ctx context.Context, u ProviderUser) (SignedIn, error) {
-	known, err := s.knowsBrowser(ctx, Credentials{Email: u.Email, Browser: u.Browser})
+	browser, err := s.knownBrowser(ctx, u.Email, u.Browser)
 	if err != nil {
 		return SignedIn{}, err
 	}
-	tokens := SignedIn{Session: newToken(), Browser: u.Browser}
-	if !known {
-		tokens.Browser = newToken()
-	}
-	err = write(ctx, s.db, "sign in from the identity provider", func(tx database.Tx) error {
+	return s.signIn(ctx, "sign in from the identity provider", browser, func(tx database.Tx, tokens SignedIn) error {
 		account, err := accountOfProvider(ctx, tx, u)
 		if err != nil {
 			return err
@@ -38,10 +34,6 @@ func (s *Sessions) SignInFromProvider(ctx context.Context, u ProviderUser) (Sign
 		}
 		return insertSignIn(ctx, tx, login{account: account, generation: generation}, tokens)
 	})
-	if err != nil {
-		return SignedIn{}, err
-	}
-	return tokens, nil
 }
 
 // accountOfProvider returns the active account of a user. It creates and approves it if it may, and makes it an

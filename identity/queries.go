@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -18,32 +19,28 @@ import (
 
 // accountColumns are the columns that scanAccount scans, of accounts a.
 const accountColumns = `
-	a.id, a.email, a.name, a.admin, a.state, a.created_at, coalesce(a.concurrency, 0),
-	a.month_total, a.day_total, a.month_input, a.month_output`
+	a.id, a.email, a.name, a.admin, a.state, a.created_at, coalesce(a.concurrency, 0), a.caps`
 
 // scanAccount scans the columns before those of the account into before.
 func scanAccount(row database.Scanner, before ...any) (a Account, err error) {
 	var created int64
-	err = row.Scan(append(before, &a.ID, &a.Email, &a.Name, &a.Admin, &a.State, &created, &a.Concurrency,
-		&a.Caps.MonthTotal, &a.Caps.DayTotal, &a.Caps.MonthInput, &a.Caps.MonthOutput)...)
+	err = row.Scan(append(before, &a.ID, &a.Email, &a.Name, &a.Admin, &a.State, &created, &a.Concurrency, &a.Caps)...)
 	a.CreatedAt = time.UnixMicro(created).UTC()
 	return a, err
 }
 
 func insertAccount(ctx context.Context, tx database.Tx, a Account) error {
 	const text = `
-		INSERT INTO accounts (id, email, name, admin, state, created_at, concurrency,
-		                      month_total, day_total, month_input, month_output)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
-	return database.Exec(ctx, tx, text, a.ID, a.Email, a.Name, a.Admin, a.State, a.CreatedAt.UnixMicro(),
-		nullable(a.Concurrency), a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
+		INSERT INTO accounts (id, email, name, admin, state, created_at, concurrency, caps)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+	return database.Exec(ctx, tx, text, a.ID, a.Email, a.Name, a.Admin, a.State, a.CreatedAt.UnixMicro(), nullable(a.Concurrency), a.Caps)
 }
 
 // selectAccount returns ErrNoAccount if no account has the address.
 func selectAccount(ctx context.Context, q database.Reader, email string) (Account, error) {
 	const text = `SELECT` + accountColumns + ` FROM accounts a WHERE lower(a.email) = lower($1)`
 	a, err := scanAccount(q.QueryRowContext(ctx, text, email))
-	return orMissing(a, err, fmt.Errorf("%w: %s", ErrNoAccount, email))
+	return orMissing(a, err, fmt.Errorf("%w: %s", ErrNoAccount, cmp.Or(email, `""`)))
 }
 
 // orMissing returns a row that was scanned. The error of a row that does not exist is missing.
@@ -69,11 +66,8 @@ func updateAccountState(ctx context.Context, tx database.Tx, id string, to Accou
 
 func updateAccount(ctx context.Context, tx database.Tx, a Account) error {
 	const text = `
-		UPDATE accounts SET name = $2, admin = $3, concurrency = $4,
-		                    month_total = $5, day_total = $6, month_input = $7, month_output = $8
-		WHERE id = $1`
-	return database.Exec(ctx, tx, text, a.ID, a.Name, a.Admin, nullable(a.Concurrency),
-		a.Caps.MonthTotal, a.Caps.DayTotal, a.Caps.MonthInput, a.Caps.MonthOutput)
+		UPDATE accounts SET name = $2, admin = $3, concurrency = $4, caps = $5 WHERE id = $1`
+	return database.Exec(ctx, tx, text, a.ID, a.Name, a.Admin, nullable(a.Concurrency), a.Caps)
 }
 
 // deletePendingAccount deletes an account and all rows that refer to it. It does not delete keys, because a pending
@@ -135,21 +129,18 @@ func deleteAccessRequest(ctx context.Context, tx database.Tx, account string) er
 // selectKey selects the columns that scanKey scans.
 const selectKey = `
 	SELECT k.id, k.account_id, a.email, k.name, k.prefix, k.state, coalesce(k.concurrency, 0), k.created_at,
-	       k.month_total, k.day_total, k.month_input, k.month_output,
-	       k.paused_by_operator, coalesce(k.operator_concurrency, 0),
-	       k.operator_month_total, k.operator_day_total, k.operator_month_input, k.operator_month_output,
+	       k.caps, k.paused_by_operator, coalesce(k.operator_concurrency, 0), k.operator_caps,
 	       k.expires_at, k.operator_expires_at, coalesce(k.models, ''), coalesce(k.operator_models, ''),
-	       (SELECT max(r.valid_until) FROM replaced_secrets r WHERE r.key_id = k.id)
+	       (SELECT max(r.valid_until) FROM replaced_secrets r WHERE r.key_id = k.id),
+	       coalesce(k.parent, ''), coalesce(k.run, ''), k.children, k.adapters, k.stops
 	FROM keys k JOIN accounts a ON a.id = k.account_id`
 
 func scanKey(row database.Scanner) (k Key, err error) {
 	var created int64
 	err = row.Scan(&k.ID, &k.AccountID, &k.Email, &k.Name, &k.Prefix, &k.State, &k.Concurrency, &created,
-		&k.Caps.MonthTotal, &k.Caps.DayTotal, &k.Caps.MonthInput, &k.Caps.MonthOutput,
-		&k.PausedByOperator, &k.Operator.Concurrency, &k.Operator.Caps.MonthTotal, &k.Operator.Caps.DayTotal,
-		&k.Operator.Caps.MonthInput, &k.Operator.Caps.MonthOutput,
+		&k.Caps, &k.PausedByOperator, &k.Operator.Concurrency, &k.Operator.Caps,
 		nullableTime{&k.ExpiresAt}, nullableTime{&k.Operator.ExpiresAt}, &k.Models, &k.Operator.Models,
-		nullableTime{&k.ReplacedUntil})
+		nullableTime{&k.ReplacedUntil}, &k.Parent, &k.Run, &k.Children, &k.Adapters, &k.Stops)
 	k.CreatedAt = time.UnixMicro(created).UTC()
 	return k, err
 }
@@ -157,16 +148,14 @@ func scanKey(row database.Scanner) (k Key, err error) {
 func insertKey(ctx context.Context, tx database.Tx, k Key, secret secretHash) error {
 	const text = `
 		INSERT INTO keys (id, account_id, name, prefix, secret_hash, state, concurrency, created_at,
-		                  month_total, day_total, month_input, month_output, operator_concurrency,
-		                  operator_month_total, operator_day_total, operator_month_input, operator_month_output,
-		                  expires_at, operator_expires_at, models, operator_models)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, nullif($20, ''), nullif($21, ''))`
+		                  caps, operator_concurrency, operator_caps, expires_at, operator_expires_at, models, operator_models,
+		                  parent, run, children, adapters)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, nullif($14, ''), nullif($15, ''), nullif($16, ''), nullif($17, ''), $18, $19)`
 	o := k.Operator
 	return database.Exec(ctx, tx, text,
 		k.ID, k.AccountID, k.Name, k.Prefix, secret[:], k.State, nullable(k.Concurrency), k.CreatedAt.UnixMicro(),
-		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput, nullable(o.Concurrency),
-		o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput,
-		timeColumn(k.ExpiresAt), timeColumn(o.ExpiresAt), k.Models, o.Models)
+		k.Caps, nullable(o.Concurrency), o.Caps, timeColumn(k.ExpiresAt), timeColumn(o.ExpiresAt), k.Models, o.Models,
+		k.Parent, k.Run, k.Children, k.Adapters)
 }
 
 // nullable returns NULL for a concurrency of 0.
@@ -182,38 +171,42 @@ func selectKeys(ctx context.Context, q database.Reader) ([]Key, error) {
 // selectKeysOf reads in the order of the index keys_listed.
 func selectKeysOf(ctx context.Context, q database.Reader, account string, skip, limit int) ([]Key, error) {
 	if account == "" {
-		return database.List(ctx, q, scanKey, selectKey+` ORDER BY k.id LIMIT $1 OFFSET $2`, limit, skip)
+		return database.List(ctx, q, scanKey, selectKey+` WHERE k.parent IS NULL ORDER BY k.id LIMIT $1 OFFSET $2`, limit, skip)
 	}
 	const text = selectKey + `
-		WHERE k.account_id = $1 ORDER BY (k.state = 'revoked'), k.created_at, k.id LIMIT $2 OFFSET $3`
+		WHERE k.account_id = $1 AND k.parent IS NULL ORDER BY (k.state = 'revoked'), k.created_at, k.id LIMIT $2 OFFSET $3`
 	return database.List(ctx, q, scanKey, text, account, limit, skip)
 }
 
 // selectUsableKeys reads by the index keys_live.
 func selectUsableKeys(ctx context.Context, q database.Reader, account string, limit int) ([]Key, error) {
 	const text = selectKey + `
-		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.state = 'active' AND (k.expires_at IS NULL OR k.expires_at > $2) LIMIT $3`
+		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.parent IS NULL AND k.state = 'active' AND (k.expires_at IS NULL OR k.expires_at > $2) LIMIT $3`
 	return database.List(ctx, q, scanKey, text, account, now().UnixMicro(), limit)
 }
 
 // selectKeysAbove returns keys of an account that are not revoked and have a cap above the account's, the oldest 20.
-func selectKeysAbove(ctx context.Context, q database.Reader, a Account) ([]Key, error) {
+func selectKeysAbove(ctx context.Context, q database.Reader, a Account) (above []Key, err error) {
 	const text = selectKey + `
-		WHERE k.account_id = $1 AND k.state <> 'revoked'
-		      AND (k.month_total > $2 OR k.day_total > $3 OR k.month_input > $4 OR k.month_output > $5)
-		ORDER BY k.created_at, k.id LIMIT 20`
-	c := a.Caps
-	return database.List(ctx, q, scanKey, text, a.ID, c.MonthTotal, c.DayTotal, c.MonthInput, c.MonthOutput)
+		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.caps IS NOT NULL ORDER BY k.created_at, k.id`
+	err = database.Each(ctx, q, func(row *sql.Rows) error {
+		k, err := scanKey(row)
+		if err == nil && len(above) < 20 && k.Caps.Excess(a.Caps) != "" {
+			above = append(above, k)
+		}
+		return err
+	}, text, a.ID)
+	return above, err
 }
 
-// countKeys returns how many keys of each account are not revoked.
+// countKeys returns how many keys of each account are not revoked, without children.
 func countKeys(ctx context.Context, q database.Reader) (map[string]int, error) {
 	type count struct {
 		account string
 		n       int
 	}
 	counts, err := database.List(ctx, q, func(row database.Scanner) (c count, err error) { err = row.Scan(&c.account, &c.n); return c, err },
-		`SELECT account_id, count(*) FROM keys WHERE state <> 'revoked' GROUP BY account_id`)
+		`SELECT account_id, count(*) FROM keys WHERE state <> 'revoked' AND parent IS NULL GROUP BY account_id`)
 	all := map[string]int{}
 	for _, c := range counts {
 		all[c.account] = c.n
@@ -226,16 +219,44 @@ func selectKeysByID(ctx context.Context, q database.Reader, id string) ([]Key, e
 	return database.List(ctx, q, scanKey, selectKey+` WHERE k.id = $1`, id)
 }
 
-// countLiveKeys returns the number of keys of an account that are neither revoked nor expired, at most limit.
+// countLiveKeys returns the number of keys of an account that are neither revoked nor expired, without children, at most limit.
 func countLiveKeys(ctx context.Context, q database.Reader, account string, limit int) (n int, err error) {
 	const text = `
 		SELECT count(*) FROM (
-			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND expires_at IS NULL
+			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND parent IS NULL AND expires_at IS NULL
 			UNION ALL
-			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND expires_at > $2
+			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND parent IS NULL AND expires_at > $2
 			LIMIT $3) live`
 	err = q.QueryRowContext(ctx, text, account, now().UnixMicro(), limit).Scan(&n)
 	return n, err
+}
+
+// countLiveChildren returns how many keys that a key has made are neither revoked nor expired, at most limit. It reads by the index
+// keys_parent, without those that have expired.
+func countLiveChildren(ctx context.Context, q database.Reader, parent string, limit int) (n int, err error) {
+	const text = `
+		SELECT count(*) FROM (
+			SELECT 1 FROM keys WHERE parent = $1 AND state <> 'revoked' AND expires_at IS NULL
+			UNION ALL
+			SELECT 1 FROM keys WHERE parent = $1 AND state <> 'revoked' AND expires_at > $2
+			LIMIT $3) live`
+	err = q.QueryRowContext(ctx, text, parent, now().UnixMicro(), limit).Scan(&n)
+	return n, err
+}
+
+// selectChildren returns the keys of a parent, of one run or of all, after one of them or from the first on.
+func selectChildren(ctx context.Context, q database.Reader, parent, run string, after Key, limit int) ([]Key, error) {
+	const text = selectKey + `
+		WHERE k.parent = $1 AND ($2 = '' OR k.run = $2) AND ($3 = '' OR (k.created_at, k.id) < ($4, $3))
+		ORDER BY k.created_at DESC, k.id DESC LIMIT $5`
+	return database.List(ctx, q, scanKey, text, parent, run, after.ID, after.CreatedAt.UnixMicro(), limit)
+}
+
+func selectRun(ctx context.Context, q database.Reader, account, run string) ([]Key, error) {
+	const text = selectKey + `
+		WHERE k.run IS NOT NULL AND ($1 = '' OR k.account_id = $1) AND ($2 = '' OR k.run = $2)
+		ORDER BY lower(a.email), k.created_at, k.id`
+	return database.List(ctx, q, scanKey, text, account, run)
 }
 
 // selectKeysByPrefix returns at most two keys with a secret, or a replaced one, whose prefix begins with ref. A ref no longer
@@ -254,6 +275,14 @@ func selectKeysByPrefix(ctx context.Context, q database.Reader, ref string) ([]K
 	return database.List(ctx, q, scanKey, text, ref)
 }
 
+// selectKeysByName returns at most two keys with a name, those that are not revoked first, and then children last, of one account
+// or of all if it is empty.
+func selectKeysByName(ctx context.Context, q database.Reader, name, account string) ([]Key, error) {
+	const text = selectKey + `
+		WHERE k.name = $1 AND ($2 = '' OR k.account_id = $2) ORDER BY (k.state = 'revoked'), (k.parent IS NOT NULL), k.created_at, k.id LIMIT 2`
+	return database.List(ctx, q, scanKey, text, name, account)
+}
+
 // selectKeyByHash returns ErrNoKey if no key has the secret or has had it.
 func selectKeyByHash(ctx context.Context, q database.Reader, secret secretHash) (Key, error) {
 	const text = selectKey + `
@@ -263,22 +292,19 @@ func selectKeyByHash(ctx context.Context, q database.Reader, secret secretHash) 
 }
 
 func updateKeyState(ctx context.Context, tx database.Tx, k Key) error {
-	return database.Exec(ctx, tx, `UPDATE keys SET state = $2, paused_by_operator = $3 WHERE id = $1`, k.ID, k.State, k.PausedByOperator)
+	return database.Exec(ctx, tx, `UPDATE keys SET state = $2, paused_by_operator = $3, stops = $4 WHERE id = $1`, k.ID, k.State, k.PausedByOperator, k.Stops)
 }
 
 func updateKey(ctx context.Context, tx database.Tx, k Key) error {
 	const text = `
 		UPDATE keys SET name = $2, concurrency = $3,
-		                month_total = $4, day_total = $5, month_input = $6, month_output = $7,
-		                operator_concurrency = $8, operator_month_total = $9, operator_day_total = $10,
-		                operator_month_input = $11, operator_month_output = $12,
-		                expires_at = $13, operator_expires_at = $14, models = nullif($15, ''), operator_models = nullif($16, '')
+		                caps = $4, operator_concurrency = $5, operator_caps = $6,
+		                expires_at = $7, operator_expires_at = $8, models = nullif($9, ''), operator_models = nullif($10, ''),
+		                children = $11, adapters = $12
 		WHERE id = $1`
 	o := k.Operator
-	return database.Exec(ctx, tx, text, k.ID, k.Name, nullable(k.Concurrency),
-		k.Caps.MonthTotal, k.Caps.DayTotal, k.Caps.MonthInput, k.Caps.MonthOutput,
-		nullable(o.Concurrency), o.Caps.MonthTotal, o.Caps.DayTotal, o.Caps.MonthInput, o.Caps.MonthOutput,
-		timeColumn(k.ExpiresAt), timeColumn(o.ExpiresAt), k.Models, o.Models)
+	return database.Exec(ctx, tx, text, k.ID, k.Name, nullable(k.Concurrency), k.Caps, nullable(o.Concurrency), o.Caps,
+		timeColumn(k.ExpiresAt), timeColumn(o.ExpiresAt), k.Models, o.Models, k.Children, k.Adapters)
 }
 
 // The snapshot.
@@ -331,13 +357,13 @@ func listByID[T any](ctx context.Context, q database.Reader, scan func(database.
 func selectSnapshotKeys(ctx context.Context, q database.Reader, ids map[string]bool) ([]snapshotEntry, error) {
 	const text = `
 		SELECT secret_hash, state, id, prefix, name, account_id, coalesce(concurrency, 0), operator_concurrency IS NOT NULL,
-		       month_total, day_total, month_input, month_output, expires_at, coalesce(models, '')
+		       caps, expires_at, coalesce(models, ''), coalesce(parent, ''), coalesce(run, ''), children, adapters, stops
 		FROM keys`
 	return listByID(ctx, q, func(row database.Scanner) (e snapshotEntry, err error) {
 		var hash []byte
-		p, caps := &e.key, &e.key.KeyCaps
+		p := &e.key
 		err = row.Scan(&hash, &e.state, &p.KeyID, &p.KeyPrefix, &p.KeyName, &p.AccountID, &p.Concurrency, &p.ConcurrencyByOperator,
-			&caps.MonthTotal, &caps.DayTotal, &caps.MonthInput, &caps.MonthOutput, nullableTime{&p.ExpiresAt}, &p.Models)
+			&p.KeyCaps, nullableTime{&p.ExpiresAt}, &p.Models, &e.parent, &p.Run, &p.Children, &p.Adapters, &p.Stops)
 		if err != nil {
 			return e, err
 		}

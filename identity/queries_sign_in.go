@@ -86,12 +86,7 @@ func insertSession(
 	if err := database.Exec(ctx, tx, deleteExpired, at.UnixMicro()); err != nil {
 		return false, err
 	}
-	result, err := tx.ExecContext(ctx, insert,
-		hashToken(token), at.UnixMicro(), at.Add(SessionLife).UnixMicro(), account, generation)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
+	n, err := database.Change(ctx, tx, insert, hashToken(token), at.UnixMicro(), at.Add(SessionLife).UnixMicro(), account, generation)
 	return n > 0, err
 }
 

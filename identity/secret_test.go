@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,8 +19,8 @@ func TestSecretsAndIDsAreUniqueAndWellFormed(t *testing.T) {
 	s := startStoreWithAda(t)
 	form := regexp.MustCompile(`^acs-bm-[0-9A-Za-z]{43}$`)
 	seen := map[string]bool{}
-	for range 200 {
-		key, secret := createKey(t, s, "laptop")
+	for i := range 200 {
+		key, secret := createKey(t, s, fmt.Sprint("key ", i))
 		if !form.MatchString(secret) || seen[secret] || seen[key.ID] || !strings.HasPrefix(secret, key.Prefix) {
 			t.Fatalf("got secret %q of key %+v, want a new one that matches %s and begins with the prefix", secret, key, form)
 		}

@@ -19,10 +19,6 @@ type Sessions struct {
 	hasher *passwordHasher
 }
 
-func newSessions(db *database.DB, cost PasswordCost) *Sessions {
-	return &Sessions{db: db, hasher: newPasswordHasher(cost)}
-}
-
 // Account returns the account that a session belongs to. The error may be ErrNoSession, also if the account is not
 // active.
 func (s *Sessions) Account(ctx context.Context, token string) (Account, error) {

@@ -19,7 +19,7 @@ func TestInvitationsAndSessionsExpire(t *testing.T) {
 	s := newStore(db)
 	_, err := s.Accounts.Create(ctx, identity.Account{Email: ada})
 	must(t, err)
-	_, tokens, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)
+	tokens, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)
 	must(t, err)
 	token := invite(t, s, ada)
 	for _, table := range []string{"invitations", "sessions"} {
@@ -130,7 +130,7 @@ func TestDatabaseContainsNoPasswordAndNoToken(t *testing.T) {
 	s := identity.New(db, zap.NewNop(), identity.Settings{})
 	_, err := s.Accounts.Create(ctx, identity.Account{Email: ada})
 	must(t, err)
-	_, tokens, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)
+	tokens, err := s.Sessions.AcceptInvitation(ctx, invite(t, s, ada), password)
 	must(t, err)
 	invitation := invite(t, s, ada)
 	var all string

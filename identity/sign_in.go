@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -50,12 +51,12 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 		return SignedIn{}, ErrBadCredentials
 	}
 	subjects := []subject{networkThrottle.of(ratelimit.Network(c.Address)), accountOf(c.Email)}
-	known, err := s.knowsBrowser(ctx, c)
+	browser, err := s.knownBrowser(ctx, c.Email, c.Browser)
 	if err != nil {
 		return SignedIn{}, err
 	}
-	if known {
-		subjects = []subject{accountThrottle.of("browser " + string(hashToken(c.Browser)))}
+	if browser != "" {
+		subjects = []subject{accountThrottle.of("browser " + string(hashToken(browser)))}
 	}
 	l, err := s.checkCredentials(ctx, c, subjects...)
 	if err != nil {
@@ -64,12 +65,14 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 	if err := l.account.State.refusal(); err != nil {
 		return SignedIn{}, err
 	}
-	tokens := SignedIn{Session: newToken(), Browser: c.Browser}
-	if !known {
-		tokens.Browser = newToken()
-	}
-	err = write(ctx, s.db, "begin session", func(tx database.Tx) error { return insertSignIn(ctx, tx, l, tokens) })
-	if err != nil {
+	return s.signIn(ctx, "begin session", browser, func(tx database.Tx, tokens SignedIn) error { return insertSignIn(ctx, tx, l, tokens) })
+}
+
+// signIn makes a write that begins a session, and returns its tokens. browser is the token by which the account knows the
+// browser; if it is empty, the browser gets one.
+func (s *Sessions) signIn(ctx context.Context, what, browser string, begin func(database.Tx, SignedIn) error) (SignedIn, error) {
+	tokens := SignedIn{newToken(), cmp.Or(browser, newToken())}
+	if err := write(ctx, s.db, what, func(tx database.Tx) error { return begin(tx, tokens) }); err != nil {
 		return SignedIn{}, err
 	}
 	return tokens, nil
@@ -82,12 +85,15 @@ type login struct {
 	generation   int64 // of the password; 0 if the account has none
 }
 
-// knowsBrowser reports whether the account knows the browser.
-func (s *Sessions) knowsBrowser(ctx context.Context, c Credentials) (bool, error) {
-	if len(c.Browser) != tokenDigits {
-		return false, nil
+// knownBrowser returns the token of a browser if the account with an address knows it, or else an empty one.
+func (s *Sessions) knownBrowser(ctx context.Context, email, token string) (string, error) {
+	if len(token) != tokenDigits {
+		return "", nil
 	}
-	return selectKnownBrowser(ctx, s.db.Read(), c.Email, c.Browser)
+	if known, err := selectKnownBrowser(ctx, s.db.Read(), email, token); err != nil || !known {
+		return "", err
+	}
+	return token, nil
 }
 
 // checkCredentials returns the account if the password is its password. Failures count for the subjects. The error may be

@@ -231,7 +231,7 @@ func TestNoSessionOfTheOldPasswordSurvivesItsChange(t *testing.T) {
 		"set by an invitation": func(ctx context.Context, s *identity.Store, next string) error {
 			_, token, err := s.Accounts.Invite(ctx, ada)
 			if err == nil {
-				_, _, err = s.Sessions.AcceptInvitation(ctx, token, next)
+				_, err = s.Sessions.AcceptInvitation(ctx, token, next)
 			}
 			return err
 		},

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -37,6 +38,7 @@ type change struct {
 type snapshotEntry struct {
 	key           Principal // without what is in account
 	state         KeyState
+	parent        string                           // id; empty if the key has none
 	account       *atomic.Pointer[snapshotAccount] // the keys of an account share it, so that a change of the account is one store
 	replacedUntil time.Time                        // until when a secret works that Rotate has replaced; zero for the key's current secret
 	secrets       []secretHash                     // all of the key; only of the current secret
@@ -49,11 +51,18 @@ type snapshotAccount struct {
 	granted int // see Principal.GrantedConcurrency
 }
 
-// check returns the key with its account, and the error with which the secret is refused at this moment, or nil.
-func (e *snapshotEntry) check() (Principal, error) {
+// check returns the key with its account and its parent, and the error with which the secret is refused at this moment, or nil.
+func (s *snapshot) check(e *snapshotEntry) (Principal, error) {
 	p, a := e.key, e.account.Load()
 	p.AccountID, p.Email, p.Admin, p.AccountCaps = a.ID, a.Email, a.Admin, a.Caps
 	p.AccountConcurrency, p.GrantedConcurrency = a.Concurrency, a.granted
+	if e.parent != "" {
+		parent, err := s.checkParent(e.parent)
+		p.Parent = &parent
+		if err != nil {
+			return p, cmp.Or(e.state.refusal(), err)
+		}
+	}
 	if err := e.state.refusal(); err != nil {
 		return p, err
 	}
@@ -68,6 +77,15 @@ func (e *snapshotEntry) check() (Principal, error) {
 	default:
 		return p, nil
 	}
+}
+
+// checkParent is check for the key that has made another. A child is refused when its parent is.
+func (s *snapshot) checkParent(id string) (Principal, error) {
+	e, ok := find(&s.byID, id)
+	if !ok {
+		return Principal{KeyID: id}, ErrKeyUnknown
+	}
+	return s.check(e)
 }
 
 // find returns the entry of a secret in byHash, or of a key in byID.

@@ -56,17 +56,17 @@ func TestChangedCapsAreSeenByAnotherProcess(t *testing.T) {
 	must(t, err)
 	key, secret := createKey(t, here, "k")
 	elsewhere := newStore(openDatabase(t, path))
-	_, err = elsewhere.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps.DayTotal, f.Concurrency = quota.Limit(7), 2 })
+	_, err = elsewhere.Keys.Set(t.Context(), key.ID, func(f *identity.Key) { f.Caps[quota.DayTotal], f.Concurrency = quota.Limit(7), 2 })
 	must(t, err)
 	poll.Until(t, "the key's cap is seen", func() bool {
 		p, err := here.Keys.Authenticate(t.Context(), secret)
-		return err == nil && p.KeyCaps.DayTotal == quota.Limit(7) && p.Concurrency == 2
+		return err == nil && p.KeyCaps[quota.DayTotal] == quota.Limit(7) && p.Concurrency == 2
 	})
-	_, err = elsewhere.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps.DayTotal = quota.Limit(70) })
+	_, err = elsewhere.Accounts.Set(t.Context(), ada, func(f *identity.Account) { f.Caps[quota.DayTotal] = quota.Limit(70) })
 	must(t, err)
 	poll.Until(t, "the account's cap is seen", func() bool {
 		p, err := here.Keys.Authenticate(t.Context(), secret)
-		return err == nil && p.AccountCaps.DayTotal == quota.Limit(70)
+		return err == nil && p.AccountCaps[quota.DayTotal] == quota.Limit(70)
 	})
 }
 

@@ -179,7 +179,7 @@ func (g *generation) roleEvent(seq *sequence) []byte {
 	o["choices"] = []any{g.spec.ChatEventChoice.encode(object{"index": seq.index, "delta": g.spec.Delta.encode(delta)})}
 	o["prompt_token_ids"] = g.tokenIDs(g.tokens[0])
 	if g.request.continuousUsage() {
-		o["usage"] = usage(g.spec.ChatRunning, len(g.tokens[0]), 0)
+		o["usage"] = usage(g.spec.ChatRunning, len(g.tokens[0]), 0, nil)
 	}
 	return encodeEvent(g.spec.RoleEvent, o)
 }

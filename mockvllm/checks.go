@@ -186,7 +186,7 @@ func (s *Server) checkTokenFields(g *generation) *failure {
 	for _, field := range []struct {
 		name   string
 		tokens []int
-	}{{"logit_bias", slices.Sorted(maps.Keys(r.Bias))}, {"allowed_token_ids", r.Allowed}} {
+	}{{"logit_bias", slices.Sorted(maps.Keys(r.Bias))}, {"allowed_token_ids", r.Allowed}, {"logprob_token_ids", r.LogprobIDs}} {
 		unknown := s.unknownTokens(field.tokens)
 		list := strings.ReplaceAll(string(appendInts(nil, unknown)), ",", ", ")
 		switch {

@@ -100,6 +100,7 @@ func (s *Server) completePlain(x *exchange, g *generation) {
 // the cause when the client disconnects, the server closes or the engine dies.
 func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	ctx := x.r.Context()
+	g.report.arrived = time.Now()
 	release, err := s.queue.acquire(ctx, len(g.tokens)*g.request.N, g.request.Priority)
 	if err != nil {
 		return err
@@ -112,6 +113,11 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 			return context.Cause(ctx)
 		}
 	}
+	if len(g.request.LogprobIDs) > 0 {
+		s.naming.Add(1)
+		defer s.naming.Add(-1)
+	}
+	g.report.scheduled = time.Now()
 	g.begin()
 	aborts := s.engine.aborts.Load()
 	s.metrics.hold(g.promptTokens(), s.options.MaxModelLen)
@@ -121,7 +127,7 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 	}
 	defer func() {
 		for _, seq := range g.sequences { // prompts may continue them
-			s.cache.lookup(seq.history, g.request.CacheSalt, false)
+			s.cache.lookup(seq.history, g.cacheSalt(), false)
 		}
 	}()
 	var last time.Time
@@ -143,6 +149,9 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 			s.metrics.hold(g.generated-before, s.options.MaxModelLen)
 			s.metrics.step(g.generated-before, last)
 			last = time.Now()
+			if g.report.last = last; steps == 0 {
+				g.report.first = last
+			}
 		}
 		if s.engine.dead.Load() {
 			return errEngineDied
@@ -158,10 +167,18 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 
 // prefill takes the time that the prompts need before their first token: less if the prefix cache has a part of them.
 func (s *Server) prefill(ctx context.Context, g *generation) error {
-	uncached := 0
+	uncached, whole := 0, 0
 	for _, seq := range g.sequences {
 		prompt := seq.history
-		uncached += len(prompt) - s.cache.lookup(prompt, g.request.CacheSalt, g.topPromptLogprobs == noLogprobs)
+		cached := s.cache.lookup(prompt, g.cacheSalt(), g.topPromptLogprobs == noLogprobs)
+		uncached += len(prompt) - cached
+		if seq.index%g.request.N == 0 { // usage counts a prompt once
+			g.report.cached += cached
+			whole += len(prompt) / blockTokens * blockTokens
+		}
+	}
+	if s.cache.capacity > 0 {
+		g.report.created = whole - g.report.cached
 	}
 	if err := pause(ctx, s.options.FirstDelay+time.Duration(uncached)*s.options.PrefillDelay); err != nil {
 		return err

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"basegate/internal/wait"
 )
 
 // engine is the state of the simulated server process and its engine: alive, dead, or exited.
@@ -29,10 +31,7 @@ func (e *engine) setExited(exited bool, restartAfter time.Duration) {
 	if restartAfter > 0 {
 		e.restart = time.AfterFunc(restartAfter, func() { e.setExited(false, 0) })
 	}
-	select {
-	case e.changed <- struct{}{}:
-	default: // a notification is already pending
-	}
+	wait.Wake(e.changed)
 }
 
 func (e *engine) hasExited() bool {

@@ -12,7 +12,6 @@ const (
 	notFoundError       = "NotFoundError"
 	internalServerError = "InternalServerError"
 	internalSpaced      = "Internal Server Error"
-	badRequestType      = "Bad Request"
 )
 
 // failure is an error response. It has vLLM's usual shape unless raw is set.

@@ -1,6 +1,7 @@
 package mockvllm_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -8,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -211,5 +214,59 @@ func TestTextOffsetsContinueAfterTheEchoedTokens(t *testing.T) {
 	last := len(first.Tokens) - 1
 	if second.TextOffset[0] != first.TextOffset[last]+len(first.Tokens[last]) {
 		t.Errorf("got offsets %v, then %v, want the latter to continue", first.TextOffset, second.TextOffset)
+	}
+}
+
+func TestNamedTokensAreListedAndSpoilOtherRequests(t *testing.T) {
+	for _, sound := range []bool{false, true} {
+		p := start(t, mockvllm.Options{SoundLogprobIDs: sound, TokenDelay: time.Millisecond})
+		ctx, cancel := context.WithCancel(t.Context())
+		named := make(chan struct{})
+		go func() {
+			defer close(named)
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL()+"/v1/completions",
+				strings.NewReader(`{"model":"mock-model","prompt":"x","max_tokens":8000,"ignore_eos":true,"logprobs":1,"logprob_token_ids":[5]}`))
+			if err != nil {
+				return
+			}
+			r.Header.Set("Content-Type", "application/json")
+			if response, err := client().Do(r); err == nil {
+				response.Body.Close()
+			}
+		}()
+		poll.Until(t, "the first request runs", func() bool { return p.Running() == 1 })
+		var other string
+		poll.Until(t, "another one is spoilt, or never", func() bool {
+			other = send(t, p, http.MethodPost, "/v1/completions", `{"model":"mock-model","prompt":"x","max_tokens":1,"logprobs":5,"return_tokens_as_token_ids":true}`).body
+			return sound || strings.Contains(other, `"token_id:0":-9999.0`)
+		})
+		if sound && strings.Contains(other, "-9999") {
+			t.Errorf("a sound server spoils the other request: %s", other)
+		}
+		cancel()
+		<-named
+	}
+	p := start(t, mockvllm.Options{})
+	got := send(t, p, http.MethodPost, "/v1/completions", `{"model":"mock-model","prompt":"x","max_tokens":1,"logprobs":1,"return_tokens_as_token_ids":true,"logprob_token_ids":[5,6]}`).body
+	if !strings.Contains(got, `"token_id:5":`) || !strings.Contains(got, `"token_id:6":`) {
+		t.Errorf("the response lacks the tokens: %s", got)
+	}
+	got = send(t, p, http.MethodPost, "/v1/completions", `{"model":"mock-model","prompt":"x","max_tokens":1,"logprobs":1,"logprob_token_ids":[99999999]}`).body
+	if !strings.Contains(got, "token_id(s) [99999999] in logprob_token_ids contain out-of-vocab token ids") {
+		t.Errorf("an unknown token: %s", got)
+	}
+}
+
+func TestTokenizerInfoNeedsItsOption(t *testing.T) {
+	if got := send(t, start(t, mockvllm.Options{}), http.MethodGet, "/tokenizer_info", ""); got.status != http.StatusNotFound {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+	got := send(t, start(t, mockvllm.Options{TokenizerInfo: true}), http.MethodGet, "/tokenizer_info", "")
+	var info struct {
+		BOS string `json:"bos_token"`
+		Dir string `json:"name_or_path"`
+	}
+	if err := json.Unmarshal([]byte(got.body), &info); err != nil || info.BOS != "<|begin_of_text|>" || info.Dir != "/models/mock-model" {
+		t.Errorf("got %s: %v", got.body, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -33,8 +34,9 @@ type generation struct {
 	request     *completionRequest
 	id          string
 	created     int64
-	served      string // name of the model in responses
-	fingerprint any    // null in some versions
+	served      string   // name of the model in responses
+	adapter     *adapter // nil: the base model
+	fingerprint any      // null in some versions
 
 	tokens            [][]int  // of the prompts
 	texts             []string // the prompts as echo prepends them
@@ -44,10 +46,19 @@ type generation struct {
 	topPromptLogprobs int     // the same per prompt token
 	banned            [][]int // sequences that may not occur in the output
 
+	spoiled        func() bool // another running request has logprob_token_ids
 	sequences      []*sequence
 	probabilities  []float64
 	promptLogprobs [][]tokenLogprobs // by prompt; nil unless requested
 	generated      int
+	report         engineReport
+}
+
+// engineReport is what responses tell of the engine's work.
+type engineReport struct {
+	tokens, times                   bool      // whether they do
+	cached, created                 int       // tokens of the prompts: found in the prefix cache, and added to it
+	arrived, scheduled, first, last time.Time // at the engine; of the first and the last token
 }
 
 // noLogprobs means that no log-probabilities are requested; 0 requests the token's own.
@@ -123,7 +134,7 @@ func (g *generation) scorePrompts(ctx context.Context) error {
 			if at%256 == 0 && ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			g.model.predict(tokens[:at], g.probabilities)
+			g.predict(tokens[:at])
 			scores = append(scores, g.logprobsOf(tokens[at], g.topPromptLogprobs))
 		}
 		g.promptLogprobs = append(g.promptLogprobs, scores)
@@ -150,6 +161,21 @@ func (g *generation) logprobsOf(id, top int) tokenLogprobs {
 	return p
 }
 
+// choose makes the most likely tokens those that logprob_token_ids names. In vLLM's V1 engine, such a request spoils those of all
+// others in the same step.
+func (g *generation) choose(p tokenLogprobs) tokenLogprobs {
+	switch {
+	case len(g.request.LogprobIDs) > 0:
+		p.top = nil
+		for _, id := range g.request.LogprobIDs {
+			p.top = append(p.top, candidate{id, toFloat32(math.Log(g.probabilities[id]))})
+		}
+	case g.spoiled():
+		p.top = []candidate{{0, math.Inf(-1)}}
+	}
+	return p
+}
+
 // toFloat32 rounds to the 32 bits of a GPU's logits, and so to the digits that vLLM prints.
 func toFloat32(value float64) float64 { return float64(float32(value)) }
 
@@ -160,10 +186,10 @@ func (g *generation) step() bool {
 		if seq.finished() {
 			continue
 		}
-		g.model.predict(seq.history, g.probabilities)
+		g.predict(seq.history)
 		id := g.draw(seq)
 		if g.topLogprobs != noLogprobs {
-			seq.logprobs = append(seq.logprobs, g.logprobsOf(id, g.topLogprobs))
+			seq.logprobs = append(seq.logprobs, g.choose(g.logprobsOf(id, g.topLogprobs)))
 		}
 		seq.history = append(seq.history, id)
 		g.generated++

@@ -23,7 +23,7 @@ func (s *Server) instantObject(tokens int, finish any) object {
 }
 
 func instantUsage(tokens int) json.RawMessage {
-	return usage("prompt_tokens total_tokens completion_tokens", 6, tokens)
+	return usage("prompt_tokens total_tokens completion_tokens", 6, tokens, nil)
 }
 
 // serveInstant responds to a completion with constant text and without the model. Only the length differs, so what it costs

@@ -2,6 +2,7 @@ package mockvllm
 
 import (
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,6 +35,17 @@ func newEngineMetrics(s *Server) *engineMetrics {
 		perToken: register.NewHistogram(prometheus.HistogramOpts{
 			Name: s.spec.TokenLatency, Help: "Histogram of inter-token latency in seconds.", Buckets: []float64{0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5},
 		}),
+	}
+	if !s.spec.Rust { // it shows its engines' metrics without that
+		blocks, caching := s.cache.capacity, "True"
+		if blocks == 0 {
+			blocks, caching = cacheContexts*s.options.MaxModelLen/blockTokens, "False"
+		}
+		register.NewGauge(prometheus.GaugeOpts{
+			Name: "vllm:cache_config_info", Help: "Information of the LLMEngine CacheConfig", ConstLabels: prometheus.Labels{
+				"block_size": strconv.Itoa(blockTokens), "num_gpu_blocks": strconv.Itoa(blocks), "enable_prefix_caching": caching,
+			},
+		}).Set(1)
 	}
 	register.NewCounter(prometheus.CounterOpts{Name: "vllm:num_preemptions_total", Help: "Cumulative number of preemption from the engine."})
 	gauge := func(name, help string, value func() int) {

@@ -22,12 +22,21 @@ type Options struct {
 	Reasoning    bool   // chat completions begin with reasoning, unless enable_thinking is false
 	Version      string // the vLLM version to imitate; empty means the newest known
 	RustFrontend bool   // the version's Rust frontend: one prompt and one output per request
-	Instant      bool   // constant responses without the model, to measure proxies; completions are not recorded
+	// EnableLoRA serves the endpoints that load and unload adapters, as vLLM does with --enable-lora and
+	// VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. An adapter prefers one token, which depends on its weights.
+	EnableLoRA bool
+	Instant    bool // constant responses without the model, to measure proxies; completions are not recorded
+
+	TokenizerInfo   bool // serves /tokenizer_info, as --enable-tokenizer-info-endpoint does
+	SoundLogprobIDs bool // logprob_token_ids does not spoil the log-probabilities of other requests, as it does in vLLM so far
 
 	MaxNumSeqs        int           // sequences that run at once, others wait; 0 means any number
 	SchedulingPolicy  string        // PolicyFCFS or PolicyPriority; empty means PolicyFCFS
 	PrefixCacheBlocks int           // blocks of 16 tokens in the prefix cache; 0 means no cache
 	PrefillDelay      time.Duration // before the first token, for each prompt token that is not in the prefix cache
+
+	PromptTokensDetails bool // responses report cached tokens, as with --enable-prompt-tokens-details
+	PerRequestMetrics   bool // responses of one output report the engine's times, as with --enable-per-request-metrics since 0.25
 }
 
 // Values of Options.SchedulingPolicy.

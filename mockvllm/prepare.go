@@ -37,7 +37,12 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*generation,
 	g := &generation{
 		spec: s.spec, model: s.model, request: r, id: s.spec.requestID(header, r), created: time.Now().Unix(), served: s.options.Models[0],
 		maxTokens: max(1, r.MaxTokens), maxLen: s.options.MaxModelLen,
+		spoiled:     func() bool { return s.naming.Load() > 0 && !s.options.SoundLogprobIDs },
+		report:      engineReport{tokens: s.options.PromptTokensDetails, times: s.options.PerRequestMetrics},
 		topLogprobs: s.logprobCount(r.Logprobs), topPromptLogprobs: s.logprobCount(r.PromptLogprobs),
+	}
+	if g.adapter = s.adapters.find(r.Model); g.adapter != nil {
+		g.served = g.adapter.name
 	}
 	if s.spec.Fingerprint { // as vLLM's, with its version
 		g.fingerprint = fmt.Sprintf("vllm-%s-%08x", s.options.Version, crc32.ChecksumIEEE([]byte(g.served)))
@@ -92,5 +97,5 @@ func (s *Server) unknownModel(model string) *failure {
 
 // serves reports whether the server serves the model. An empty name is the default model.
 func (s *Server) serves(model string) bool {
-	return model == "" || slices.Contains(s.options.Models, model)
+	return model == "" || slices.Contains(s.options.Models, model) || s.adapters.find(model) != nil
 }

@@ -35,14 +35,15 @@ type completionRequest struct {
 	Truncate       *int         `json:"truncate_prompt_tokens"` // -1 keeps what leaves room for max_tokens
 	TruncationSide string       `json:"truncation_side"`        // right keeps the first tokens, otherwise the last are kept
 
-	Echo                 bool `json:"echo"`
-	Logprobs             *int `json:"logprobs"`
-	PromptLogprobs       *int `json:"prompt_logprobs"`
-	ReturnTokenIDs       bool `json:"return_token_ids"`
-	TokensAsIDs          bool `json:"return_tokens_as_token_ids"`
-	ReturnWeightVersions bool `json:"return_weight_versions"`
-	Stream               bool `json:"stream"`
-	StreamInterval       int  `json:"stream_interval"` // tokens per event, but for the first and the last; 0 means 1
+	Echo                 bool  `json:"echo"`
+	Logprobs             *int  `json:"logprobs"`
+	PromptLogprobs       *int  `json:"prompt_logprobs"`
+	LogprobIDs           []int `json:"logprob_token_ids"`
+	ReturnTokenIDs       bool  `json:"return_token_ids"`
+	TokensAsIDs          bool  `json:"return_tokens_as_token_ids"`
+	ReturnWeightVersions bool  `json:"return_weight_versions"`
+	Stream               bool  `json:"stream"`
+	StreamInterval       int   `json:"stream_interval"` // tokens per event, but for the first and the last; 0 means 1
 	StreamOptions        struct {
 		IncludeUsage bool `json:"include_usage"`
 		Continuous   bool `json:"continuous_usage_stats"`

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -77,8 +78,40 @@ func (g *generation) head(kindOfChat string) object {
 	return o
 }
 
-func usage(f form, prompt, completion int) json.RawMessage {
-	return f.encode(object{"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion})
+func usage(f form, prompt, completion int, details any) json.RawMessage {
+	return f.encode(object{
+		"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion, "prompt_tokens_details": details,
+	})
+}
+
+// promptDetails returns prompt_tokens_details; nil without the flag, and in older versions if no token was cached.
+func (g *generation) promptDetails() any {
+	if !g.report.tokens || g.report.cached == 0 && g.spec.PromptDetails == "cached_tokens" {
+		return nil
+	}
+	return g.spec.PromptDetails.encode(object{"cached_tokens": g.report.cached, "created_cache_tokens": g.report.created})
+}
+
+// metrics returns the engine's times, nil without the flag or for several outputs. Those that are undefined are null in a plain
+// response, and missing in a stream.
+func (g *generation) metrics(f form) any {
+	r := &g.report
+	if !r.times || len(g.sequences) != 1 || r.first.IsZero() {
+		return nil
+	}
+	milliseconds := func(d time.Duration) float64 { return d.Seconds() * 1000 }
+	took := r.last.Sub(r.first)
+	o := object{
+		"time_to_first_token_ms": milliseconds(r.first.Sub(r.scheduled)), "generation_time_ms": milliseconds(took),
+		"queue_time_ms": milliseconds(r.scheduled.Sub(r.arrived)), "mean_itl_ms": nil, "tokens_per_second": nil,
+	}
+	if g.generated > 1 {
+		o["mean_itl_ms"] = milliseconds(took) / float64(g.generated-1)
+	}
+	if whole := r.last.Sub(r.scheduled).Seconds(); whole > 0 {
+		o["tokens_per_second"] = float64(g.generated) / whole
+	}
+	return f.encode(o)
 }
 
 // completion encodes the body of a plain response.
@@ -89,7 +122,8 @@ func (g *generation) completion() []byte {
 		choices = append(choices, g.choice(seq))
 	}
 	o["choices"], o["system_fingerprint"] = choices, g.fingerprint
-	o["usage"] = usage(g.spec.Usage, g.promptTokens(), g.generated)
+	o["usage"] = usage(g.spec.Usage, g.promptTokens(), g.generated, g.promptDetails())
+	o["metrics"] = g.metrics("time_to_first_token_ms generation_time_ms queue_time_ms mean_itl_ms tokens_per_second")
 	if g.request.chat == nil {
 		return g.spec.Completion.encode(o)
 	}
@@ -265,7 +299,7 @@ func (g *generation) event(seq *sequence) []byte {
 	}
 	o["choices"] = []any{choiceForm.encode(choice)}
 	if r.continuousUsage() {
-		o["usage"] = usage(counted, len(g.tokens[seq.prompt]), len(seq.output()))
+		o["usage"] = usage(counted, len(g.tokens[seq.prompt]), len(seq.output()), nil)
 	}
 	if g.fingerprint != nil && !r.StreamOptions.IncludeUsage && choice["finish_reason"] != nil {
 		o["system_fingerprint"] = g.fingerprint
@@ -301,6 +335,7 @@ func (g *generation) opening(seq *sequence) []byte {
 func (g *generation) usageEvent() []byte {
 	o := g.head("chat.completion.chunk")
 	o["choices"], o["system_fingerprint"] = []any{}, g.fingerprint
-	o["usage"] = usage(g.spec.LastUsage, g.promptTokens(), g.generated)
+	o["usage"] = usage(g.spec.LastUsage, g.promptTokens(), g.generated, g.promptDetails())
+	o["metrics"] = g.metrics("time_to_first_token_ms generation_time_ms queue_time_ms mean_itl_ms! tokens_per_second!")
 	return encodeEvent(g.spec.LastEvent, o)
 }

@@ -1,6 +1,7 @@
 package mockvllm
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -34,8 +35,15 @@ func (s *Server) buildRoutes() map[string]route {
 		"/wake_up":        {post, false, s.wakeUp},
 		"/is_sleeping":    {get, false, func(x *exchange) { x.writeJSON(fmt.Appendf(nil, `{"is_sleeping":%t}`, s.engine.asleep() != nil)) }},
 	}
+	if s.options.TokenizerInfo {
+		routes["/tokenizer_info"] = route{get, false, s.serveTokenizerInfo}
+	}
 	if s.spec.Rust {
 		delete(routes, "/openapi.json")
+	}
+	if s.options.EnableLoRA {
+		routes["/v1/load_lora_adapter"] = route{post, false, s.loadAdapter}
+		routes["/v1/unload_lora_adapter"] = route{post, false, s.unloadAdapter}
 	}
 	return routes
 }
@@ -79,6 +87,11 @@ func (s *Server) listModels(x *exchange) {
 		dst = appendString(append(appendComma(dst, i), `{"id":`...), name)
 		dst = fmt.Appendf(dst, `,"object":"model","created":%d,"owned_by":"%s","root":%s,"parent":null,"max_model_len":%d%s}`,
 			created, owner, root, s.options.MaxModelLen, permission)
+	}
+	for _, a := range s.adapters.list() {
+		dst = appendString(append(dst, `,{"id":`...), a.name)
+		dst = fmt.Appendf(dst, `,"object":"model","created":%d,"owned_by":"%s","root":%s,"parent":%s,"max_model_len":null%s}`,
+			created, owner, appendString(nil, a.path), root, permission)
 	}
 	x.writeJSON(append(dst, "]}"...))
 }
@@ -178,6 +191,20 @@ func (s *Server) tokenize(x *exchange) {
 		o["token_strs"] = names
 	}
 	x.writeJSON(form("count max_model_len tokens token_strs?").encode(o))
+}
+
+// serveTokenizerInfo handles GET /tokenizer_info: what the tokenizer was made with, the path of its files included.
+func (s *Server) serveTokenizerInfo(x *exchange) {
+	added := []byte{'{'}
+	for i, id := range []int{s.model.bos, s.model.eos} {
+		added = fmt.Appendf(appendComma(added, i), `"%d":{"content":"%s","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}`,
+			id, s.model.pieces[id])
+	}
+	x.writeJSON(form("added_tokens_decoder bos_token clean_up_tokenization_spaces eos_token model_max_length name_or_path tokenizer_class").encode(object{
+		"added_tokens_decoder": json.RawMessage(append(added, '}')), "bos_token": beginOfText, "eos_token": endOfText,
+		"clean_up_tokenization_spaces": true, "model_max_length": s.options.MaxModelLen,
+		"name_or_path": "/models/" + s.options.Models[0], "tokenizer_class": "PreTrainedTokenizerFast",
+	}))
 }
 
 func (s *Server) detokenize(x *exchange) {

@@ -6,7 +6,7 @@
 // penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it.
 // Structured output conforms to its constraint. A Fault simulates a failure of a real server.
 //
-// With Options.ChatTemplate it serves chat completions too. It leaves out embeddings, LoRA, beam search, prompt_embeds,
+// With Options.ChatTemplate it serves chat completions too. It leaves out embeddings, beam search, prompt_embeds,
 // UTF-16 bodies and everything about GPUs, and ignores their fields. It shares no code with the gateway, so that the two
 // cannot have the same bug. Real servers are the truth about vLLM: the mock checks of a request only what tests need.
 package mockvllm
@@ -43,7 +43,9 @@ type Server struct {
 	metrics  *engineMetrics
 	queue    *scheduler
 	cache    *prefixCache
+	adapters adapterSet
 	running  atomic.Int64
+	naming   atomic.Int64 // running requests with logprob_token_ids
 
 	mu       sync.Mutex
 	closed   bool
@@ -92,6 +94,7 @@ func (s *Server) endProcess(f *Fault) {
 	restart, _ := f.restartAfter() // it is valid
 	s.engine.setExited(true, restart)
 	s.cache.reset()
+	s.adapters.clear()
 	if f.Kind == faultKilled {
 		s.cancelRequests(errKilled)
 	} else {

@@ -84,6 +84,7 @@ type versionSpec struct {
 	RunningUsage    form `yaml:"running_usage"`
 	ChatRunning     form `yaml:"chat_running"`
 	LastUsage       form `yaml:"last_usage"`
+	PromptDetails   form `yaml:"prompt_details"`
 
 	completionFields, chatFields []string // names of the fields of requests; others are ignored
 }

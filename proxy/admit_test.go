@@ -174,7 +174,7 @@ func TestSecretReplacedWhileItsRequestWaitsIsRefused(t *testing.T) {
 	t.Parallel() // it waits for that second
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(1000) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(1000) }))
 	first := h.completeAsync(t.Context(), promptRequest(0))
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), promptRequest(1))

@@ -33,23 +33,38 @@ const (
 // errTimeout is the cause of an attempt that the watchdog cancelled.
 var errTimeout = errors.New("the backend was silent for too long")
 
+// maxLost is how often a request may lose its adapter before that counts as a failed attempt.
+const maxLost = 20
+
 // forward makes attempts until one brings a response, no further one is allowed, or the request is cancelled. The class
 // of the last outcome decides whether another attempt follows, and at which backends. The response has been checked as
 // far as possible before any of it is sent to the client; the caller must close it.
 func (s *Server) forward(x *exchange) (*response, error) {
 	var last breaker.Outcome
 	once := false // a RetryElsewhereOnce has been used
+	lost := 0     // attempts whose adapter another gateway has unloaded for one of its own, which is no failure
+	x.attempts.model = x.model.Current()
 	prefix := x.prefix()
-	for x.attempts.count < x.settings.Attempts {
+	before := x.attempts.count // of a request that is sent once more in another form
+	for x.attempts.count-before-lost < x.settings.Attempts {
 		lease, err := s.acquire(x, prefix)
-		if err != nil && x.attempts.count == 0 {
+		if err != nil && x.attempts.count == before {
 			lease, err = s.acquireAfterBoot(x, err, prefix)
 		}
 		if err != nil {
-			if x.attempts.count == 0 || x.cancelled() {
+			if x.attempts.count == before || x.cancelled() {
 				return nil, x.unavailable(err)
 			}
 			break
+		}
+		if err := x.loadAdapter(lease); err != nil {
+			lease.Release()
+			if x.cancelled() {
+				return nil, x.cancelErr()
+			}
+			x.passOver(lease, err)
+			prefix = x.prefix()
+			continue
 		}
 		x.attempts.count++
 		if err := x.backOff(lease); err != nil {
@@ -63,8 +78,12 @@ func (s *Server) forward(x *exchange) (*response, error) {
 		if outcome.Class == breaker.ClientGone || x.cancelled() {
 			return nil, x.cancelErr()
 		}
-		if x.attempts.count == 1 || outcome.Class != breaker.Busy { // a busy backend does not hide the failure of another
+		if x.attempts.count == before+1 || outcome.Class != breaker.Busy { // a busy backend does not hide the failure of another
 			last = outcome
+		}
+		if outcome.Class == breaker.AdapterGone && lost < maxLost {
+			lost++
+			continue
 		}
 		retry := outcome.Class.Retry()
 		if retry == breaker.RetryNever || retry == breaker.RetryElsewhereOnce && once {
@@ -89,12 +108,14 @@ func (s *Server) acquire(x *exchange, prefix fleet.Prefix) (*fleet.Lease, error)
 	if x.reservation != nil && x.caller.line == nil {
 		routing.Account = x.caller.identity.AccountID
 	}
-	lease, err := x.model.Acquire(x.attempts.tried, routing, prefix)
+	lease, err := x.serving().Acquire(x.attempts.tried, routing, prefix)
 	if errors.Is(err, fleet.ErrFull) {
 		began := time.Now()
 		x.delivery.keepalive.waitingFor(waitingForTurn)
-		lease, err = x.model.AcquireInTurn(x.r.Context(), x.attempts.tried, routing, prefix)
+		endQueue := x.trace.child("queue")
+		lease, err = x.serving().AcquireInTurn(x.r.Context(), x.attempts.tried, routing, prefix)
 		x.delivery.keepalive.waitingFor(waitingForFirstEvent)
+		endQueue()
 		x.timings.queued += time.Since(began)
 	}
 	if err != nil || x.timings.queued < reauthenticateAfter {
@@ -127,8 +148,8 @@ func (s *Server) acquireAfterBoot(x *exchange, err error, prefix fleet.Prefix) (
 
 // prefix returns what decides on the backend of a completion. Calls of the tokenizer have no reservation and no prefix.
 func (x *exchange) prefix() fleet.Prefix {
-	if x.reservation == nil || x.caller.line != nil {
-		return fleet.Prefix{} // a line has its place already
+	if x.reservation == nil {
+		return fleet.Prefix{}
 	}
 	return x.promptPrefix()
 }
@@ -140,9 +161,9 @@ func (x *exchange) promptPrefix() fleet.Prefix {
 	case r.Scored():
 		return fleet.Prefix{}
 	case r.PromptCacheKey() != "":
-		return x.model.KeyPrefix(r.CacheSalt(), r.PromptCacheKey())
+		return x.serving().KeyPrefix(r.CacheSalt(), r.PromptCacheKey(), len(r.PromptJSON()))
 	default:
-		return x.model.Prefix(r.CacheSalt(), r.PromptJSON())
+		return x.serving().Prefix(r.CacheSalt(), r.PromptJSON())
 	}
 }
 
@@ -194,10 +215,12 @@ func (s *Server) attempt(x *exchange, lease *fleet.Lease) (*response, breaker.Ou
 	}()
 	x.attempts.backend, x.attempts.working = lease.Backend, true
 	x.timings.sent = time.Now()
-	outcome := s.judge(x, p, s.send(x, p))
+	endAttempt := x.trace.beginAttempt(lease.Backend)
+	outcome := x.adapterGone(lease, s.judge(x, p, s.send(x, p)))
+	endAttempt(outcome)
 	if outcome.Class == breaker.Success && x.request.Stream {
 		lease.Begin()
-		s.metrics.attempt(x.model.ID(), lease.Name, breaker.Success)
+		s.metrics.attempt(x.model.Base().ID(), lease.Name, breaker.Success)
 	} else {
 		s.report(x, lease, outcome)
 	}
@@ -219,7 +242,7 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 	if x.reservation != nil || tokenizerFault(outcome) { // a call of the tokenizer has no reservation
 		lease.Report(outcome.Class, x.attempts.failedAt(lease.Backend))
 	}
-	s.metrics.attempt(x.model.ID(), lease.Name, outcome.Class)
+	s.metrics.attempt(x.model.Base().ID(), lease.Name, outcome.Class)
 }
 
 // send sends the request to the backend of p and receives what must be known before any of the response is sent to the client:
@@ -256,7 +279,10 @@ func (x *exchange) upstream(p *response) (*url.URL, validate.Edits) {
 	}
 	x.reservation.SetBackend(p.lease.Name)
 	edits := versionEdits(x.request, p.lease.Backend)
-	edits.Model, edits.TokenIDs = x.model.Checkpoint(), x.caller.onBehalfOf != nil && x.caller.line == nil
+	if x.scoring != nil {
+		edits.NextIDs = x.scoring.namesFor(p.lease.Backend)
+	}
+	edits.Model, edits.TokenIDs = x.serving().Served(), x.caller.onBehalfOf != nil && x.caller.line == nil
 	if l := x.caller.line; l != nil && p.lease.SchedulesByPriority() {
 		edits.Priority = l.priority()
 	}
@@ -283,6 +309,11 @@ type response struct {
 	stream *eventStream // nil for a plain response
 	plain  plainBody
 	usage  stream.Usage // of a plain response
+}
+
+// recordUsage records the usage that the backend reported, for its prefix cache.
+func (p *response) recordUsage(x *exchange, usage stream.Usage) {
+	p.lease.RecordUsage(fleet.Usage{Prompt: usage.Prompt, Completion: usage.Completion, Cached: x.charge.reports.CachedTokens})
 }
 
 // close ends the attempt and returns its resources.
@@ -417,7 +448,7 @@ func versionEdits(r *validate.Request, b *fleet.Backend) validate.Edits {
 func (x *exchange) checkServers() error {
 	x.attempts.usable = func(b *fleet.Backend) bool {
 		_, unserved := x.request.Unserved(b.Server())
-		return !unserved && x.choosesBest(b)
+		return !unserved && x.choosesBest(b) && x.mayName(b)
 	}
 	backends := x.model.Backends()
 	switch {
@@ -425,6 +456,9 @@ func (x *exchange) checkServers() error {
 		return nil
 	case !slices.ContainsFunc(backends, x.choosesBest):
 		return apierr.BestOfUnsupported(x.model.ID())
+	case !slices.ContainsFunc(backends, x.mayName):
+		return apierr.InvalidField(namesField, namesField+": got it for "+x.model.ID()+", whose server it would make spoil "+
+			"the log-probabilities of other requests; ask for the likeliest tokens with logprobs, or for continuations by POST "+LoglikelihoodPath)
 	default:
 		return x.unserved()
 	}
@@ -434,6 +468,14 @@ func (x *exchange) checkServers() error {
 func (x *exchange) choosesBest(b *fleet.Backend) bool {
 	r := x.request
 	return r.BestOf <= r.N || !b.LacksLogprobs() || versionEdits(r, b).BestOf != validate.EmulateBestOf
+}
+
+// namesField is the field of tokens to name, that only some backends may receive.
+const namesField = "logprob_token_ids"
+
+// mayName reports whether the backend may receive the request's logprob_token_ids, if it has them.
+func (x *exchange) mayName(b *fleet.Backend) bool {
+	return b.TakesLogprobTokenIDs() || !x.request.Has(namesField)
 }
 
 // unserved returns the error of a request with a field that no backend of the model can serve: of the newest of them.

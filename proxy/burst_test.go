@@ -63,10 +63,10 @@ func TestBurstNeverExceedsACap(t *testing.T) {
 		meter  string
 		count  func(usage.Row) int64 // tokens that count against limit
 	}{
-		{"month total", func(c *quota.Caps) { c.MonthTotal = quota.Limit(limit) }, "month", "total", func(r usage.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
-		{"day total", func(c *quota.Caps) { c.DayTotal = quota.Limit(limit) }, "day", "total", func(r usage.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
-		{"month input", func(c *quota.Caps) { c.MonthInput = quota.Limit(limit / 2) }, "month", "input", func(r usage.Row) int64 { return 2 * r.PromptTokens }},
-		{"month output", func(c *quota.Caps) { c.MonthOutput = quota.Limit(limit / 2) }, "month", "output", func(r usage.Row) int64 { return 2 * r.CompletionTokens }},
+		{"month total", func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(limit) }, "month", "total", func(r usage.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"day total", func(c *quota.Caps) { c[quota.DayTotal] = quota.Limit(limit) }, "day", "total", func(r usage.Row) int64 { return r.PromptTokens + r.CompletionTokens }},
+		{"month input", func(c *quota.Caps) { c[quota.MonthInput] = quota.Limit(limit / 2) }, "month", "input", func(r usage.Row) int64 { return 2 * r.PromptTokens }},
+		{"month output", func(c *quota.Caps) { c[quota.MonthOutput] = quota.Limit(limit / 2) }, "month", "output", func(r usage.Row) int64 { return 2 * r.CompletionTokens }},
 	} {
 		for _, scope := range []string{"key", "account"} {
 			t.Run(scope+" "+c.name, func(t *testing.T) {

@@ -212,7 +212,7 @@ func TestChatWithoutMaxTokensReservesTheModelsDefault(t *testing.T) {
 	if sent := requestsTo(mock, proxy.ChatPath); !strings.HasSuffix(sent[0], `,"max_tokens":30}`) {
 		t.Errorf("the backend got %s", sent[0])
 	}
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthOutput = quota.Limit(35) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthOutput] = quota.Limit(35) }))
 	got := h.chat(`{"model":"m","messages":` + userMessage + `,"ignore_eos":true}`)
 	if clamped := got.header.Get("X-Acs-Max-Tokens-Clamped"); clamped != "requested=30,applied=5,reason=budget" {
 		t.Errorf("got %d %q %s", got.status, clamped, got.body)
@@ -223,7 +223,7 @@ func TestClampOfChatReplacesTheFieldThatWasSent(t *testing.T) {
 	t.Parallel()
 	for _, field := range []string{"max_tokens", "max_completion_tokens"} {
 		h, mock := startChat(t, mockvllm.Options{}, nil)
-		h.updateKey(withCaps(func(c *quota.Caps) { c.MonthOutput = quota.Limit(5) }))
+		h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthOutput] = quota.Limit(5) }))
 		got := h.chat(`{"model":"m","messages":` + userMessage + `,"` + field + `":9,"ignore_eos":true}`)
 		if got.header.Get("X-Acs-Max-Tokens-Clamped") != "requested=9,applied=5,reason=budget" {
 			t.Errorf("%s: got %d %s %v", field, got.status, got.body, got.header)
@@ -339,7 +339,7 @@ func TestToolsThatAreNotCountedAreBounded(t *testing.T) {
 			t.Errorf("%s: the estimate is %d tokens, want %d", version, estimate, used)
 		}
 		spent := gjson.Get(got.body, "usage.total_tokens").Int()
-		h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(spent + 160) })) // enough for the conversation without its tools
+		h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(spent + 160) })) // enough for the conversation without its tools
 		before := len(requestsTo(mock, proxy.ChatPath))
 		if got := h.chat(body); version == "0.8.4" && (got.status != 429 || !strings.Contains(got.body, "judged by its bytes") || len(requestsTo(mock, proxy.ChatPath)) != before) {
 			t.Errorf("%s: got %d %s under a cap, want 429 that names the bound", version, got.status, got.body)
@@ -373,7 +373,7 @@ func TestChatThatTheTemplateRefusesUnderABudget(t *testing.T) {
 	h, mock := startChat(t, mockvllm.Options{ChatTemplate: mockvllm.TemplateLlama}, nil)
 	body := `{"model":"m","messages":[{"role":"system","content":"a"}],"max_tokens":30,"tools":` + weatherTool + `}`
 	answers := map[string]response{"the estimate without a cap": h.post("/v1/estimate", body)}
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(40) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(40) }))
 	answers["the completion"], answers["the estimate"] = h.chat(body), h.post("/v1/estimate", body)
 	for what, got := range answers {
 		if got.status != 400 || gjson.Get(got.body, "error.code").Str != "invalid_request" || gjson.Get(got.body, "error.upstream_status").Int() != 400 || !strings.Contains(got.body, "no first user message") {

@@ -27,6 +27,11 @@ func (s *Server) generate(x *exchange) error {
 	if err := s.readRequest(x); err != nil {
 		return err
 	}
+	if sent, err := s.replayed(x); sent || err != nil {
+		return err
+	}
+	defer x.leaveReplay()
+	defer s.cancelWhenStopped(x)()
 	if err := s.checkBudget(x); err != nil {
 		return err
 	}
@@ -43,13 +48,16 @@ func (s *Server) generate(x *exchange) error {
 	if err := s.admit(x); err != nil {
 		return err
 	}
+	if err := x.tokenizePairs(); err != nil {
+		return err
+	}
 	if err := x.checkLength(); err != nil {
 		return err
 	}
 	if err := x.resolveMaxTokens(); err != nil {
 		return err
 	}
-	if err := s.reserve(x); err != nil {
+	if err := s.reserveAnswer(x); err != nil {
 		return err
 	}
 	defer x.reservation.Release()
@@ -67,6 +75,9 @@ func (s *Server) relay(x *exchange) error {
 	defer x.stopCounting()
 	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
 	response, err := s.forward(x)
+	if err == nil && x.scoring != nil {
+		response, err = s.readAnswer(x, response)
+	}
 	x.delivery.keepalive.stop()
 	if err != nil {
 		return err
@@ -137,6 +148,7 @@ func (s *Server) Payer(i *identity.Principal) budget.Payer {
 	p := budget.Payer{
 		Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps,
 		Slots: i.MaxRunning(settings.ConcurrencyPerKey), Expires: i.ExpiresAt,
+		Parent: parentKey(i, settings.ConcurrencyPerKey),
 	}
 	if n := settings.ConcurrencyPerAccount; n > 0 {
 		p.AccountSlots = i.MaxRunningOfAccount(n)
@@ -156,13 +168,22 @@ func (s *Server) parse(x *exchange, body []byte) (err error) {
 	if err := s.validateInTurn(x, body); err != nil {
 		return err
 	}
+	if err := x.checkRun(); err != nil {
+		return err
+	}
 	if err := s.beginReceipt(x); err != nil {
 		return err
 	}
-	if x.model, err = s.findModel(x, x.request.Model); err != nil {
+	if err := x.beginReplay(); err != nil {
 		return err
 	}
-	return x.checkServers()
+	if x.model, err = s.modelOf(x); err != nil {
+		return err
+	}
+	if err := x.checkServers(); err != nil {
+		return err
+	}
+	return x.beginScoring()
 }
 
 func (s *Server) validateInTurn(x *exchange, body []byte) (err error) {
@@ -183,10 +204,10 @@ func (s *Server) validateInTurn(x *exchange, body []byte) (err error) {
 // validate validates a body by the rules of the endpoint. Its error is an API error, or that of the memory.
 func (s *Server) validate(x *exchange, body []byte) (r *validate.Request, err error) {
 	if x.endpoint == tokenizeEndpoint {
-		return validate.Tokenize(body, &x.memory)
+		return validate.Tokenize(body, isRoot(x.r.URL.Path), &x.memory)
 	}
 	if x.endpoint == detokenizeEndpoint {
-		return validate.Detokenize(body, &x.memory)
+		return validate.Detokenize(body, isRoot(x.r.URL.Path), &x.memory)
 	}
 	limits := validate.Limits{
 		Model:        func(id string) validate.Model { return s.modelLimits(x, id) },
@@ -204,6 +225,10 @@ func (s *Server) validate(x *exchange, body []byte) (r *validate.Request, err er
 		if m, ok := s.lookup(x, r.Model); ok && !m.Chat() { // whatever the body has besides
 			return r, apierr.NoChat(s.chatModels(x))
 		}
+	case x.endpoint == loglikelihoodEndpoint:
+		r, err = validate.Loglikelihood(body, limits, false)
+	case x.endpoint == estimateEndpoint && gjson.GetBytes(body, "endpoint").Str == LoglikelihoodPath:
+		r, err = validate.Loglikelihood(body, limits, true)
 	default:
 		r, err = validate.Completion(body, limits)
 	}
@@ -248,7 +273,7 @@ func (s *Server) checkBudget(x *exchange) error {
 	case e == nil:
 		return nil
 	case x.caller.line != nil:
-		return &lineWaitsError{WaitsForBudget, e.ResetsAt}
+		return waitsForCap(e)
 	default:
 		return x.budgetExceeded(e)
 	}
@@ -281,8 +306,9 @@ func (x *exchange) awaitModel() error {
 		defer x.memory.Shrink(admission.WaitingCost)
 		ctx, cancel := context.WithTimeout(x.r.Context(), wait)
 		defer cancel()
-		began := time.Now()
+		began, endBoot := time.Now(), x.trace.child("boot")
 		err = x.model.AwaitBoot(ctx, x.routing())
+		endBoot()
 		x.timings.booting += time.Since(began)
 		x.delivery.keepalive.waitingFor(waitingForFirstEvent)
 	}
@@ -299,6 +325,8 @@ func (x *exchange) unavailable(err error) error {
 		return x.cancelErr()
 	case errors.Is(err, fleet.ErrUnsuitable):
 		return x.unserved()
+	case errors.Is(err, fleet.ErrNoOtherBackend) && x.attempts.notLoaded != nil:
+		return x.adapterUnavailable()
 	default:
 		return x.model.APIError(err)
 	}
@@ -312,16 +340,19 @@ func bufferFull(cause error) error {
 }
 
 // relayPlain sends a plain response to the client after its charge is on disk.
-func (s *Server) relayPlain(x *exchange, p *response) error {
+func (s *Server) relayPlain(x *exchange, p *response) (err error) {
 	p.usage = s.chargeable(x, p.usage)
+	p.recordUsage(x, p.usage)
 	body := p.plain.bytes
 	if p.bestOf == validate.EmulateBestOf {
 		body = chooseBest(body, x.request)
 	}
-	pieces := [][]byte{body}
-	if user := x.request.RawUser(); user != nil {
-		pieces = appendMember(pieces, slices.Concat([]byte(`"user":`), user))
+	if x.scoring != nil {
+		if body, err = x.loglikelihood(p.usage); err != nil {
+			return err
+		}
 	}
+	pieces := withUser([][]byte{body}, x.request)
 	translated, err := x.caller.dialect.translate(x, body)
 	switch {
 	case err != nil:
@@ -332,14 +363,24 @@ func (s *Server) relayPlain(x *exchange, p *response) error {
 	if err := x.sealPlain(p, pieces); err != nil {
 		return err
 	}
-	if err := x.settle(p.usage, http.StatusOK, ""); err != nil {
+	contentType := cmp.Or(p.Header.Get("Content-Type"), "application/json")
+	if err := x.settleAndKeep(p, p.usage, contentType, body, nil, s.deps.Log); err != nil {
 		return err
 	}
 	pieces, err = x.withReceipt(pieces)
 	if err != nil {
 		return err
 	}
-	return s.sendBody(x, cmp.Or(p.Header.Get("Content-Type"), "application/json"), pieces...)
+	return s.sendBody(x, http.StatusOK, contentType, pieces...)
+}
+
+// withUser adds the user tag of a request to a plain response.
+func withUser(pieces [][]byte, r *validate.Request) [][]byte {
+	user := r.RawUser()
+	if user == nil {
+		return pieces
+	}
+	return appendMember(pieces, slices.Concat([]byte(`"user":`), user))
 }
 
 // settle charges the request and waits until the charge is on disk, so that no client receives the last byte of a
@@ -347,16 +388,18 @@ func (s *Server) relayPlain(x *exchange, p *response) error {
 // of it has been sent, and it costs nothing.
 func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) error {
 	x.timings.charged = time.Since(x.timings.arrived)
+	x.charge.reports = limitReported(x.charge.reports, usage.Prompt)
 	outcome := budget.Outcome{
 		Prompt: usage.Prompt, Completion: usage.Completion, Status: status, Code: string(code),
 		Queue: x.timings.queued, FirstToken: x.timings.firstToken, Total: x.timings.charged,
-		Boot: x.timings.booting, Attempts: x.attemptRecords(code),
+		Boot: x.timings.booting, Attempts: x.attemptRecords(code), Reported: x.charge.reports,
 	}
 	if code == "" {
 		fallback := outcome
 		fallback.Code = string(apierr.Overloaded)
 		if !x.delivery.streaming {
 			fallback.Prompt, fallback.Completion, fallback.Status = 0, 0, apierr.Overloaded.Status()
+			fallback.Reported = limitReported(fallback.Reported, 0)
 		}
 		outcome.Fallback = &fallback
 		if x.receipt != nil {
@@ -374,7 +417,9 @@ func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) erro
 	// The commit must not be cancelled when the gateway stops: a response could be charged as complete while its client
 	// receives an error.
 	ctx := context.WithoutCancel(x.r.Context())
+	endCommit := x.trace.child("commit")
 	err := x.reservation.Settle(ctx, outcome)
+	endCommit()
 	if err == nil && code == "" && x.receipt != nil {
 		err = x.receipt.entry.Confirm(ctx)
 	}
@@ -396,7 +441,7 @@ func (s *Server) settleFailure(x *exchange, err error) error {
 	}
 	status, code := x.failureOutcome(err)
 	var usage stream.Usage
-	if x.charge.stream != nil || (x.attempts.working && code == codeClientGone) {
+	if x.charge.stream != nil || (x.attempts.working && code == codeClientGone) { // also of a request that was stopped
 		usage = s.chargeable(x, usage)
 	}
 	if failed := x.settle(usage, status, code); failed != nil && !errors.Is(failed, errClientGone) {
@@ -407,7 +452,7 @@ func (s *Server) settleFailure(x *exchange, err error) error {
 
 // failureOutcome returns what the log and the ledger record of a request that failed.
 func (x *exchange) failureOutcome(err error) (status int, code apierr.Code) {
-	if errors.Is(err, errClientGone) {
+	if errors.Is(err, errClientGone) || errors.Is(err, errStopped) {
 		return statusClientGone, codeClientGone
 	}
 	code = apierr.From(err).Code

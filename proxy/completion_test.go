@@ -54,6 +54,8 @@ func TestFirstFailingCheckDecidesTheResponse(t *testing.T) {
 		{"OPTIONS", "OPTIONS", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
 		{"an unknown method", "BREW", "/v1/completions", "no", "", "", 405, "method_not_allowed"},
 		{"key", "POST", "/v1/completions", "no", "", huge, 401, "invalid_api_key"},
+		{"the beginning of a key", "POST", "/v1/completions", "acs-bm-1a2b3c…", "", huge, 401, "the key ends in an ellipsis"},
+		{"the beginning of a key in ASCII", "POST", "/v1/completions", "acs-bm-1a2b3c...", "", huge, 401, "the key ends in an ellipsis"},
 		{"size", "POST", "/v1/completions", "", "", huge, 413, "request_too_large"},
 		{"size after decompression", "POST", "/v1/completions", "", "gzip", gzipText(t, huge), 413, "request_too_large"},
 		{"encoding", "POST", "/v1/completions", "", "br", "x", 415, "unsupported_encoding"},
@@ -95,7 +97,7 @@ func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, concurrency(1), startBackend(t, backend.ServeHTTP))
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthInput = quota.Limit(10) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthInput] = quota.Limit(10) }))
 	running := h.completeAsync(t.Context(), `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":1}`)
 	<-backend.arrived
 	for body, code := range map[string]string{
@@ -111,7 +113,7 @@ func TestOrderOfChecksAroundTheQueue(t *testing.T) {
 	}
 	backend.release <- struct{}{}
 	<-running
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthInput = quota.Limit(0) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthInput] = quota.Limit(0) }))
 	if got := h.complete(promptRequest(0)); got.status != 429 || !strings.Contains(got.body, `"meter":"input"`) {
 		t.Errorf("a key without budget: got %d %s", got.status, got.body)
 	}
@@ -149,10 +151,10 @@ func TestSpentBudgetIsRefusedWithoutWaitingForASlot(t *testing.T) {
 		caps quota.Caps
 		want string
 	}{
-		{quota.Caps{MonthTotal: quota.Limit(4)}, `"window":"month","meter":"total","limit":4,"used":4`},
-		{quota.Caps{DayTotal: quota.Limit(4)}, `"window":"day","meter":"total","limit":4,"used":4`},
-		{quota.Caps{MonthInput: quota.Limit(2)}, `"window":"month","meter":"input","limit":2,"used":2`},
-		{quota.Caps{MonthOutput: quota.Limit(2)}, `"window":"month","meter":"output","limit":2,"used":2`},
+		{quota.Caps{quota.MonthTotal: quota.Limit(4)}, `"window":"month","meter":"total","limit":4,"used":4`},
+		{quota.Caps{quota.DayTotal: quota.Limit(4)}, `"window":"day","meter":"total","limit":4,"used":4`},
+		{quota.Caps{quota.MonthInput: quota.Limit(2)}, `"window":"month","meter":"input","limit":2,"used":2`},
+		{quota.Caps{quota.MonthOutput: quota.Limit(2)}, `"window":"month","meter":"output","limit":2,"used":2`},
 	} {
 		h.updateKey(func(f *identity.Key) { f.Caps = c.caps })
 		if got := h.awaitWithoutSlot(plainRequest); got.status != 429 || !strings.Contains(got.body, `"scope":"key",`+c.want) {

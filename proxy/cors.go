@@ -10,7 +10,7 @@ import (
 var exposedHeaders = strings.Join([]string{
 	"X-Request-Id", "Retry-After", "x-should-retry",
 	"X-Acs-Upstream-Model", "X-Acs-Upstream-Gpu", "X-Acs-Upstream-Error-Kind",
-	"X-Acs-Max-Tokens-Clamped", "X-Acs-User", "X-Acs-User-Encoded", "X-Acs-Receipt",
+	"X-Acs-Max-Tokens-Clamped", "X-Acs-User", "X-Acs-User-Encoded", "X-Acs-Receipt", "X-Acs-Replay", "X-Acs-Replay-Of",
 	"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
 }, ", ")
 
@@ -19,7 +19,7 @@ var exposedHeaders = strings.Join([]string{
 const preflightMaxAge = "7200"
 
 // servedMethods are those of all routes, extensions included.
-const servedMethods = "DELETE, GET, POST"
+const servedMethods = "DELETE, GET, PATCH, POST"
 
 // allowOrigin lets scripts of a configured origin read the response, and reports whether the request is a preflight of
 // such an origin. Credentials are never allowed: a script has to send a key. If no origin is configured, it does nothing.

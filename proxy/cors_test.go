@@ -46,7 +46,7 @@ func TestPreflightIsAnsweredBeforeTheKeyIsLookedFor(t *testing.T) {
 	got := preflight(origin, "Authorization,content-type, x-stainless-os,X-Acs-Workload,idempotency-key,cookie,x-other")
 	for name, want := range map[string]string{
 		"Access-Control-Allow-Origin":      origin,
-		"Access-Control-Allow-Methods":     "DELETE, GET, POST",
+		"Access-Control-Allow-Methods":     "DELETE, GET, PATCH, POST",
 		"Access-Control-Allow-Headers":     "authorization, content-type, x-stainless-os, x-acs-workload, idempotency-key",
 		"Access-Control-Allow-Credentials": "",
 	} {

@@ -12,6 +12,7 @@ import (
 
 	"basegate/budget/admission"
 	"basegate/fleet"
+	"basegate/validate"
 )
 
 const (
@@ -38,7 +39,10 @@ func (x *exchange) countPrompt(ctx context.Context) error {
 	if x.prompt.exact {
 		return nil
 	}
-	if x.isChat() {
+	switch {
+	case x.request.Kind == validate.Pairs:
+		return fleet.ErrNoOtherBackend // the model is cold, or they would have been tokenized
+	case x.isChat():
 		tokens, err := x.countMessages(ctx)
 		if err == nil {
 			x.prompt.tokens, x.prompt.exact = tokens, true
@@ -213,6 +217,17 @@ const (
 // add counts a text of at most that many bytes, which it copies, and passes the result to done, which must be safe for
 // concurrent use. It returns false if no further text can be counted.
 func (c *textCounter) add(bytes int, text func() string, done func(tokens int64)) bool {
+	return c.query(bytes, text, func(b *fleet.Backend, text string) error {
+		tokens, err := b.CountTokens(c.ctx, text, c.special)
+		if err == nil {
+			done(tokens)
+		}
+		return err
+	})
+}
+
+// query is add with another request to the tokenizer.
+func (c *textCounter) query(bytes int, text func() string, send func(*fleet.Backend, string) error) bool {
 	held := int64(memoryPerCount + copiesPerText*bytes)
 	switch {
 	case c.failed != nil:
@@ -227,13 +242,7 @@ func (c *textCounter) add(bytes int, text func() string, done func(tokens int64)
 	copied := text()
 	c.group.Go(func() error {
 		defer c.memory.Shrink(held)
-		return c.model.QueryReady(func(b *fleet.Backend) error {
-			tokens, err := b.CountTokens(c.ctx, copied, c.special)
-			if err == nil {
-				done(tokens)
-			}
-			return err
-		})
+		return c.model.QueryReady(func(b *fleet.Backend) error { return send(b, copied) })
 	})
 	return true
 }

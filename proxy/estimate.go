@@ -6,6 +6,7 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/admission"
+	"basegate/budget/quota"
 	apierr "basegate/errors"
 	"basegate/fleet"
 )
@@ -28,14 +29,14 @@ type estimateObject struct {
 
 // limitedBy is the cap that lowers max_tokens.
 type limitedBy struct {
-	Scope     budget.Scope  `json:"scope"`
-	Window    budget.Window `json:"window"`
-	Meter     budget.Meter  `json:"meter"`
-	Remaining int64         `json:"remaining"` // reservations do not reduce it
-	ResetsAt  time.Time     `json:"resets_at"`
+	Scope     budget.Scope `json:"scope"`
+	Window    quota.Window `json:"window"`
+	Meter     quota.Meter  `json:"meter"`
+	Remaining int64        `json:"remaining"` // reservations do not reduce it
+	ResetsAt  *time.Time   `json:"resets_at"` // null: never
 }
 
-// estimate serves POST /v1/estimate: it checks the body of a completion or chat completion in the order of the
+// estimate serves POST /v1/estimate: it checks the body of a completion, a chat completion or a log-likelihood in the order of the
 // contract, and sends it to no backend. A model that a completion would start is no reason to refuse.
 func (s *Server) estimate(x *exchange) error {
 	if err := s.readRequest(x); err != nil {
@@ -49,6 +50,9 @@ func (s *Server) estimate(x *exchange) error {
 	}
 	if err := x.model.CheckServable(x.routing()); err != nil {
 		return x.unavailable(err)
+	}
+	if err := x.tokenizePairs(); err != nil {
+		return err
 	}
 	estimate, err := s.estimateCost(x)
 	if err != nil {
@@ -97,7 +101,7 @@ func (s *Server) newEstimateObject(x *exchange, e budget.Estimate) estimateObjec
 	}
 	o.Total = o.PromptTokens + o.Completion
 	if c := e.LimitedBy; c != nil {
-		o.LimitedBy = &limitedBy{c.Scope, c.Window, c.Meter, c.Remaining(), c.ResetsAt}
+		o.LimitedBy = &limitedBy{c.Scope, c.Window, c.Meter, c.Remaining(), OrNull(c.ResetsAt)}
 	}
 	if o.ModelStatus != fleet.StatusWarm {
 		seconds := apierr.Seconds(x.model.BootEstimate())

@@ -26,7 +26,7 @@ func TestEstimateAgreesWithTheReservation(t *testing.T) {
 	for range 60 {
 		caps := [3]int64{used + r.Int64N(60), used + r.Int64N(60), used + r.Int64N(60)}
 		h.updateKey(withCaps(func(c *quota.Caps) {
-			c.MonthTotal, c.DayTotal, c.MonthOutput = quota.Limit(caps[0]), quota.Limit(caps[1]), quota.Limit(caps[2])
+			c[quota.MonthTotal], c[quota.DayTotal], c[quota.MonthOutput] = quota.Limit(caps[0]), quota.Limit(caps[1]), quota.Limit(caps[2])
 		}))
 		maxTokens := 1 + r.Int64N(40)
 		body := fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":%d,"n":%d}`, strings.Repeat("word ", 1+r.IntN(9)), maxTokens, 1+r.IntN(3))
@@ -53,7 +53,7 @@ func TestEstimateIsOneWholeObjectAndSendsNothing(t *testing.T) {
 	t.Parallel()
 	var backend recorder
 	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(20) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(20) }))
 	for range 2 { // the second is the same, since nothing has been reserved
 		got := h.post("/v1/estimate", `{"model":"m","prompt":[[1,2,3],[4]],"max_tokens":9}`)
 		resets := gjson.Get(got.body, "limited_by.resets_at").Str

@@ -40,11 +40,14 @@ type exchange struct {
 	memory      admission.Allocation // what the request holds, its response included
 	turns       *admission.Turns     // of calls of the tokenizer
 	prompt      prompt
+	scoring     *scoring // nil unless the request is a log-likelihood
 	reservation budget.Reservation
 	attempts    attempts
 	charge      charge
 	delivery    delivery
 	receipt     *receiptState // nil unless the request asked for one
+	replay      *replayState  // nil unless the request asked for an earlier response
+	trace       *trace        // nil unless telemetry is on
 	timings     timings
 }
 
@@ -67,6 +70,8 @@ type attempts struct {
 	backend     *fleet.Backend  // of the last attempt; nil before the first
 	fingerprint uint64          // of the body; see killers
 	allBusy     bool            // the last attempt found its backend busy, and no other one was left
+	model       *fleet.Model    // see exchange.serving; nil before the first
+	notLoaded   error           // why the last backend that was passed over has not loaded the adapter
 	working     bool            // the backend is working on the request, or was when the client disconnected
 }
 
@@ -79,6 +84,7 @@ func (a *attempts) failedAt(b *fleet.Backend) bool {
 type charge struct {
 	usage   stream.Usage // what has been charged
 	settled bool
+	reports usage.Reported         // what the backend reports besides
 	echoed  func(choice int) int64 // prompt tokens that each choice of a stream echoes; nil without echo
 	stream  *stream.State          // of the stream that the client receives; nil for a plain response
 	choices []stream.ChoiceUsage   // received from a backend that reported no usage
@@ -100,6 +106,7 @@ type delivery struct {
 type timings struct {
 	arrived    time.Time
 	booting    time.Duration // waiting for the model's boot
+	loading    time.Duration // waiting for its adapter
 	queued     time.Duration // waiting for a slot and for reservations of others
 	sent       time.Time     // when the last attempt began
 	upstream   time.Duration // from there to the failure, the whole response or the first event
@@ -164,6 +171,7 @@ func (s *Server) newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{w: w, r: r, id: newRequestID(now), settings: s.settings.Load(), turns: s.turns, timings: timings{arrived: now}}
 	x.caller.address = x.settings.ClientAddress(r)
 	w.Header().Set("X-Request-Id", x.id)
+	s.beginTrace(x)
 	return x
 }
 
@@ -228,8 +236,8 @@ func frames() []string {
 	}
 }
 
-// cancelled reports whether the request was cancelled: the client disconnected, the gateway is stopping, or its reservation
-// was lost.
+// cancelled reports whether the request was cancelled: the client disconnected, the gateway is stopping, its key was stopped, or
+// its reservation was lost.
 func (x *exchange) cancelled() bool { return x.r.Context().Err() != nil }
 
 // cancelErr returns the error of a cancelled request.
@@ -237,6 +245,8 @@ func (x *exchange) cancelErr() error {
 	switch cause := context.Cause(x.r.Context()); {
 	case errors.Is(cause, errLost):
 		return ledgerUnavailable(cause)
+	case errors.Is(cause, errStopped):
+		return apierr.BadKey(errStopped)
 	case !errors.Is(cause, context.Canceled):
 		return apierr.Overload(apierr.Draining, "the gateway is shutting down", time.Second, cause)
 	default:
@@ -256,12 +266,20 @@ func (x *exchange) cancelWhenFenced() (stop func()) {
 	if lost == nil {
 		return func() {}
 	}
-	original := x.r
-	ctx, cancel := context.WithCancelCause(original.Context())
+	cancel, over := x.cancellable()
 	detach := context.AfterFunc(lost, func() { cancel(errLost) })
-	x.r = original.WithContext(ctx)
 	return func() {
 		detach()
+		over()
+	}
+}
+
+// cancellable makes the request one that cancel ends, until over is called.
+func (x *exchange) cancellable() (cancel context.CancelCauseFunc, over func()) {
+	original := x.r
+	ctx, cancel := context.WithCancelCause(original.Context())
+	x.r = original.WithContext(ctx)
+	return cancel, func() {
 		x.r = original // before cancel, which does not mean that the client has disconnected
 		cancel(nil)
 	}
@@ -274,7 +292,7 @@ type delegation struct {
 }
 
 // ServeOnBehalfOf serves a request of the console in the name of one of an account's keys, as path serves it:
-// CompletionsPath, ChatPath or EstimatePath. It does all that the API does (queue, budgets, ledger, errors, log), but needs
+// CompletionsPath, ChatPath, LoglikelihoodPath or EstimatePath. It does all that the API does (queue, budgets, ledger, errors, log), but needs
 // no secret, and makes vLLM name tokens by their ids. The caller must have authenticated the account.
 func (s *Server) ServeOnBehalfOf(account, key, path string, w http.ResponseWriter, r *http.Request) {
 	served := routes[slices.IndexFunc(routes, func(r route) bool { return r.path == path })]

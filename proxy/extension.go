@@ -25,12 +25,16 @@ type ExtensionCall struct {
 	Response     http.ResponseWriter
 	Request      *http.Request
 	Account, Key string
+	Run          string                   // that the request is part of; empty if there is none
 	Param        func(name string) string // the value of a parameter of the path
 }
 
 // extended authenticates a request and calls the extension.
 func (s *Server) extended(x *exchange, c echo.Context, extension Extension) error {
 	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	if err := x.checkRun(); err != nil {
 		return err
 	}
 	x.memory = s.deps.Memory.Allocate(x.caller.identity.KeyID)
@@ -54,7 +58,7 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 	x.r.Body = extensionBody{arriving, body, upload}
 	err = extension.Serve(&ExtensionCall{
 		Response: &extensionResponse{x.w, s, x}, Request: x.r,
-		Account: x.caller.identity.AccountID, Key: x.caller.identity.KeyID, Param: c.Param,
+		Account: x.caller.identity.AccountID, Key: x.caller.identity.KeyID, Run: x.run(), Param: c.Param,
 	})
 	x.r.Body = arriving // so that the rest is discarded by its own deadline
 	badBody := upload.Failed != nil && !strict.Disconnected(upload.Failed)

@@ -60,7 +60,7 @@ func (h *harness) keyID() string {
 
 // used returns the tokens that a key has used this month.
 func (h *harness) used(key string) int64 {
-	return h.ledger.Balance(budget.Payer{Key: key}).Key.Month()
+	return h.ledger.Balance(budget.Payer{Key: key}).Key.Used[quota.Month].Total()
 }
 
 // tokenIDs returns the JSON of a prompt of n token ids.
@@ -212,9 +212,9 @@ func TestTruncatedPromptCountsAsWhatIsLeft(t *testing.T) {
 	} {
 		used := h.used(h.keyID())
 		h.updateKey(withCaps(func(caps *quota.Caps) {
-			caps.MonthTotal = quota.Unbounded()
+			caps[quota.MonthTotal] = quota.Unbounded()
 			if c.total > 0 {
-				caps.MonthTotal = quota.Limit(used + c.total)
+				caps[quota.MonthTotal] = quota.Limit(used + c.total)
 			}
 		}))
 		got := h.complete(`{"model":"m",` + c.members + `}`)
@@ -232,7 +232,7 @@ func TestPromptTruncatedToALargerContextReservesWhatItMayCost(t *testing.T) {
 	var backend recorder
 	h := newHarness(t, func(o *harnessOptions) { o.model.MaxModelLen = 2000 }, startVersion(t, "0.27.0", backend.ServeHTTP)) // its context is 4096
 	for limit, status := range map[int64]int{3019: 429, 3020: 200} {
-		h.updateKey(withCaps(func(caps *quota.Caps) { caps.DayTotal = quota.Limit(limit) }))
+		h.updateKey(withCaps(func(caps *quota.Caps) { caps[quota.DayTotal] = quota.Limit(limit) }))
 		got := h.complete(`{"model":"m","prompt":` + tokenIDs(3000) + `,"truncate_prompt_tokens":-1,"max_tokens":20,"min_tokens":20}`)
 		if got.status != status {
 			t.Errorf("a cap of %d: got %d %s, want %d", limit, got.status, got.body, status)
@@ -303,7 +303,7 @@ func TestClampNeverGoesBelowMinTokens(t *testing.T) {
 	t.Parallel()
 	var backend recorder
 	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(10) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(10) }))
 	body := func(minTokens int) string {
 		return fmt.Sprintf(`{"model":"m","prompt":[1,2],"max_tokens":20,"min_tokens":%d}`, minTokens)
 	}
@@ -346,7 +346,7 @@ func TestSpentBudgetAndKnownLengthAreRefusedBeforeABoot(t *testing.T) {
 			t.Errorf("%.60s: got %d %s, want %s", body, got.status, got.body, tokens)
 		}
 	}
-	h.updateKey(withCaps(func(c *quota.Caps) { c.DayTotal = quota.Limit(0) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.DayTotal] = quota.Limit(0) }))
 	for _, body := range []string{plainRequest, `{"model":"m","prompt":"x","max_tokens":100}`} {
 		if got := h.complete(body); got.status != 429 || !strings.Contains(got.body, `"code":"budget_exceeded"`) {
 			t.Errorf("%s: got %d %s, want 429 before the length and the boot", body, got.status, got.body)
@@ -355,7 +355,7 @@ func TestSpentBudgetAndKnownLengthAreRefusedBeforeABoot(t *testing.T) {
 	if _, err := os.Stat(started); err == nil {
 		t.Error("the model was started")
 	}
-	h.updateKey(withCaps(func(c *quota.Caps) { c.DayTotal = quota.Unbounded() }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.DayTotal] = quota.Unbounded() }))
 	for _, body := range []string{plainRequest, `{"model":"m","prompt":` + tokenIDs(85) + `,"truncate_prompt_tokens":84}`} {
 		if got := h.complete(body); got.status != 503 || !strings.Contains(got.body, `"code":"modal_cold_boot"`) {
 			t.Errorf("%.60s: got %d %s, want 503 modal_cold_boot", body, got.status, got.body)

@@ -22,10 +22,12 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tidwall/gjson"
+	oteltrace "go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"basegate/batch/storage"
 	"basegate/breaker"
 	"basegate/budget"
 	"basegate/budget/admission"
@@ -41,6 +43,7 @@ import (
 	connections "basegate/proxy/http1/client"
 	"basegate/proxy/http1/server"
 	"basegate/proxy/http1/strict"
+	"basegate/proxy/replay"
 )
 
 var fastPath = flag.Bool("fastpath", true, "serve completions by http1/server; false: by net/http")
@@ -66,6 +69,8 @@ type harness struct {
 	db       *database.DB
 	database string
 	receipts *receipt.Log // nil unless the options have receipts
+
+	restartFleet func() *fleet.Fleet // returns another fleet of the same models
 }
 
 // harnessOptions are the options that a test can change.
@@ -80,6 +85,10 @@ type harnessOptions struct {
 	refusals    proxy.RefusalRecorder
 	ended       func(proxy.Ended)
 	receipts    bool
+	replays     bool
+	storage     func(storage.Store) storage.Store // wraps that of the responses that are kept; nil: nothing does
+	tracer      oteltrace.Tracer                  // nil: none
+	adapters    bool                              // the fleet has the database
 }
 
 // newHarness starts a gateway whose only model, m, has the given backends. change may be nil.
@@ -134,13 +143,21 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 			Name: "b" + string(rune('0'+i)), URL: address, GPU: "H100", APIKey: config.NewSecret("backend-key"),
 		})
 	}
-	models := fleet.New(append([]config.Model{model}, o.models...), fleet.Settings{
-		Breaker: o.breaker, ProbeInterval: o.probes, ProbeTimeout: 10 * time.Second,
-	}, transport, nil, log)
-	if err := models.Start(t.Context()); err != nil {
-		t.Fatal(err)
+	h.restartFleet = func() *fleet.Fleet {
+		fleetDB := db
+		if !o.adapters {
+			fleetDB = nil
+		}
+		models := fleet.New(append([]config.Model{model}, o.models...), fleet.Settings{
+			Breaker: o.breaker, ProbeInterval: o.probes, ProbeTimeout: 10 * time.Second,
+		}, transport, fleetDB, log)
+		if err := models.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(models.Close)
+		return models
 	}
-	t.Cleanup(models.Close)
+	models := h.restartFleet()
 	h.fleet = models
 
 	h.usage = usage.New(db, log)
@@ -159,9 +176,13 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 		h.receipts.Start(t.Context())
 		t.Cleanup(h.receipts.Close)
 	}
+	var replays *replay.Store
+	if o.settings.Replays = o.replays; o.replays {
+		replays = newReplays(t, h, o.storage)
+	}
 	h.server = proxy.New(o.settings, proxy.Deps{
 		Keys: h.keys, Fleet: models, Memory: h.memory, Ledger: h.ledger, Transport: o.transport, Registry: h.registry, Log: log, Refusals: o.refusals,
-		Ended: o.ended, Receipts: h.receipts,
+		Ended: o.ended, Receipts: h.receipts, Replays: replays, Replayed: budget.NewReplays(db), Tracer: o.tracer,
 	})
 	e := echo.New()
 	h.server.Mount(e)

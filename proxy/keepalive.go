@@ -52,10 +52,8 @@ func (s *Server) beginKeepalive(x *exchange) error {
 	s.setHeaders(x, "")
 	h := x.w.Header()
 	h.Del("Server-Timing") // not known yet
-	setStreamHeaders(h, "text/event-stream; charset=utf-8")
-	x.delivery.status, x.delivery.streaming = http.StatusOK, true
 	x.extendWriteDeadline()
-	x.w.WriteHeader(http.StatusOK)
+	x.sendStreamHead("text/event-stream; charset=utf-8")
 	k := &x.delivery.keepalive
 	k.interval, k.known = interval, h.Clone()
 	if http.NewResponseController(x.w).Flush() != nil {

@@ -76,7 +76,7 @@ func TestKeepaliveSaysWhatAStreamWaitsFor(t *testing.T) {
 		}
 		respondStream(event(0, "a", `"stop"`), doneEvent)(w, r)
 	}))
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(10) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(10) }))
 	body := `{"model":"m","prompt":[1,2],"stream":true,"user":"ada"}`
 	running := h.beginStream("5", body)
 	h.awaitQueue("one runs", budget.Stats{Running: 1})
@@ -172,7 +172,7 @@ func TestKeepaliveBeginsAfterTheChecksOfTheRequest(t *testing.T) {
 			t.Errorf("%q, %s: got %d %s, want %d", c.keepalive, c.body, got.status, got.body, c.status)
 		}
 	}
-	h.updateKey(withCaps(func(c *quota.Caps) { c.DayTotal = quota.Limit(0) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.DayTotal] = quota.Limit(0) }))
 	req := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", streamRequest)
 	req.Header.Set("X-Acs-Keepalive", "5")
 	if got := h.do(req); got.status != 429 {
@@ -194,7 +194,7 @@ func TestEveryLaterFailureUnderKeepaliveIsOneErrorEvent(t *testing.T) {
 		late    string // a comment before the event
 	}{
 		{"context_length_exceeded", long, quota.Caps{}, busy, ": x-should-retry false\n"},
-		{"budget_exceeded", `{"model":"m","stream":true,"prompt":[1,2,3]}`, quota.Caps{MonthTotal: quota.Limit(3)}, busy, ": x-should-retry false\n"},
+		{"budget_exceeded", `{"model":"m","stream":true,"prompt":[1,2,3]}`, quota.Caps{quota.MonthTotal: quota.Limit(3)}, busy, ": x-should-retry false\n"},
 		{"overloaded", streamRequest, quota.Caps{}, busy, ": retry-after 5\n"},
 		{"vllm_oom", streamRequest, quota.Caps{}, respond(500, "application/json", `{"error":{"message":"CUDA out of memory"}}`), ": x-should-retry false\n"},
 		{"circuit_open", streamRequest, quota.Caps{}, respond(500, "text/plain", "boom"), ": retry-after 59\n"},

@@ -1,11 +1,13 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"
@@ -19,6 +21,9 @@ func KeyError(cause error) error {
 	if errors.Is(cause, identity.ErrKeysUnreadable) {
 		return apierr.Overload(apierr.NoDatabase, "keys cannot be looked up at the moment", keysRetry, cause)
 	}
+	if errors.Is(cause, identity.ErrKeyShortened) {
+		return apierr.ShortenedKey(cause)
+	}
 	return apierr.BadKey(cause)
 }
 
@@ -30,9 +35,10 @@ func (x *exchange) refuseKey(cause error) error {
 	return KeyError(cause)
 }
 
-// mayUse reports whether the key may use a model. An id of the list that has become an alias still counts.
+// mayUse reports whether the key, and its parent if it has one, may use a model. An id of the list that has become an alias still counts.
 func mayUse(i *identity.Principal, m *fleet.Model) bool {
-	return i.Models.Allows(m.ID()) || slices.ContainsFunc(m.Aliases(), i.Models.Allows)
+	allows := i.Models.Allows(m.ID()) || slices.ContainsFunc(m.Aliases(), i.Models.Allows)
+	return allows && (i.Parent == nil || mayUse(i.Parent, m))
 }
 
 // models returns the models that the key of the request may use, in the order of the configuration.
@@ -62,8 +68,8 @@ func (s *Server) lookup(x *exchange, id string) (*fleet.Model, bool) {
 	return models[i], true
 }
 
-// findModel is lookup that returns an error for the client.
-func (s *Server) findModel(x *exchange, id string) (*fleet.Model, error) {
+// findModel is lookup that returns an error for the client. field is the one that has the id.
+func (s *Server) findModel(x *exchange, field, id string) (*fleet.Model, error) {
 	if m, ok := s.lookup(x, id); ok {
 		return m, nil
 	}
@@ -75,7 +81,7 @@ func (s *Server) findModel(x *exchange, id string) (*fleet.Model, error) {
 	if m, ok := s.deps.Fleet.ByCheckpoint(id); ok && mayUse(&x.caller.identity, m) {
 		suggestion = m.ID()
 	}
-	return nil, apierr.UnknownModel(x.request.NameOf("model"), id, available, suggestion)
+	return nil, apierr.UnknownModel(field, id, available, suggestion)
 }
 
 // keyObject is the response to GET /v1/key.
@@ -85,6 +91,8 @@ type keyObject struct {
 	Name        string         `json:"name"`
 	Prefix      string         `json:"prefix"`
 	Account     string         `json:"account"`
+	Run         *string        `json:"run"`        // of a key that another one has made; null: none
+	Parent      *string        `json:"parent"`     // the key that has made this one; null: none has
 	Models      *[]string      `json:"models"`     // null: every model
 	ExpiresAt   *time.Time     `json:"expires_at"` // null: never
 	Concurrency keyConcurrency `json:"concurrency"`
@@ -103,14 +111,14 @@ type keyConcurrency struct {
 
 // keyCap is one cap of the key or its account, in tokens.
 type keyCap struct {
-	Scope     budget.Scope  `json:"scope"`
-	Window    budget.Window `json:"window"`
-	Meter     budget.Meter  `json:"meter"`
-	Limit     int64         `json:"limit"`
-	Used      int64         `json:"used"`
-	Reserved  int64         `json:"reserved"`
-	Remaining int64         `json:"remaining"` // reservations do not reduce it
-	ResetsAt  time.Time     `json:"resets_at"`
+	Scope     budget.Scope `json:"scope"`
+	Window    quota.Window `json:"window"`
+	Meter     quota.Meter  `json:"meter"`
+	Limit     int64        `json:"limit"`
+	Used      int64        `json:"used"`
+	Reserved  int64        `json:"reserved"`
+	Remaining int64        `json:"remaining"` // reservations do not reduce it
+	ResetsAt  *time.Time   `json:"resets_at"` // null: never
 }
 
 // showKey serves GET /v1/key, which describes the key of the request.
@@ -118,24 +126,29 @@ func (s *Server) showKey(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
-	i := &x.caller.identity
+	balance, _ := s.deps.Ledger.ReadBalance(x.r.Context(), x.caller.payer) // without the database, what is known
+	return s.sendJSON(x, s.newKeyObject(&x.caller.identity, x.caller.payer, balance))
+}
+
+// newKeyObject describes a key.
+func (s *Server) newKeyObject(i *identity.Principal, p budget.Payer, balance budget.Balance) keyObject {
 	o := keyObject{
-		Object: "key", ID: i.KeyID, Name: i.KeyName, Prefix: i.KeyPrefix, Account: i.Email,
-		Caps: []keyCap{},
+		Object: "key", ID: i.KeyID, Name: i.KeyName, Prefix: i.KeyPrefix, Account: i.Email, Run: OrNull(i.Run),
+		ExpiresAt: OrNull(i.ExpiresAt), Caps: []keyCap{},
 	}
-	if ids := i.Models.IDs(); ids != nil {
+	models := i.Models
+	if i.Parent != nil {
+		o.Parent = &i.Parent.KeyID
+		models = cmp.Or(models, i.Parent.Models)
+	}
+	if ids := models.IDs(); ids != nil {
 		o.Models = &ids
 	}
-	if !i.ExpiresAt.IsZero() {
-		o.ExpiresAt = &i.ExpiresAt
-	}
-	balance, _ := s.deps.Ledger.ReadBalance(x.r.Context(), x.caller.payer) // without the database, what is known
 	for _, c := range balance.Caps() {
-		o.Caps = append(o.Caps, keyCap{c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, c.Remaining(), c.ResetsAt})
+		o.Caps = append(o.Caps, keyCap{c.Scope, c.Window, c.Meter, c.Limit, c.Used, c.Reserved, c.Remaining(), OrNull(c.ResetsAt)})
 	}
-	p := x.caller.payer
 	key, account := s.deps.Ledger.Stats(p) // after the balance, which reads them with several gateways
 	o.Concurrency = keyConcurrency{p.Slots, key.Running, key.Waiting}
 	o.AccountConcurrency = keyConcurrency{p.AccountSlots, account.Running, account.Waiting}
-	return s.sendJSON(x, o)
+	return o
 }

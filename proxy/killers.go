@@ -82,7 +82,7 @@ func (k *killers) has(request uint64) bool {
 
 // refuseKiller refuses a request that has met two dead engines, whoever sends it.
 func (s *Server) refuseKiller(x *exchange) error {
-	x.attempts.fingerprint = maphash.Bytes(s.killers.seed, x.request.Body())
+	x.attempts.fingerprint = maphash.Bytes(s.killers.seed, x.asked().Body())
 	if s.killers.has(x.attempts.fingerprint) {
 		return apierr.EngineKiller(0)
 	}

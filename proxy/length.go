@@ -104,6 +104,9 @@ func (x *exchange) checkKnownLength() error {
 		return err
 	}
 	limits := lengthLimitsOf(x.model, r)
+	if err := x.checkPairs(); err != nil || r.Kind == validate.Pairs {
+		return err
+	}
 	switch {
 	case x.prompt.context == 0 && r.Truncate == validate.TruncateToFit:
 		return nil
@@ -123,6 +126,10 @@ func (x *exchange) checkLength() error {
 	x.setContext()
 	if x.isChat() {
 		return x.checkChatLength(limits)
+	}
+	if r.Kind == validate.Pairs {
+		x.boundPairs()
+		return nil
 	}
 	if r.Kind == validate.Tokens {
 		x.prompt.tokens, x.prompt.exact = r.PromptTokens, true
@@ -225,11 +232,8 @@ type lengthLimits struct {
 const unlimited = 1 << 62
 
 func lengthLimitsOf(m *fleet.Model, r *validate.Request) lengthLimits {
-	limits := lengthLimits{prompt: unlimited, context: m.MaxModelLen(), subject: "prompt"}
+	limits := lengthLimits{prompt: unlimited, context: m.MaxModelLen(), subject: r.Subject()}
 	limits.maxTokens, limits.field = requestedOutput(r)
-	if r.Kind == validate.Messages {
-		limits.subject = "messages"
-	}
 	if limits.context > 0 {
 		limits.prompt = limits.context - min(r.MaxTokens, limits.context)
 	}
@@ -252,9 +256,12 @@ func (l lengthLimits) check(tokens int64, exact bool) error {
 	if !exact {
 		number = fmt.Sprintf("up to %d tokens (%s)", tokens, apierr.ByBytes)
 	}
-	return apierr.InvalidField("prompt", fmt.Sprintf(
-		"prompt: got %s to be scored (prompt_logprobs, or echo with logprobs); expected at most %d, since scoring a longer one can exhaust the GPU",
-		number, l.scored))
+	what := "to be scored (prompt_logprobs, or echo with logprobs)"
+	if l.subject != "prompt" {
+		what = "to be scored, its context and the continuation together"
+	}
+	return apierr.InvalidField(l.subject, fmt.Sprintf(
+		"%s: got %s %s; expected at most %d, since scoring a longer one can exhaust the GPU", l.subject, number, what, l.scored))
 }
 
 // textBound returns an upper bound of the tokens of a text, without the special tokens that a tokenizer adds: one for each

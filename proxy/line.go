@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,11 @@ import (
 type Line struct {
 	Batch        string
 	Account, Key string
+	Run          string // of the batch; empty if there is none
 	Endpoint     string // its path
 	Body         []byte
 	Deadline     time.Time            // of the batch
+	Replay       bool                 // a kept response may answer it
 	Place        Place                // of AcquirePlace; the caller releases it. nil: the line only asks what it would wait for
 	Memory       admission.Allocation // of the key; holds Body. ServeLine takes it over
 }
@@ -78,7 +81,15 @@ type LineResult struct {
 	Release    func()
 
 	Reason   WaitReason // of LineWaits
-	ResetsAt time.Time  // when the exhausted cap resets; zero if that is not the reason
+	ResetsAt time.Time  // when the exhausted cap resets, or Never; zero if that is not the reason
+}
+
+// Never is when a cap for life resets, to lines that wait for it.
+var Never = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
+
+// waitsForCap returns the error of a line that waits until a cap resets or is raised.
+func waitsForCap(e *budget.Exceeded) error {
+	return &lineWaitsError{WaitsForBudget, cmp.Or(e.ResetsAt, Never)}
 }
 
 // line is the state of an exchange that serves a line of a batch.
@@ -121,14 +132,18 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 		return waits(WaitsForCapacity)
 	}
 	r.Header.Set("X-Acs-Workload", "batch")
+	if l.Run != "" {
+		r.Header.Set(runHeader, l.Run)
+	}
+	if l.Replay {
+		r.Header.Set(apierr.ReplayHeader, "true")
+	}
 	x := s.newExchange(w, r)
 	x.memory = l.Memory
 	x.caller.onBehalfOf = &delegation{account: l.Account, key: l.Key}
 	place, _ := l.Place.(*fleet.Place)
 	x.caller.line = &line{Line: l, place: place}
-	if l.Endpoint == ChatPath {
-		x.endpoint = chatEndpoint
-	}
+	x.endpoint = endpointOf(l.Endpoint)
 	x.delivery.bodyRead = true
 	err = s.recoverPanic(x, func() error { return s.generate(x) })
 	if w := s.waits(x, err); w != nil {
@@ -145,7 +160,7 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	s.finish(x)
 	final := err != nil && apierr.From(err).Final()
 	result := LineResult{
-		RequestID: x.id, Status: w.status, Body: w.body, Code: x.delivery.code, Retryable: !final && (x.delivery.code.FromUpstream() ||
+		RequestID: x.id, Status: w.status, Body: w.body, Code: x.delivery.code, Retryable: errors.Is(err, errStopped) || !final && (x.delivery.code.FromUpstream() ||
 			x.delivery.code.Status() == http.StatusServiceUnavailable), Began: x.attempts.count > 0, Usage: x.charge.usage,
 		Settlement: x.caller.line.settlement, Release: x.memory.Release,
 	}
@@ -193,8 +208,11 @@ func (s *Server) askBudget(x *exchange) error {
 	r := x.request
 	demand := x.demand()
 	demand.MinTokens, demand.PromptTokens = demand.MaxTokens, int64(r.Prompts)
-	if r.Kind == validate.Tokens && r.Truncate == 0 {
+	switch {
+	case r.Kind == validate.Tokens && r.Truncate == 0:
 		demand.PromptTokens = r.PromptTokens
+	case r.Kind == validate.Pairs: // one prompt may do for all
+		demand.PromptTokens, demand.Candidates = 1, 1
 	}
 	balance, err := s.deps.Ledger.ReadBalance(x.r.Context(), x.caller.payer)
 	if err != nil {
@@ -213,7 +231,7 @@ func (x *exchange) lineBudgetErr(demand budget.Demand, err error) error {
 	case errors.Is(err, budget.ErrReserved):
 		return &lineWaitsError{reason: WaitsForBudget}
 	case isExceeded && budget.Balance{Payer: x.caller.payer}.Fits(demand):
-		return &lineWaitsError{WaitsForBudget, exceeded.ResetsAt}
+		return waitsForCap(exceeded)
 	default:
 		return x.reserveErr(err)
 	}
@@ -233,9 +251,9 @@ func keyReason(err error) WaitReason {
 // Standing tells whether a key may send lines at the moment.
 type Standing struct {
 	Reason   WaitReason // WaitsForBudget, WaitsForKey or WaitsForAccount; empty: it may
-	ResetsAt time.Time  // of the exhausted cap
+	ResetsAt time.Time  // of the exhausted cap, or Never
 	Revoked  bool       // the key will never be used again
-	Caps     int64      // differs after a cap of the key or its account has changed
+	Caps     int64      // differs after a cap of the key, its parent or its account has changed
 }
 
 // Standing tells whether a key may send lines at the moment. It does not wait for the database.
@@ -247,9 +265,12 @@ func (s *Server) Standing(key string) Standing {
 	payer := s.Payer(&i)
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%v %v", payer.KeyCaps, payer.AccountCaps)
+	if payer.Parent != nil {
+		fmt.Fprintf(h, " %v", payer.Parent.Caps)
+	}
 	standing := Standing{Caps: int64(h.Sum64())}
 	if e := s.exhausted(payer); e != nil {
-		standing.Reason, standing.ResetsAt = WaitsForBudget, e.ResetsAt
+		standing.Reason, standing.ResetsAt = WaitsForBudget, cmp.Or(e.ResetsAt, Never)
 	}
 	return standing
 }
@@ -275,23 +296,27 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 
 // Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of their
 // models; see CheckLine.
-func (s *Server) Checker(ctx context.Context, account, key string) (func(endpoint string, body []byte) (model string, err error), error) {
+func (s *Server) Checker(ctx context.Context, account, key string, replay bool) (func(endpoint string, body []byte) (model string, err error), error) {
 	principal, err := s.deps.Keys.Identify(ctx, account, key)
 	if err != nil {
 		return nil, err
 	}
-	return func(endpoint string, body []byte) (string, error) { return s.CheckLine(ctx, principal, endpoint, body) }, nil
+	return func(endpoint string, body []byte) (string, error) {
+		return s.CheckLine(ctx, principal, endpoint, body, replay)
+	}, nil
 }
 
 // CheckLine validates the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a
-// key, and returns the short id of its model. The error is one of package errors.
-func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte) (model string, err error) {
-	r := (&http.Request{URL: &url.URL{Path: endpoint}}).WithContext(ctx)
+// key, and returns the short id of its model. With replay, the line asks for the response of an earlier request. The error is one of
+// package errors.
+func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte, replay bool) (model string, err error) {
+	r := (&http.Request{URL: &url.URL{Path: endpoint}, Header: http.Header{}}).WithContext(ctx)
+	if replay {
+		r.Header.Set(apierr.ReplayHeader, "true")
+	}
 	x := &exchange{w: &lineResponse{header: http.Header{}}, r: r, settings: s.settings.Load()}
 	x.caller.identity, x.caller.line = key, &line{}
-	if endpoint == ChatPath {
-		x.endpoint = chatEndpoint
-	}
+	x.endpoint = endpointOf(endpoint)
 	x.memory = s.deps.Memory.Allocate(key.KeyID)
 	defer x.memory.Release()
 	if err := x.memory.Grow(int64(len(body))); err != nil {

@@ -33,7 +33,7 @@ func TestLineWithoutAPlaceIsJudgedWithoutABackend(t *testing.T) {
 	if before.Reason != "" || before.Revoked {
 		t.Errorf("a key without caps stands at %+v", before)
 	}
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(20) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(20) }))
 	now := h.server.Standing(principal.KeyID)
 	if now.Reason != "" || now.Caps == before.Caps {
 		t.Errorf("a key with 16 tokens left stands at %+v, before a cap was set at %+v", now, before)
@@ -55,7 +55,7 @@ func TestLineWithoutAPlaceIsJudgedWithoutABackend(t *testing.T) {
 	if got := ask(`{"model":"m","prompt":"a b","max_tokens":20}`); got.State != proxy.LineEnded || got.Code != "budget_exceeded" {
 		t.Errorf("a line over the unused cap: %d %s", got.State, got.Code)
 	}
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(4) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(4) }))
 	if st := h.server.Standing(principal.KeyID); st.Reason != proxy.WaitsForBudget || st.ResetsAt.IsZero() {
 		t.Errorf("a key whose budget is used up stands at %+v", st)
 	}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 
@@ -18,6 +19,7 @@ type modelObject struct {
 	OwnedBy string `json:"owned_by"`
 	// Endpoints are the paths that serve the model.
 	Endpoints   []string `json:"endpoints"`
+	Parent      string   `json:"parent,omitempty"` // id of the model whose adapter it is
 	Checkpoint  string   `json:"checkpoint"`
 	Precision   string   `json:"precision"`
 	MaxModelLen *int64   `json:"max_model_len"` // tokens; null while unknown
@@ -36,6 +38,9 @@ func newModelObject(m *fleet.Model) modelObject {
 	o := modelObject{
 		ID: m.ID(), Object: "model", Created: m.FirstSeen().Unix(), OwnedBy: "basegate",
 		Checkpoint: m.Checkpoint(), Precision: m.Precision(), MaxLogprobs: m.MaxLogprobs(), Status: m.Status(),
+	}
+	if m.Adapter() != nil {
+		o.Parent = m.Base().ID()
 	}
 	if m.Completions() {
 		o.Endpoints = append(o.Endpoints, CompletionsPath)
@@ -78,11 +83,14 @@ func (s *Server) showModel(x *exchange) error {
 }
 
 // sendJSON sends v with status 200.
-func (s *Server) sendJSON(x *exchange, v any) error {
-	body, err := json.Marshal(v)
+func (s *Server) sendJSON(x *exchange, v any) error { return s.sendJSONAs(x, http.StatusOK, v) }
+
+// sendJSONAs sends v with a status of success.
+func (s *Server) sendJSONAs(x *exchange, status int, v any) error {
+	body, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
 		return apierr.Unexpected(err)
 	}
 	x.discardBody()
-	return s.sendBody(x, "application/json", body)
+	return s.sendBody(x, status, "application/json", body)
 }

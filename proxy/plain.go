@@ -111,6 +111,10 @@ func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.O
 		return failed(breaker.Malformed, errIncomplete)
 	}
 	usage := completion.Usage()
+	x.charge.reports = parseReported(completion.Details())
+	if x.trace.sampled() {
+		x.trace.reasons = completion.FinishReasons()
+	}
 	if x.receipt != nil {
 		x.receipt.reasons = completion.FinishReasons()
 	}

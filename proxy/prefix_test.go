@@ -132,3 +132,44 @@ func TestCacheSaltIsPartOfThePrefix(t *testing.T) {
 		t.Errorf("40 salts reached the backends %v, want all four", reached)
 	}
 }
+
+// How many bytes of a prompt a token has is known from responses: with so few, the caches have no room for it, and nothing draws
+// it to the backend that had it.
+func TestUsageOfResponsesTellsWhatFitsIntoTheCaches(t *testing.T) {
+	t.Parallel()
+	prompt := strings.Repeat("One is a number. ", 100)
+	for name, c := range map[string]struct {
+		stream bool
+		tokens int
+		moves  bool
+	}{"few tokens": {false, 400, false}, "many tokens": {false, 1700, true}, "few, in a stream": {true, 400, false}, "many, in a stream": {true, 1700, true}} {
+		var last atomic.Int32
+		var backends []string
+		for i := range int32(4) {
+			usage := fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":1,"total_tokens":%d}`, c.tokens, c.tokens+1)
+			answer := respond(http.StatusOK, "application/json", `{"choices":[{"index":0,"text":"a","finish_reason":"stop"}],`+usage+`}`)
+			if c.stream {
+				answer = respondStream(event(0, "a", `"stop"`), `data: {"choices":[],`+usage+"}\n\n", doneEvent)
+			}
+			backends = append(backends, startBackendOf(t, "0.33.0", func(w http.ResponseWriter, r *http.Request) {
+				last.Store(i)
+				answer(w, r)
+			}, func(*http.Request) bool { return true }, func(mux *http.ServeMux) {
+				mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+					fmt.Fprintln(w, `vllm:cache_config_info{block_size="16",num_gpu_blocks="30"} 1.0`)
+				})
+			}))
+		}
+		h := newHarness(t, func(o *harnessOptions) { o.model.Balance = config.BalancePrefix }, backends...)
+		reached := map[int32]bool{}
+		for range 8 {
+			if got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":2,"stream":%t}`, prompt, c.stream)); got.status != http.StatusOK {
+				t.Fatalf("%s: got %d %s", name, got.status, got.body)
+			}
+			reached[last.Load()] = true
+		}
+		if moved := len(reached) > 1; moved != c.moves {
+			t.Errorf("%s: a prompt reached the backends %v", name, reached)
+		}
+	}
+}

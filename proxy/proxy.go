@@ -3,7 +3,7 @@
 //
 // The path of a completion reads top to bottom in completion.go, within the frame of exchange.go. Of its steps, length.go
 // checks the length, reserve.go reserves the budget, attempt.go makes attempts at backends and decides on retries, plain.go
-// and stream.go receive the two forms of response, and respond.go sends errors, as a body or as the event that ends a stream.
+// and stream.go receive the two forms of response, replay.go sends those of earlier requests, and respond.go sends errors, as a body or as the event that ends a stream.
 //
 // It leaves the accounts and keys to package identity, the fields of a body to validate, memory to admission, caps and slots
 // to budget, the choice of a backend to fleet, and the meaning of a failed attempt to breaker.
@@ -18,14 +18,18 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	oteltrace "go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
+	"basegate/budget"
 	"basegate/budget/admission"
 	"basegate/budget/receipt"
 	"basegate/budget/usage"
 	"basegate/fleet"
 	"basegate/identity"
 	"basegate/internal/ratelimit"
+	"basegate/internal/wait"
+	"basegate/proxy/replay"
 )
 
 // Settings are the limits of the API. Sizes are in bytes.
@@ -41,6 +45,7 @@ type Settings struct {
 	Dialects              []*Dialect // served besides the API
 
 	SequencesPerRequest int64                      // the most completions that one request may ask for; 0: no limit
+	Replays             bool                       // requests may ask for the responses of earlier ones
 	Attempts            int                        // per request, before the first byte is sent to the client
 	ClientAddress       func(*http.Request) string // returns the client's IP address
 }
@@ -51,6 +56,7 @@ type Server struct {
 	settings atomic.Pointer[Settings]
 	metrics  *metrics
 	killers  *killers
+	children children
 
 	turns       *admission.Turns   // of keys and accounts, to call the tokenizer: each has as many places as slots
 	freeText    *ratelimit.Limiter // by account
@@ -68,11 +74,12 @@ type Ended struct {
 	Code       string        // of the error; empty on success
 	Prompt     int64         // tokens charged
 	Completion int64         // tokens charged
+	Cached     *int64        // prompt tokens that the backend had cached; nil if it did not report them
 	FirstToken time.Duration // from arrival to the first event; 0 if there was none
 	Total      time.Duration // from arrival until it was charged; 0 if it was not
 }
 
-// Deps are the parts that a Server calls. All are required, except Refusals, Ended and Receipts.
+// Deps are the parts that a Server calls. All are required, except Refusals, Ended, Receipts, Replays, Replayed and Tracer.
 type Deps struct {
 	Keys      *identity.Keys
 	Fleet     *fleet.Fleet
@@ -80,10 +87,13 @@ type Deps struct {
 	Ledger    Ledger
 	Transport http.RoundTripper // to the backends; its errors quote no response, and RoundTrip reads no body once it has returned
 	Registry  prometheus.Registerer
-	Usage     *usage.Store    // of GET /v1/usage
-	Refusals  RefusalRecorder // nil if refused requests are only logged
-	Ended     func(Ended)     // is called with every request that has ended; may be nil
-	Receipts  *receipt.Log    // nil if receipts are not enabled
+	Usage     *usage.Store     // of GET /v1/usage
+	Refusals  RefusalRecorder  // nil if refused requests are only logged
+	Ended     func(Ended)      // is called with every request that has ended; may be nil
+	Receipts  *receipt.Log     // nil if receipts are not enabled
+	Replays   *replay.Store    // nil if Settings.Replays is never set
+	Replayed  *budget.Replays  // nil if Replays is
+	Tracer    oteltrace.Tracer // nil: requests are not traced
 	Log       *zap.Logger
 }
 
@@ -112,10 +122,7 @@ func (s *Server) begin() bool {
 
 func (s *Server) end() {
 	if s.inFlight.Add(-1) == 0 && s.draining.Load() {
-		select {
-		case s.idle <- struct{}{}:
-		default:
-		}
+		wait.Wake(s.idle)
 	}
 }
 

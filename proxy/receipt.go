@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/tidwall/gjson"
 
 	"basegate/budget/receipt"
 	apierr "basegate/errors"
+	"basegate/proxy/replay"
 	"basegate/proxy/stream"
 	"basegate/validate"
 )
@@ -64,10 +64,7 @@ func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
 	}
 	reasons := x.receipt.reasons
 	if p.bestOf == validate.EmulateBestOf { // of the choices that were chosen
-		reasons = reasons[:0]
-		for _, reason := range gjson.GetBytes(pieces[0], "choices.#.finish_reason").Array() {
-			reasons = append(reasons, reason.Str)
-		}
+		reasons = finishReasons(pieces[0])
 	}
 	return x.seal(p.usage, reasons)
 }
@@ -75,29 +72,42 @@ func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
 // seal makes the entry of a generated response that is whole.
 func (x *exchange) seal(usage stream.Usage, reasons []string) error {
 	kind := receipt.Completion
-	if x.isChat() {
+	switch {
+	case x.isChat():
 		kind = receipt.ChatCompletion
+	case x.scoring != nil:
+		kind = receipt.Loglikelihood
 	}
+	return x.sealRecord(x.generatedRecord(kind, usage, reasons))
+}
+
+// generatedRecord returns what the gateway knows of a generated response that was charged.
+func (x *exchange) generatedRecord(kind string, usage stream.Usage, reasons []string) receipt.Record {
 	r := x.receiptRecord(kind)
 	delete(r.Parameters, "max_completion_tokens") // another name of max_tokens
 	r.Parameters["max_tokens"] = strconv.FormatInt(x.maxTokens(), 10)
-	r.Stream, r.FinishReasons = x.request.Stream, reasons
+	r.Stream, r.FinishReasons, r.Adapter = x.request.Stream, reasons, adapterName(x.serving())
 	r.Usage = receipt.Usage{PromptTokens: usage.Prompt, CompletionTokens: usage.Completion, TotalTokens: usage.Prompt + usage.Completion}
-	return x.sealRecord(r)
+	return r
 }
 
 // receiptRecord returns what the gateway knows of any response of a backend.
 func (x *exchange) receiptRecord(kind string) receipt.Record {
-	parameters, also := x.request.Parameters()
-	b := x.attempts.backend
+	parameters, also := x.asked().Parameters()
+	var server replay.Server
+	if x.replay != nil && x.replay.hit != nil {
+		server = x.replay.hit.Server
+	} else {
+		server = serverOf(x.attempts.backend)
+	}
 	return receipt.Record{
 		Kind: kind, RequestID: x.id, Model: x.model.ID(), Checkpoint: x.model.Checkpoint(),
-		VLLMVersion: b.Version(), GPU: b.GPU, Parameters: parameters, Also: also,
+		VLLMVersion: server.Version, GPU: server.GPU, Parameters: parameters, Also: also,
 	}
 }
 
 func (x *exchange) sealRecord(r receipt.Record) (err error) {
-	x.receipt.entry, err = x.receipt.builder.Seal(r, x.caller.identity.KeyID, x.request.Body())
+	x.receipt.entry, err = x.receipt.builder.Seal(r, x.caller.identity.KeyID, x.asked().Body())
 	if err != nil {
 		return apierr.Unexpected(err)
 	}

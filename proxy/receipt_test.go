@@ -153,7 +153,7 @@ func TestTokenizerGivesReceipts(t *testing.T) {
 func TestReceiptOfTheTokenizerNeedsABudget(t *testing.T) {
 	t.Parallel()
 	h, _ := startReceipts(t, nil)
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(0) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(0) }))
 	const body = `{"model":"m","prompt":"a"}`
 	if got := h.post("/v1/tokenize", body); got.status != http.StatusOK {
 		t.Errorf("without a receipt: got %d %s", got.status, got.body)

@@ -17,14 +17,18 @@ import (
 // finish counts the request in the metrics and writes its one log line, which holds nothing of prompts and completions.
 func (s *Server) finish(x *exchange) {
 	total := time.Since(x.timings.arrived)
-	model, backend := "", ""
+	model, base, backend := "", "", ""
 	if x.model != nil {
-		model = x.model.ID()
+		model, base = x.model.ID(), x.model.Base().ID() // statistics are of the base: their number must not grow with adapters
 	}
 	if b := x.attempts.backend; b != nil {
 		backend = b.Name
 	}
-	s.metrics.request(model, x, total)
+	x.endTrace(model, backend, total)
+	s.metrics.request(base, x, total)
+	if x.charge.settled {
+		s.metrics.reported.observe(base, backend, x.charge.usage.Prompt, &x.charge.reports)
+	}
 	preview := x.caller.onBehalfOf != nil && x.caller.onBehalfOf.preview
 	if !preview {
 		s.recordRefusal(x, total)
@@ -32,8 +36,8 @@ func (s *Server) finish(x *exchange) {
 	identity, usage := &x.caller.identity, x.charge.usage
 	if s.deps.Ended != nil && !preview {
 		s.deps.Ended(Ended{
-			Model: model, Backend: backend, Code: string(x.delivery.code),
-			Prompt: usage.Prompt, Completion: usage.Completion, FirstToken: x.timings.firstToken, Total: x.timings.charged,
+			Model: base, Backend: backend, Code: string(x.delivery.code),
+			Prompt: usage.Prompt, Completion: usage.Completion, Cached: x.charge.reports.CachedTokens, FirstToken: x.timings.firstToken, Total: x.timings.charged,
 		})
 	}
 	fields := []zap.Field{
@@ -54,6 +58,12 @@ func (s *Server) finish(x *exchange) {
 		zap.Float64("queue_ms", inMilliseconds(x.timings.queued)),
 		zap.Float64("first_token_ms", inMilliseconds(x.timings.firstToken)),
 		zap.Float64("total_ms", inMilliseconds(total)),
+	}
+	if x.replay != nil {
+		fields = append(fields, zap.String("replay", x.replay.result))
+	}
+	if id := x.trace.id(); id != "" {
+		fields = append(fields, zap.String("trace_id", id))
 	}
 	if cause := errors.Unwrap(x.delivery.failure); cause != nil {
 		fields = append(fields, zap.NamedError("cause", cause))
@@ -112,7 +122,7 @@ func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 	}
 	r := refusals.Refusal{
 		RequestID: x.id, Time: x.timings.arrived, AccountID: i.AccountID, KeyID: i.KeyID, Endpoint: x.route(),
-		Workload: x.workload(), Status: x.delivery.status, Code: string(x.delivery.code),
+		Workload: x.workload(), Run: x.run(), Status: x.delivery.status, Code: string(x.delivery.code),
 		Queue: x.timings.queued, Boot: x.timings.booting, Total: total,
 	}
 	if x.request != nil {
@@ -147,6 +157,8 @@ type metrics struct {
 	unreserved *prometheus.CounterVec
 	attempts   *prometheus.CounterVec
 	overloaded *prometheus.CounterVec
+	replays    *prometheus.CounterVec
+	reported   reportedMetrics
 }
 
 // secondsBuckets suit completions, which take from milliseconds to an hour.
@@ -175,6 +187,11 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			"Attempts at backends, by model, backend and class of the outcome.", "model", "backend", "class"),
 		overloaded: counter("basegate_overloaded_total",
 			"Requests that got overloaded, by what was lacking (memory, database, connections, backends, draining).", "reason"),
+		replays:  counter("basegate_replays_total", "Requests that asked for a kept response, by result (hit, miss, stored).", "result"),
+		reported: newReportedMetrics(registry),
+	}
+	for _, result := range []string{replayHit, replayMiss, replayStored} {
+		m.replays.WithLabelValues(result)
 	}
 	for _, s := range apierr.Shortages {
 		m.overloaded.WithLabelValues(string(s)) // a counter that begins with its first event hides it from increase()
@@ -186,6 +203,9 @@ func (m *metrics) request(model string, x *exchange, total time.Duration) {
 	m.requests.WithLabelValues(model, string(x.delivery.code)).Inc()
 	if x.delivery.code == apierr.Overloaded {
 		m.overloaded.WithLabelValues(string(apierr.From(x.delivery.failure).Shortage)).Inc()
+	}
+	if x.replay != nil {
+		m.replays.WithLabelValues(x.replay.result).Inc()
 	}
 	if model == "" {
 		return

@@ -203,6 +203,12 @@ func TestAttemptsOfALineAreOnTheLedger(t *testing.T) {
 // serveLine serves a line of a batch of the harness's key. The caller ends its settlement and releases it.
 func (h *harness) serveLine(body string) proxy.LineResult {
 	h.t.Helper()
+	return h.serveLineAt(proxy.CompletionsPath, body)
+}
+
+// serveLineAt is serveLine for another endpoint.
+func (h *harness) serveLineAt(endpoint, body string) proxy.LineResult {
+	h.t.Helper()
 	principal, err := h.keys.Authenticate(h.t.Context(), h.secret)
 	if err != nil {
 		h.t.Fatal(err)
@@ -213,7 +219,7 @@ func (h *harness) serveLine(body string) proxy.LineResult {
 	}
 	defer place.Release()
 	result := h.server.ServeLine(h.t.Context(), proxy.Line{
-		Batch: "batch_1", Account: principal.AccountID, Key: principal.KeyID, Endpoint: proxy.CompletionsPath, Body: []byte(body), Place: place,
+		Batch: "batch_1", Account: principal.AccountID, Key: principal.KeyID, Endpoint: endpoint, Body: []byte(body), Place: place,
 	})
 	if result.State != proxy.LineEnded || result.Status != http.StatusOK {
 		h.t.Fatalf("the line got %d %s", result.Status, result.Body)

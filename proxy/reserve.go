@@ -94,6 +94,9 @@ var errUncounted = errors.New("count the prompt's tokens")
 // demand returns the most that the request can cost.
 func (x *exchange) demand() budget.Demand {
 	r := x.request
+	if x.scoring != nil && x.scoring.covered {
+		return x.scoring.demand()
+	}
 	d := budget.Demand{
 		PromptTokens: x.prompt.tokens, Exact: x.prompt.exact, Candidates: int64(r.Prompts) * r.Candidates(),
 		MaxTokens: r.MaxTokens, MinTokens: r.MinTokens,
@@ -114,23 +117,16 @@ func (x *exchange) demand() budget.Demand {
 // other requests stand in the way. The reservation may allow fewer tokens than requested. A line of a batch does not wait, and
 // gets no fewer.
 func (s *Server) reserve(x *exchange) (err error) {
-	demand := x.demand()
-	request := budget.Request{
-		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: x.request.User, Stream: x.request.Stream,
-		Time: x.timings.arrived,
-	}
-	if d := x.caller.dialect; d != nil {
-		request.ChainID = d.ChainID
-	}
-	if l := x.caller.line; l != nil {
-		demand.MinTokens, request.Batch = demand.MaxTokens, l.Batch
+	demand, request := x.demand(), x.ledgerRequest()
+	if x.caller.line != nil {
+		demand.MinTokens = demand.MaxTokens
 		x.reservation, err = s.deps.Ledger.TryReserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
 		if err != nil {
 			return x.lineBudgetErr(demand, err)
 		}
 		return nil
 	}
-	began, queued := time.Now(), x.timings.queued
+	began, queued, endQueue := time.Now(), x.timings.queued, x.trace.child("queue")
 	x.reservation, err = s.deps.Ledger.Reserve(x.r.Context(), x.caller.payer, request, demand, requester{s, x})
 	exceeded, isExceeded := errors.AsType[*budget.Exceeded](err)
 	if isExceeded {
@@ -141,6 +137,7 @@ func (s *Server) reserve(x *exchange) (err error) {
 			x.reservation, err = s.deps.Ledger.Reserve(x.r.Context(), x.caller.payer, request, x.demand(), requester{s, x})
 		}
 	}
+	endQueue()
 	x.timings.queued = queued + time.Since(began)
 	if err != nil {
 		return x.reserveErr(err)
@@ -149,6 +146,21 @@ func (s *Server) reserve(x *exchange) (err error) {
 		x.prompt.tokens = x.promptTokens(x.prompt.largest, x.maxTokens())
 	}
 	return nil
+}
+
+// ledgerRequest returns how the ledger describes the request.
+func (x *exchange) ledgerRequest() budget.Request {
+	r := budget.Request{
+		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: x.request.User, Stream: x.request.Stream,
+		Time: x.timings.arrived, Run: x.run(),
+	}
+	if d := x.caller.dialect; d != nil {
+		r.ChainID = d.ChainID
+	}
+	if l := x.caller.line; l != nil {
+		r.Batch = l.Batch
+	}
+	return r
 }
 
 // showCap makes the headers show the cap that has refused the request. The database may have a change of it that this gateway
@@ -224,7 +236,7 @@ func (x *exchange) budgetExceeded(e *budget.Exceeded) error {
 
 func apiBudget(e *budget.Exceeded) apierr.Budget {
 	return apierr.Budget{
-		Scope: string(e.Scope), Window: string(e.Window), Meter: string(e.Meter),
+		Scope: string(e.Scope), Window: e.Window.String(), Meter: e.Meter.String(),
 		Limit: e.Limit, Used: e.Used, Reserved: e.Reserved, ResetsAt: e.ResetsAt,
 	}
 }
@@ -251,6 +263,9 @@ type Ledger interface {
 
 	// ReadBalance returns what Reserve would decide on, or an error with what is known of that.
 	ReadBalance(ctx context.Context, p budget.Payer) (budget.Balance, error)
+
+	// Recent returns what is known of the counters of a payer, at most about a second old, also if its key may not be used.
+	Recent(ctx context.Context, p budget.Payer) budget.Balance
 
 	// Stats returns the live requests of a payer's key and of all keys of its account, as they are known.
 	Stats(p budget.Payer) (key, account budget.Stats)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
 	"go.uber.org/zap"
 
 	apierr "basegate/errors"
@@ -87,12 +88,12 @@ func (s *Server) writeHeader(x *exchange, status int, contentType string, length
 }
 
 // sendBody sends a whole successful response, whose body may be in several pieces.
-func (s *Server) sendBody(x *exchange, contentType string, pieces ...[]byte) error {
+func (s *Server) sendBody(x *exchange, status int, contentType string, pieces ...[]byte) error {
 	length := 0
 	for _, p := range pieces {
 		length += len(p)
 	}
-	s.writeHeader(x, http.StatusOK, contentType, length, "")
+	s.writeHeader(x, status, contentType, length, "")
 	for _, p := range pieces {
 		if _, err := x.w.Write(p); err != nil {
 			return errClientGone
@@ -149,6 +150,9 @@ func (s *Server) setHeaders(x *exchange, code apierr.Code) {
 	if x.request != nil {
 		setUserTag(h, x.request)
 	}
+	if x.replay != nil && code == "" {
+		h.Set(apierr.ReplayHeader, x.replay.result)
+	}
 	h.Set("Server-Timing", x.timings.header())
 }
 
@@ -158,7 +162,9 @@ func (s *Server) setBudgetHeaders(x *exchange) {
 	if c, ok := s.tightestTotal(x.caller.payer); ok {
 		h.Set("X-Ratelimit-Limit-Tokens", strconv.FormatInt(c.Limit, 10))
 		h.Set("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(c.Remaining(), 10))
-		h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(c.ResetsAt).Round(time.Second), time.Second).String())
+		if !c.ResetsAt.IsZero() {
+			h.Set("X-Ratelimit-Reset-Tokens", max(time.Until(c.ResetsAt).Round(time.Second), time.Second).String())
+		}
 	}
 	if x.reservation != nil && x.reservation.Clamped() {
 		h.Set("X-Acs-Max-Tokens-Clamped", fmt.Sprintf("requested=%d,applied=%d,reason=budget", x.request.MaxTokens, x.reservation.MaxTokens()))
@@ -168,6 +174,9 @@ func (s *Server) setBudgetHeaders(x *exchange) {
 // header returns the Server-Timing header, in milliseconds.
 func (t *timings) header() string {
 	header := "queue;dur=" + milliseconds(t.queued) + ", upstream;dur=" + milliseconds(t.upstream)
+	if t.loading > 0 {
+		header = "adapter;dur=" + milliseconds(t.loading) + ", " + header
+	}
 	if t.booting > 0 {
 		header = "boot;dur=" + milliseconds(t.booting) + ", " + header
 	}
@@ -190,6 +199,7 @@ func (x *exchange) upstreamHeader(b *fleet.Backend) http.Header {
 			h[name] = values
 		}
 	}
+	x.trace.inject(propagation.HeaderCarrier(h))
 	h["Content-Type"] = []string{"application/json"}
 	h["X-Request-Id"] = []string{x.id + "-" + string(rune('0'+x.attempts.count%10))}
 	b.Authorize(h)

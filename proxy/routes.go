@@ -10,12 +10,15 @@ import (
 	"github.com/labstack/echo/v4"
 
 	apierr "basegate/errors"
+	"basegate/validate"
 )
 
 // Paths of what the console serves too, beside ChatPath.
 const (
 	CompletionsPath = "/v1/completions"
 	EstimatePath    = "/v1/estimate"
+
+	LoglikelihoodPath = validate.LoglikelihoodPath
 )
 
 // endpoint tells those apart that share steps.
@@ -27,6 +30,7 @@ const (
 	tokenizeEndpoint
 	detokenizeEndpoint
 	estimateEndpoint
+	loglikelihoodEndpoint
 )
 
 // route is one path of the API with its method.
@@ -39,13 +43,44 @@ type route struct {
 var routes = []route{
 	{http.MethodPost, CompletionsPath, otherEndpoint, (*Server).generate},
 	{http.MethodPost, ChatPath, chatEndpoint, (*Server).generate},
+	{http.MethodPost, LoglikelihoodPath, loglikelihoodEndpoint, (*Server).generate},
 	{http.MethodPost, "/v1/tokenize", tokenizeEndpoint, (*Server).callTokenizer},
 	{http.MethodPost, "/v1/detokenize", detokenizeEndpoint, (*Server).callTokenizer},
 	{http.MethodPost, EstimatePath, estimateEndpoint, (*Server).estimate},
 	{http.MethodGet, "/v1/models", otherEndpoint, (*Server).listModels},
 	{http.MethodGet, "/v1/models/:id", otherEndpoint, (*Server).showModel}, // an id may have slashes: echo matches the rest of the path
+	{http.MethodPost, "/v1/load_lora_adapter", otherEndpoint, (*Server).addAdapter},
+	{http.MethodPost, "/v1/unload_lora_adapter", otherEndpoint, (*Server).removeAdapter},
 	{http.MethodGet, "/v1/key", otherEndpoint, (*Server).showKey},
 	{http.MethodGet, "/v1/usage", otherEndpoint, (*Server).showUsage},
+	{http.MethodPost, rootTokenize, tokenizeEndpoint, (*Server).callTokenizer},
+	{http.MethodPost, rootDetokenize, detokenizeEndpoint, (*Server).callTokenizer},
+	{http.MethodGet, rootInfo, otherEndpoint, (*Server).showTokenizer},
+	{http.MethodPost, keysPath, otherEndpoint, (*Server).createChild},
+	{http.MethodGet, keysPath, otherEndpoint, (*Server).listChildren},
+	{http.MethodGet, keysPath + "/:id", otherEndpoint, (*Server).showChild},
+	{http.MethodPatch, keysPath + "/:id", otherEndpoint, (*Server).changeChild},
+	{http.MethodDelete, keysPath + "/:id", otherEndpoint, (*Server).deleteChild},
+}
+
+// Paths of vLLM's tokenizer, for clients that know a server by its root.
+const (
+	rootTokenize   = "/tokenize"
+	rootDetokenize = "/detokenize"
+	rootInfo       = "/tokenizer_info"
+)
+
+// isRoot reports whether a path is one of vLLM's tokenizer.
+func isRoot(path string) bool {
+	return path == rootTokenize || path == rootDetokenize || path == rootInfo
+}
+
+// endpointOf returns the endpoint of a path of the API.
+func endpointOf(path string) endpoint {
+	if i := slices.IndexFunc(routes, func(r route) bool { return r.path == path }); i >= 0 {
+		return routes[i].endpoint
+	}
+	return otherEndpoint
 }
 
 // Mount registers the API with its extensions on e. The exchange middleware wraps everything under /v1, unknown paths and
@@ -79,9 +114,9 @@ func (s *Server) Mount(e *echo.Echo, extensions ...Extension) {
 	}
 }
 
-// IsAPI reports whether a path is under /v1, or below the prefix of a dialect.
+// IsAPI reports whether a path is under /v1, below the prefix of a dialect, or one of vLLM's tokenizer.
 func (s *Server) IsAPI(path string) bool {
-	return path == "/v1" || strings.HasPrefix(path, "/v1/") || s.settings.Load().dialectOf(path) != nil
+	return path == "/v1" || isRoot(path) || strings.HasPrefix(path, "/v1/") || s.settings.Load().dialectOf(path) != nil
 }
 
 // RoutingError converts echo's errors for unknown paths and methods to those of the contract.
@@ -114,8 +149,10 @@ var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no 
 	"completions":          "the path is /v1/completions, without a slash at its end",
 	"tokenize":             "the path is /v1/tokenize, without a slash at its end",
 	"detokenize":           "the path is /v1/detokenize, without a slash at its end",
+	"loglikelihood":        "the path is /v1/loglikelihood, without a slash at its end",
 	"estimate":             "the path is /v1/estimate, without a slash at its end",
 	"models":               "the path is /v1/models, without a slash at its end",
+	"keys":                 "the path is /v1/keys, without a slash at its end",
 	"chat/completions":     "the path is /v1/chat/completions, without a slash at its end",
 	"responses":            "the Responses API is not served: " + completionsOnly,
 	"conversations":        "the Conversations API is not served: " + completionsOnly,

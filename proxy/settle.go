@@ -23,7 +23,7 @@ func (s *Server) chargeable(x *exchange, u stream.Usage) stream.Usage {
 	charged := stream.Usage{Prompt: min(u.Prompt, prompt), Completion: min(u.Completion, completion), Known: true}
 	if rest := u.Prompt + u.Completion - charged.Prompt - charged.Completion; rest > 0 {
 		backend := x.attempts.backend.Name
-		s.metrics.unreserved.WithLabelValues(x.model.ID(), backend).Add(float64(rest))
+		s.metrics.unreserved.WithLabelValues(x.model.Base().ID(), backend).Add(float64(rest))
 		s.deps.Log.Warn("a request used more tokens than were reserved for it",
 			zap.String("request_id", x.id), zap.String("backend", backend),
 			zap.Int64("prompt_tokens", u.Prompt), zap.Int64("completion_tokens", u.Completion),

@@ -437,7 +437,7 @@ func TestNoMoreIsChargedThanWasReserved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHarness(t, nil, startBackend(t, c.backend))
-			h.updateKey(withCaps(func(caps *quota.Caps) { caps.MonthTotal = quota.Limit(100_000) }))
+			h.updateKey(withCaps(func(caps *quota.Caps) { caps[quota.MonthTotal] = quota.Limit(100_000) }))
 			h.complete(`{"model":"m","max_tokens":8,` + c.body + `}`)
 			row := h.awaitRows(1)[0]
 			if got := fmt.Sprintf("%d+%d", row.PromptTokens, row.CompletionTokens); got != c.charged {

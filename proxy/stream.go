@@ -124,6 +124,7 @@ func (s *Server) relayStream(x *exchange, p *response) error {
 	if err := s.beginStream(x, p); err != nil {
 		return err
 	}
+	defer x.beginStreamSpan()()
 	events, status := p.stream.first, p.stream.status
 	p.stream.first = nil // its buffer must not be held while the stream waits
 	for received := int64(0); ; events, status = p.nextEvents(x) {
@@ -137,6 +138,9 @@ func (s *Server) relayStream(x *exchange, p *response) error {
 			x.reservation.SetProgress(p.stream.state.Tokens())
 			if x.receipt != nil {
 				x.receipt.addEvents(events)
+			}
+			if x.replay != nil {
+				x.replay.collect(x, events)
 			}
 			if err := x.send(events); err != nil {
 				return err
@@ -165,30 +169,38 @@ func (s *Server) beginStream(x *exchange, p *response) error {
 		x.delivery.keepalive.resume(waitingForNextEvent)
 		return err
 	}
-	setStreamHeaders(x.w.Header(), p.Header.Get("Content-Type"))
 	s.setHeaders(x, "")
-	x.delivery.status, x.delivery.streaming = http.StatusOK, true
-	x.w.WriteHeader(http.StatusOK)
+	x.sendStreamHead(p.Header.Get("Content-Type"))
 	return nil
 }
 
-func setStreamHeaders(h http.Header, contentType string) {
+// sendStreamHead sends the status and the header of a stream.
+func (x *exchange) sendStreamHead(contentType string) {
+	h := x.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // or nginx would buffer the events
+	x.delivery.status, x.delivery.streaming = http.StatusOK, true
+	x.w.WriteHeader(http.StatusOK)
 }
 
 // completeStream reports success to the breaker, sends [DONE] after the charge is on disk, and reads the backend's response
 // to its end so that the connection can be reused.
 func (s *Server) completeStream(x *exchange, p *response) error {
 	p.lease.Report(breaker.Success, false)
+	x.charge.reports = parseReported(p.stream.state.Details())
+	if x.trace.sampled() {
+		x.trace.reasons = p.stream.state.FinishReasons()
+	}
 	usage := s.chargeable(x, p.stream.state.Usage(int(x.request.N)))
+	p.recordUsage(x, usage)
 	if x.receipt != nil {
 		if err := x.seal(usage, p.stream.state.FinishReasons()); err != nil {
 			return err
 		}
 	}
-	if err := x.settle(usage, x.delivery.status, ""); err != nil {
+	err := x.settleAndKeep(p, usage, p.Header.Get("Content-Type"), x.replay.collected(), p.stream.state.FinishReasons(), s.deps.Log)
+	if err != nil {
 		return err
 	}
 	proof, err := x.streamReceipt()

@@ -3,16 +3,21 @@ package proxy
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tidwall/gjson"
 
 	"basegate/breaker"
 	"basegate/budget"
+	"basegate/budget/admission"
 	"basegate/budget/receipt"
 	apierr "basegate/errors"
+	"basegate/fleet"
 	"basegate/internal/ratelimit"
 	"basegate/proxy/stream"
 )
@@ -99,7 +104,7 @@ func (s *Server) callTokenizer(x *exchange) error {
 	if err := x.writeReceipt(x.tokenizer().receipt, response.plain.bytes); err != nil {
 		return err
 	}
-	return s.sendBody(x, cmp.Or(response.Header.Get("Content-Type"), "application/json"), response.plain.bytes)
+	return s.sendBody(x, http.StatusOK, cmp.Or(response.Header.Get("Content-Type"), "application/json"), response.plain.bytes)
 }
 
 // check classifies a body that came with status 200.
@@ -147,4 +152,84 @@ func hasMember(object []byte, name string, kind jsontext.Kind) bool {
 // Success does not, because the tokenizer of a dead engine still responds; nor does a backend without these paths.
 func tokenizerFault(o breaker.Outcome) bool {
 	return o.Class != breaker.Success && o.Status != http.StatusNotFound && o.Status != http.StatusMethodNotAllowed
+}
+
+// modelOf finds the model of a request. vLLM's own clients name none at the root, where a key that may use one model alone needs
+// none, and ?model= names it otherwise.
+func (s *Server) modelOf(x *exchange) (*fleet.Model, error) {
+	id, field := "", "model"
+	if x.request != nil {
+		id, field = x.request.Model, x.request.NameOf(field)
+	}
+	if !isRoot(x.r.URL.Path) {
+		return s.findModel(x, field, id)
+	}
+	named := x.r.URL.Query().Get("model")
+	switch models := s.models(x); {
+	case id != "" && named != "" && id != named:
+		return nil, apierr.InvalidField("model", "model: the body and ?model= name different models; send one of them")
+	case id == "" && named == "" && len(models) == 1:
+		return models[0], nil
+	case id == "" && named == "" && len(models) > 1:
+		ids := make([]string, len(models))
+		for i, m := range models {
+			ids[i] = m.ID()
+		}
+		return nil, apierr.InvalidField("model", "model: got none, and this key may use "+strings.Join(ids, ", ")+"; say which with ?model=")
+	}
+	return s.findModel(x, field, cmp.Or(id, named))
+}
+
+// tokenizerInfo are the members of a tokenizer's configuration that clients receive. Others hold paths of the operator's.
+var tokenizerInfo = []string{
+	"bos_token", "eos_token", "pad_token", "tokenizer_class", "model_max_length", "added_tokens_decoder", "chat_template",
+}
+
+// showTokenizer serves GET /tokenizer_info.
+func (s *Server) showTokenizer(x *exchange) (err error) {
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	if x.model, err = s.modelOf(x); err != nil {
+		return err
+	}
+	x.memory = s.deps.Memory.Allocate(x.caller.identity.KeyID)
+	if err := x.awaitModel(); err != nil {
+		return err
+	}
+	release, err := x.awaitTurn(x.r.Context())
+	switch {
+	case errors.Is(err, admission.ErrFull):
+		return bufferFull(err)
+	case err != nil:
+		return x.cancelErr()
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(x.r.Context(), tokenizeTimeout)
+	defer cancel()
+	var info gjson.Result
+	err = x.model.QueryReady(func(b *fleet.Backend) (err error) {
+		x.attempts.backend = b
+		info, err = b.TokenizerInfo(ctx)
+		return err
+	})
+	switch {
+	case errors.Is(err, fleet.ErrNoTokenizerInfo):
+		return apierr.NoSuchPath(x.r.Method, x.r.URL.Path, "the server of "+x.model.ID()+" does not tell its tokenizer's configuration, which the operator can enable")
+	case x.cancelled():
+		return x.cancelErr()
+	case err != nil:
+		return apierr.Unreachable("the tokenizer of "+x.model.ID()+" did not answer", 1, err)
+	}
+	body := []byte{'{'}
+	for _, name := range tokenizerInfo {
+		if value := info.Get(name); value.Exists() {
+			if len(body) > 1 {
+				body = append(body, ',')
+			}
+			body = append(append(append(append(body, '"'), name...), `":`...), value.Raw...)
+		}
+	}
+	x.discardBody()
+	return s.sendBody(x, http.StatusOK, "application/json", append(body, '}'))
 }

@@ -260,7 +260,7 @@ func TestEstimateTellsTheQueuePosition(t *testing.T) {
 func TestTokenizeIsFree(t *testing.T) {
 	t.Parallel()
 	h, _ := startMock(t, "0.32.0")
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(0) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(0) }))
 	got := h.post("/v1/tokenize", `{"model":"m","prompt":"x"}`)
 	if got.status != 200 || got.header.Get("X-Ratelimit-Remaining-Tokens") != "0" {
 		t.Errorf("with an exhausted budget: got %d %s, headers %v", got.status, got.body, got.header)
@@ -295,7 +295,7 @@ func TestTokenizerTakesLittleTextBeyondTheBudget(t *testing.T) {
 			t.Fatalf("with a budget: got %d %s, want 200", got.status, got.body)
 		}
 	}
-	h.updateKey(withCaps(func(c *quota.Caps) { c.MonthTotal = quota.Limit(0) }))
+	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(0) }))
 	if got := send(false); got.status != http.StatusOK {
 		t.Fatalf("within the allowance: got %d %s, want 200", got.status, got.body)
 	}
@@ -309,7 +309,7 @@ func TestTokenizerTakesLittleTextBeyondTheBudget(t *testing.T) {
 	if calls != 3 {
 		t.Errorf("the tokenizer was called %d times, want 3", calls)
 	}
-	account := budget.Payer{Account: "acc_1", AccountCaps: quota.Caps{DayTotal: quota.Limit(0)}} // of the console, without a key
+	account := budget.Payer{Account: "acc_1", AccountCaps: quota.Caps{quota.DayTotal: quota.Limit(0)}} // of the console, without a key
 	for i, allowed := range []bool{true, false} {
 		if err := h.server.AllowFreeText(account, 9<<20); (err == nil) != allowed {
 			t.Errorf("text %d of an account at the console: got %v, want it allowed: %t", i, err, allowed)

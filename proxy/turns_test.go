@@ -94,12 +94,12 @@ func TestARequestIsHeldBackWhileItsBackendIsFull(t *testing.T) {
 		t.Error("the client that has left received a response")
 	}
 
-	began := time.Now()
 	late := h.completeAsync(t.Context(), `{"model":"m","prompt":"late"}`)
 	awaitHeld(1)
 	refused := make(chan response, 1)
 	go func() { refused <- h.completeAs(other, `{"model":"m","prompt":"revoked"}`) }()
 	awaitHeld(2)
+	began := time.Now()
 	revoke(t, h, "other")
 	poll.Until(t, "they have waited for over a second", func() bool { return time.Since(began) > 1100*time.Millisecond })
 	close(e.release)

@@ -15,7 +15,7 @@ import (
 )
 
 // usageGroupings are the values of the parameter by. The first is the default.
-var usageGroupings = []string{string(usage.ByDay), string(usage.ByModel), string(usage.ByUser), string(usage.ByWorkload)}
+var usageGroupings = []string{string(usage.ByDay), string(usage.ByModel), string(usage.ByUser), string(usage.ByWorkload), string(usage.ByRun)}
 
 // maxUsageRows limits the rows of a response. User tags are free, so there may be very many.
 const maxUsageRows = 10_000
@@ -26,16 +26,20 @@ type usageList struct {
 	HasMore bool          `json:"has_more"` // more than maxUsageRows; the first are listed
 }
 
-// usageObject is one row. Of the first four fields, only that of the grouping is present.
+// usageObject is one row. Of the first five fields, only that of the grouping is present.
 type usageObject struct {
 	Day              *string `json:"day,omitzero"`
 	Model            *string `json:"model,omitzero"`
 	User             *string `json:"user,omitzero"`
 	Workload         *string `json:"workload,omitzero"`
+	Run              *string `json:"run,omitzero"`
 	Requests         int64   `json:"requests"`
 	PromptTokens     int64   `json:"prompt_tokens"`
 	CompletionTokens int64   `json:"completion_tokens"`
 	TotalTokens      int64   `json:"total_tokens"`
+	SavedTokens      int64   `json:"saved_tokens,omitzero"` // by replays
+	CachedTokens     *int64  `json:"cached_tokens"`         // null: no backend has reported them
+	CacheKnownTokens int64   `json:"cache_known_tokens"`    // prompt tokens of the requests whose backend has
 }
 
 // showUsage serves GET /v1/usage, the usage of the key of the request.
@@ -66,7 +70,8 @@ func (s *Server) showUsage(x *exchange) error {
 func newUsageObject(by string, r *usage.Row) usageObject {
 	o := usageObject{
 		Requests: r.Requests, PromptTokens: r.PromptTokens, CompletionTokens: r.CompletionTokens,
-		TotalTokens: r.PromptTokens + r.CompletionTokens,
+		TotalTokens: r.Tokens(), SavedTokens: r.SavedTokens,
+		CachedTokens: r.Cached(), CacheKnownTokens: r.KnownTokens,
 	}
 	switch usage.Grouping(by) {
 	case usage.ByModel:
@@ -75,6 +80,8 @@ func newUsageObject(by string, r *usage.Row) usageObject {
 		o.User = &r.User
 	case usage.ByWorkload:
 		o.Workload = &r.Workload
+	case usage.ByRun:
+		o.Run = &r.Run
 	default:
 		day := r.Time.UTC().Format(time.DateOnly)
 		o.Day = &day

@@ -289,7 +289,7 @@ func repeatsName(value, name string) bool {
 func TestChatRefusesFieldsByName(t *testing.T) {
 	for field, want := range map[string]string{
 		"functions": "tools", "function_call": "tool_choice", "audio": "text", "metadata": "user",
-		"prompt": "messages", "best_of": "does not have it", "prompt_logprobs": "/v1/completions", "chat_template": "template",
+		"prompt": "messages", "best_of": "does not have it", "logprob_token_ids": "vLLM has it", "prompt_logprobs": "/v1/completions", "chat_template": "template",
 		"return_prompt_text": "vLLM has it", "thinking_token_budget": "vLLM has it", "suffix": "does not have it", "truncation_side": "not truncated", "guided_json": "structured_outputs", "temprature": `did you mean "temperature"`, "message": `did you mean "messages"`,
 		"truncate_prompt_tokens": "not truncated", "add_special_tokens": "template", "kv_transfer_params": "vLLM has it",
 	} {

@@ -66,6 +66,7 @@ var (
 	_                         = define(ofCompletion, "echo", "true or false", boolean(func(r *Request, v bool) { r.Echo = v }))
 	fieldAddSpecialTokens     = define(ofCompletion, "add_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.NoSpecialTokens = !v }))
 	fieldTruncatePromptTokens = define(ofCompletion, "truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", Integer(-1, math.MaxInt64, func(r *Request, v int64) { r.Truncate = v }))
+	fieldLogprobTokenIDs      = define(ofCompletion, "logprob_token_ids", "an array of 1 to 128 different token ids (integers from 0 to 2147483647)", distinctTokenIDs(128))
 	fieldTruncationSide       = define(ofCompletion, "truncation_side", `"left" or "right"`, oneOf("left", "right"))
 
 	fieldModel                      = define(ofBoth, "model", "a string, the short id of a model from GET /v1/models", text(math.MaxInt, func(r *Request, v string) { r.Model = v }))
@@ -115,11 +116,11 @@ var (
 	fieldReasoningEffort      = define(ofChat, "reasoning_effort", `"none", "minimal", "low", "medium" or "high"`, oneOf("none", "minimal", "low", "medium", "high"))
 	fieldIncludeReasoning     = define(ofChat, "include_reasoning", "true or false", boolean(nil))
 
-	_ = define(ofBoth|notSent, "prompt_cache_key", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.promptCacheKey = v }))
-	_ = define(ofChat|notSent, "safety_identifier", "a string of up to 512 bytes", text(512, nil))
-	_ = define(ofChat|notSent, "store", "false: responses are not stored", readStore)
-	_ = define(ofChat|notSent, "service_tier", `"auto" or "default": there is one tier of service; for work that can wait send X-Acs-Workload: batch, or a batch`, oneOf("auto", "default"))
-	_ = define(ofChat|notSent, "modalities", `["text"]: only text is served`, readModalities)
+	fieldPromptCacheKey = define(ofBoth|notSent, "prompt_cache_key", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.promptCacheKey = v }))
+	_                   = define(ofChat|notSent, "safety_identifier", "a string of up to 512 bytes", text(512, nil))
+	_                   = define(ofChat|notSent, "store", "false: responses are not stored", readStore)
+	_                   = define(ofChat|notSent, "service_tier", `"auto" or "default": there is one tier of service; for work that can wait send X-Acs-Workload: batch, or a batch`, oneOf("auto", "default"))
+	_                   = define(ofChat|notSent, "modalities", `["text"]: only text is served`, readModalities)
 )
 
 func init() {
@@ -131,7 +132,7 @@ func init() {
 			chat.fields = append(chat.fields, id)
 		}
 	}
-	for _, s := range []*schema{completion, chat, tokenize, detokenize} {
+	for _, s := range []*schema{completion, chat, tokenize, detokenize, rootTokenize, rootDetokenize, questions, estimatedQuestions} {
 		s.table = fields
 		s.byName = make(map[string]fieldID, len(s.fields))
 		for _, id := range s.fields {

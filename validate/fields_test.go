@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -219,6 +220,11 @@ var fieldTable = []struct {
 		[]string{`"left"`, `"right"`, `"l\u0065ft"`, `null`},
 		[]string{`""`, `"Left"`, `"middle"`, `1`, `true`, `["left"]`, `{}`},
 	},
+	{
+		"logprob_token_ids",
+		[]string{`[0]`, `[2147483647, 2]`, distinct(128), `null`},
+		[]string{`[]`, `0`, `"0"`, `true`, `{}`, `[-1]`, `[1.0]`, `["1"]`, `[[1]]`, `[2147483648]`, `[2, 3, 2]`, distinct(129), arrayOf("7", 129)},
+	},
 	{"return_weight_versions", booleans, notBooleans},
 	{
 		"vllm_xargs",
@@ -273,12 +279,22 @@ func arrayOf(element string, n int) string {
 	return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"
 }
 
+// distinct returns an array of n different token ids.
+func distinct(n int) string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = strconv.Itoa(i)
+	}
+	return "[" + strings.Join(ids, ",") + "]"
+}
+
 // quotedRepeat returns s, repeated, in quotes.
 func quotedRepeat(s string, times int) string { return `"` + strings.Repeat(s, times) + `"` }
 
 // needed are the members without which a field contradicts their absence.
 var needed = map[string][][2]string{
 	"stream_options": {{"stream", "true"}}, "stream_interval": {{"stream", "true"}}, "truncation_side": {{"truncate_prompt_tokens", "9"}},
+	"logprob_token_ids": {{"logprobs", "1"}},
 }
 
 // bodyWith returns a valid body, except that a field has the given value.
@@ -365,7 +381,7 @@ func TestFieldTableIsComplete(t *testing.T) {
 		"stop logprobs prompt_logprobs echo stream stream_options logit_bias user prompt_cache_key " +
 		"min_tokens ignore_eos include_stop_str_in_output skip_special_tokens spaces_between_special_tokens add_special_tokens stop_token_ids " +
 		"allowed_token_ids bad_words truncate_prompt_tokens return_tokens_as_token_ids return_token_ids cache_salt " +
-		"stream_interval repetition_detection truncation_side return_weight_versions vllm_xargs response_format structured_outputs"
+		"stream_interval repetition_detection truncation_side logprob_token_ids return_weight_versions vllm_xargs response_format structured_outputs"
 	var got []string
 	for _, row := range fieldTable {
 		got = append(got, row.field)
@@ -395,7 +411,7 @@ func TestFieldsOfVLLMThatAreNotTakenAreNamedAsSuch(t *testing.T) {
 	for _, name := range []string{
 		"logits_processors", "kv_transfer_params", "priority", "request_id", "use_beam_search", "suffix",
 		"guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern", "prompt_embeds",
-		"ec_transfer_params", "session_id", "length_penalty", "logprob_token_ids", "thinking_token_budget", "return_prompt_text",
+		"ec_transfer_params", "session_id", "length_penalty", "thinking_token_budget", "return_prompt_text",
 		"routed_experts_prompt_start", "return_token_offsets", "watermarking", "return_mm_kwargs", "mm_payload",
 	} {
 		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)

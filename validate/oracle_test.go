@@ -234,6 +234,14 @@ func (m *values) set(name, value string) error {
 		err = checkTokenIDs(value, 128)
 	case "allowed_token_ids":
 		err = checkTokenIDs(value, 262144)
+	case "logprob_token_ids":
+		var ids []json.Number
+		if err = cmp.Or(checkTokenIDs(value, 128), read(&ids)); err == nil {
+			slices.Sort(ids)
+			if len(slices.Compact(ids)) < len(ids) {
+				err = errors.New("twice")
+			}
+		}
 	case "cache_salt":
 		var salt string
 		err = read(&salt)
@@ -526,6 +534,8 @@ func outsideOracle(e *apierr.Error, m values) bool {
 		return strings.Contains(e.Message, "the string")
 	case e.Param == "stream_interval":
 		return !m.Stream
+	case e.Param == "logprob_token_ids":
+		return m.Logprobs == validate.Absent
 	case e.Param == "truncation_side":
 		return m.Truncate == 0
 	case e.Param == "min_tokens":

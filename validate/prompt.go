@@ -25,7 +25,8 @@ func (p *parser) readPrompts(f *field, kind byte) error {
 		}
 		switch kind {
 		case '"':
-			return p.readTextPrompt(f, i)
+			_, err := p.readTextPrompt(f, i)
+			return err
 		case '[':
 			return p.readTokenPrompt(f, i)
 		case '0':
@@ -64,25 +65,24 @@ func (p *parser) invalidElement(f *field, index int, want string) error {
 	return p.invalid(f, fmt.Sprintf("%s as element %d, where %s was expected", Describe(value), index, want))
 }
 
-func (p *parser) readTextPrompt(f *field, i int) error {
+func (p *parser) readTextPrompt(f *field, i int) (raw []byte, err error) {
 	if p.decoder.PeekKind() != '"' {
 		want := "a string"
 		if i > 0 {
 			want = "a string, like the ones before it,"
 		}
-		return p.invalidElement(f, i, want)
+		return nil, p.invalidElement(f, i, want)
 	}
 	p.request.Kind = Text
 	p.request.Prompts++
-	_, err := p.readString()
-	return err
+	return p.readString()
 }
 
 func (p *parser) readTokenPrompt(f *field, i int) error {
 	if p.decoder.PeekKind() != '[' {
 		return p.invalidElement(f, i, "an array of token ids, like the ones before it,")
 	}
-	n, err := p.readTokenIDs(f, "prompt "+strconv.Itoa(i))
+	n, err := p.readTokenIDs(f, f.name+" "+strconv.Itoa(i))
 	switch {
 	case err != nil:
 		return err
@@ -126,6 +126,29 @@ func isTokenID(text []byte) bool {
 		id = 10*id + int(c-'0')
 	}
 	return id <= maxTokenID
+}
+
+// distinctTokenIDs returns a reader of a field that is an array of 1 to most different token ids.
+func distinctTokenIDs(most int) Reader {
+	return func(p *parser, f *field) error {
+		seen := make(map[string]bool)
+		n, err := p.readArray(f, func(i int) error {
+			start := p.valueStart()
+			if err := p.readTokenID(f, i, f.name); err != nil || i >= most {
+				return err
+			}
+			id := string(p.body[start:p.offset()])
+			if seen[id] {
+				return p.invalid(f, "the token id "+id+" twice")
+			}
+			seen[id] = true
+			return nil
+		})
+		if err == nil && (n == 0 || n > most) {
+			return p.invalid(f, fmt.Sprintf("an array of %d token ids", n))
+		}
+		return err
+	}
 }
 
 // tokenIDs returns a reader of a field that is an array of least to most token ids.

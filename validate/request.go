@@ -3,6 +3,7 @@ package validate
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -29,6 +30,8 @@ const (
 	Text PromptKind = iota
 	// Tokens prompts are token ids, so their number is exact.
 	Tokens
+	// Pairs prompts are a context with continuations, which become a request of Tokens once they have been tokenized.
+	Pairs
 	// Messages are a conversation, which the model's chat template makes into one prompt; only the backend can count its
 	// tokens.
 	Messages
@@ -74,6 +77,7 @@ type Request struct {
 	structured       structuredOutput
 	dropped          []span // null members of objects in the body, and others that no backend receives, in their order
 	chat             conversation
+	question         question
 
 	outputSchema []byte // of Constrain; nil if there is none
 	total        int64  // of LimitTotal
@@ -130,13 +134,39 @@ func (r *Request) LongestPrompt() int64 { return r.longestPrompt }
 // Scored reports whether vLLM computes log-probabilities of the prompt's tokens, which costs it memory for the whole
 // vocabulary at every position. Emulating best_of requests log-probabilities too.
 func (r *Request) Scored() bool {
-	return r.PromptLogprobs != Absent || (r.Echo && (r.Logprobs != Absent || r.BestOf > r.N))
+	return r.Kind == Pairs || r.PromptLogprobs != Absent || (r.Echo && (r.Logprobs != Absent || r.BestOf > r.N))
+}
+
+// Repeatable reports whether a second response is meant to be that of the first: nothing is sampled, or by a seed, or besides the
+// scores of the prompt nothing but one token is asked for, or log-likelihoods are.
+func (r *Request) Repeatable() bool {
+	if r.Kind == Pairs {
+		return true
+	}
+	scored := r.PromptLogprobs != Absent || r.Echo && r.Logprobs != Absent
+	if r.Has("seed") || scored && r.MaxTokens == 1 {
+		return true
+	}
+	temperature, err := strconv.ParseFloat(string(r.Value("temperature")), 64)
+	return err == nil && temperature == 0
 }
 
 // PromptBytes returns the length of the prompt's JSON in bytes, an upper bound for the length of its text.
 func (r *Request) PromptBytes() int64 {
 	m := r.find(r.schema.prompt)
 	return int64(m.end - m.value)
+}
+
+// Fields iterates over the names and the JSON of the fields that the client sent and that are not null, in their order. The JSON must
+// not be modified.
+func (r *Request) Fields() iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for i := range r.members {
+			if m := &r.members[i]; !m.null && !yield(r.schema.table[m.field].name, r.body[m.value:m.end]) {
+				return
+			}
+		}
+	}
 }
 
 // ForgetBody ends the use of the body that the request was made of, whose buffer is about to be used again. Methods that
@@ -191,9 +221,16 @@ func (r *Request) MaxTokensName() string {
 
 // SentAs returns the name under which the client sent a field of a backend's, or "" if the client did not send it.
 func (r *Request) SentAs(field string) string {
+	if r.schema == answers && field == fields[fieldLogprobTokenIDs].name { // Edits.NextIDs
+		return fields[fieldContinuations].name
+	}
 	for i := range r.members {
 		if m := &r.members[i]; !m.null && m.field.sent() && fields[m.field].name == field {
-			return r.schema.table[m.field].name
+			name := r.schema.table[m.field].name
+			if _, sent := questions.byName[name]; r.schema == answers && !sent {
+				return ""
+			}
+			return name
 		}
 	}
 	return ""
@@ -312,6 +349,8 @@ func (r *Request) logprobsOf(id fieldID) int {
 		return r.PromptLogprobs
 	case fieldTopLogprobs:
 		return r.chat.topLogprobs
+	case fieldTop:
+		return r.question.top
 	default:
 		return Absent
 	}
@@ -347,6 +386,10 @@ func (r *Request) conflict() (param, message string) {
 		return "prompt_logprobs", "prompt_logprobs cannot be streamed; drop stream, or use echo with logprobs"
 	case r.has(fieldMaxTokens) && r.has(fieldMaxCompletionTokens):
 		return "max_tokens", "max_tokens and max_completion_tokens mean the same; send one of them"
+	case r.has(fieldLogprobTokenIDs) && r.Logprobs == Absent:
+		return "logprob_token_ids", "logprob_token_ids has a meaning only with logprobs"
+	case r.question.top > 0 && !r.question.tokens:
+		return "top", "top has a meaning only with tokens: true"
 	case r.hasStreamOptions && !r.Stream:
 		return "stream_options", "stream_options has a meaning only with stream: true"
 	case r.has(fieldStreamInterval) && !r.Stream:
@@ -393,7 +436,8 @@ func (r *Request) checkSequences(most int64) error {
 		return apierr.InvalidField("n", fmt.Sprintf("n: got %d; expected at most %d completions in one request", r.N, most))
 	}
 	if _, hasN := r.schema.byName["n"]; !hasN {
-		return apierr.InvalidField("prompt", fmt.Sprintf("prompt: got %d prompts; expected at most %d in one request", r.Prompts, most))
+		name := r.schema.table[r.schema.prompt].name
+		return apierr.InvalidField(name, fmt.Sprintf("%s: got %d in one request; expected at most %d", name, r.Prompts, most))
 	}
 	if int64(r.Prompts) > most || r.N == 1 {
 		return apierr.InvalidField("prompt", fmt.Sprintf(

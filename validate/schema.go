@@ -38,6 +38,16 @@ var (
 	}
 )
 
+// The same at the root, where the model may be told elsewhere.
+var (
+	rootTokenize = &schema{
+		fields: tokenize.fields, required: []fieldID{fieldText}, refused: refusedOfTokenize, example: `{"prompt": …}`, prompt: fieldText,
+	}
+	rootDetokenize = &schema{
+		fields: detokenize.fields, required: []fieldID{fieldTokens}, example: `{"tokens": …}`, prompt: fieldTokens,
+	}
+)
+
 // refusedOfTokenize are the fields of vLLM's /tokenize that this gateway does not take: base models have no chat template.
 var refusedOfTokenize = map[string]string{
 	"add_generation_prompt":  "",
@@ -49,14 +59,23 @@ var refusedOfTokenize = map[string]string{
 	"tools":                  "",
 }
 
-// Tokenize parses the body of POST /v1/tokenize. Its errors are those of Completion. memory may be nil.
-func Tokenize(body []byte, memory Memory) (*Request, error) {
-	return parse(tokenize, body, Limits{Memory: memory})
+// Tokenize parses the body of POST /v1/tokenize, or at the root of POST /tokenize, which needs no model. Its errors are those of
+// Completion. memory may be nil.
+func Tokenize(body []byte, root bool, memory Memory) (*Request, error) {
+	s := tokenize
+	if root {
+		s = rootTokenize
+	}
+	return parse(s, body, Limits{Memory: memory})
 }
 
-// Detokenize parses the body of POST /v1/detokenize. Its errors are those of Completion. memory may be nil.
-func Detokenize(body []byte, memory Memory) (*Request, error) {
-	return parse(detokenize, body, Limits{Memory: memory})
+// Detokenize is Tokenize for POST /v1/detokenize and POST /detokenize.
+func Detokenize(body []byte, root bool, memory Memory) (*Request, error) {
+	s := detokenize
+	if root {
+		s = rootDetokenize
+	}
+	return parse(s, body, Limits{Memory: memory})
 }
 
 // refusedFields are the fields of completions and of chat completions that some version of vLLM has and this gateway does
@@ -73,7 +92,7 @@ var refusedFields = map[string]string{
 	"kv_transfer_params":          "",
 	"length_penalty":              "",
 	"logits_processors":           "",
-	"logprob_token_ids":           "",
+	"logprob_token_ids":           "", // of chat
 	"media_io_kwargs":             "",
 	"mm_payload":                  "",
 	"mm_processor_kwargs":         "",

@@ -195,6 +195,17 @@ func (v Version) String() string {
 // response_format of type json_schema.
 var SinceStructuredOutputs = Version{Minor: 11}
 
+// sinceLogprobTokenIDs is the first version with logprob_token_ids; some before ignore it.
+var sinceLogprobTokenIDs = Version{Minor: 26}
+
+// TakesLogprobTokenIDs reports whether the server has logprob_token_ids, as far as that is known.
+func (s *Server) TakesLogprobTokenIDs() bool {
+	if s.completions != nil {
+		return s.completions[fieldLogprobTokenIDs]
+	}
+	return !s.Rust && !s.Version.Before(sinceLogprobTokenIDs)
+}
+
 // laterField is a field, or a use of a field, that not every version of vLLM has.
 type laterField struct {
 	field fieldID
@@ -213,6 +224,7 @@ var laterFields = []laterField{
 	{fieldTruncationSide, "truncation_side", Version{Minor: 24}, nil},
 	{fieldReturnTokenIDs, "return_token_ids", Version{Minor: 10, Patch: 1}, nil},
 	{fieldCacheSalt, "cache_salt", Version{Minor: 10}, nil},
+	{fieldLogprobTokenIDs, "logprob_token_ids", sinceLogprobTokenIDs, nil},
 	{fieldStreamInterval, "stream_interval", Version{Minor: 27}, nil},
 	{fieldRepetitionDetection, "repetition_detection", Version{Minor: 32}, nil},
 	{fieldReturnWeightVersions, "return_weight_versions", Version{Minor: 33}, nil},

@@ -58,9 +58,10 @@ type Edits struct {
 	Model     string // the checkpoint's name
 	MaxTokens int64  // 0: unchanged
 	BestOf    BestOf
-	TokenIDs  bool  // name tokens by their ids, and list the ids of prompt and completion, whether the client asked for it or not
-	Guided    bool  // respell structured output for a server that TakesGuided
-	Priority  int64 // of a backend that schedules by it; 0, which is vLLM's default, is not sent
+	TokenIDs  bool   // name tokens by their ids, and list the ids of prompt and completion, whether the client asked for it or not
+	Guided    bool   // respell structured output for a server that TakesGuided
+	NextIDs   []byte // a JSON array: name these tokens in place of the likeliest ones of a Loglikelihood
+	Priority  int64  // of a backend that schedules by it; 0, which is vLLM's default, is not sent
 }
 
 // Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes,
@@ -91,6 +92,10 @@ func (r *Request) Upstream(e Edits) Body {
 			s.setField(fieldReturnTokenIDs, []byte("true"))
 		}
 	}
+	if e.NextIDs != nil {
+		s.setField(fieldLogprobs, []byte("1"))
+		s.setField(fieldLogprobTokenIDs, e.NextIDs)
+	}
 	if e.Guided {
 		s.respell()
 	}
@@ -110,7 +115,7 @@ func (r *Request) Upstream(e Edits) Body {
 type splicer struct {
 	request *Request
 	omitted fieldID // a field to remove; fieldModel, which is never removed, if there is none
-	edits   [8]edit
+	edits   [10]edit
 	count   int    // of edits
 	added   []byte // members to add that no client can send, each after a comma
 	out     Body

@@ -59,9 +59,9 @@ var tokenizerBodies = []struct {
 
 func parseTokenizerBody(detokenize bool, body []byte) (*validate.Request, error) {
 	if detokenize {
-		return validate.Detokenize(body, nil)
+		return validate.Detokenize(body, false, nil)
 	}
-	return validate.Tokenize(body, nil)
+	return validate.Tokenize(body, false, nil)
 }
 
 func TestTokenizerBodiesAreValidatedStrictly(t *testing.T) {

@@ -53,7 +53,7 @@ func (d *Disk) Close() error {
 
 // Put implements Store.
 func (d *Disk) Put(_ context.Context, name string, data []byte) error {
-	err := d.write(name, data)
+	err := d.write(name, data, (*os.File).Sync)
 	if err == nil {
 		err = d.syncFolder()
 	}
@@ -63,7 +63,15 @@ func (d *Disk) Put(_ context.Context, name string, data []byte) error {
 	return nil
 }
 
-func (d *Disk) write(name string, data []byte) (err error) {
+// PutUnflushed implements Store.
+func (d *Disk) PutUnflushed(_ context.Context, name string, data []byte) error {
+	if err := d.write(name, data, func(*os.File) error { return nil }); err != nil {
+		return fmt.Errorf("write an object: %w", withoutName(err))
+	}
+	return nil
+}
+
+func (d *Disk) write(name string, data []byte, flush func(*os.File) error) (err error) {
 	file, err := d.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, fileMode)
 	if err != nil {
 		return err
@@ -77,7 +85,7 @@ func (d *Disk) write(name string, data []byte) (err error) {
 	if _, err := file.Write(data); err != nil {
 		return err
 	}
-	return file.Sync()
+	return flush(file)
 }
 
 // syncFolder flushes the names of the folder's files.

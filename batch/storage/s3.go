@@ -102,6 +102,11 @@ func (s *S3) Put(ctx context.Context, name string, data []byte) error {
 	return fmt.Errorf("write an object: %w", err)
 }
 
+// PutUnflushed implements Store. The server flushes as it likes.
+func (s *S3) PutUnflushed(ctx context.Context, name string, data []byte) error {
+	return s.Put(ctx, name, data)
+}
+
 // Open implements Store.
 func (s *S3) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	key, err := s.key(name)

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"io"
 	"syscall"
+
+	"basegate/database"
 )
 
 // ErrNotFound is returned by Open if there is no such object.
@@ -20,6 +22,9 @@ var ErrNotFound = errors.New("no such object")
 type Store interface {
 	// Put writes an object and flushes it. After an error, it may be called again with the same data.
 	Put(ctx context.Context, name string, data []byte) error
+
+	// PutUnflushed is Put without the flush: after a crash of the machine the object may be missing, or hold other bytes.
+	PutUnflushed(ctx context.Context, name string, data []byte) error
 
 	// Open returns a reader of length bytes from the offset on, or of fewer if the object ends before. The caller must close it.
 	Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
@@ -35,6 +40,27 @@ type Store interface {
 	Close() error
 }
 
+// Objects keeps objects of other packages, which it names, beside the files. It deletes what a crash leaves of an object
+// that no row has.
+type Objects interface {
+	// WriteObject stores an object, and calls keep with its name in the transaction with which it counts.
+	WriteObject(ctx context.Context, data []byte, keep func(context.Context, database.Tx, string) error) error
+
+	// RecordObject makes an object count in a transaction, before PutObject writes it. It is for callers to which an object that is
+	// missing or damaged, as a crash may leave it, is as good as none.
+	RecordObject(ctx context.Context, tx database.Tx, size int64) (name string, err error)
+
+	// PutObject writes an object of RecordObject, without a flush.
+	PutObject(ctx context.Context, name string, data []byte) error
+
+	// ReadObject returns an object. The error is ErrNotFound if it was deleted, and io.EOF or io.ErrUnexpectedEOF if it is
+	// shorter.
+	ReadObject(ctx context.Context, name string, size int64) ([]byte, error)
+
+	// DeleteObject lets an object be deleted after the transaction.
+	DeleteObject(ctx context.Context, tx database.Tx, name string) error
+}
+
 // IsFull reports whether a write failed because there is no room: the disk, the quota of its user, or the bucket is full.
 func IsFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || isBucketFull(err)
@@ -48,6 +74,9 @@ type None struct{}
 
 // Put implements Store.
 func (None) Put(context.Context, string, []byte) error { return ErrNone }
+
+// PutUnflushed implements Store.
+func (None) PutUnflushed(context.Context, string, []byte) error { return ErrNone }
 
 // Open implements Store.
 func (None) Open(context.Context, string, int64, int64) (io.ReadCloser, error) { return nil, ErrNone }

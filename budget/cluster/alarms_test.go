@@ -34,7 +34,7 @@ func TestAlarmIsRaisedOnceInTheCluster(t *testing.T) {
 	var raised alarms
 	first := start(t, db, cluster.Settings{Name: "first", Alarm: raised.add})
 	second := start(t, db, cluster.Settings{Name: "second", Alarm: raised.add})
-	setOwners(t, first, 0, quota.Caps{MonthTotal: quota.Limit(1000)})
+	setOwners(t, first, 0, quota.Caps{quota.MonthTotal: quota.Limit(1000)})
 	settle(t, reserve(t, first, demand(100, 700)), 100, 699) // below 80 %
 	settle(t, reserve(t, second, demand(1, 1)), 1, 0)        // 80 %
 	settle(t, reserve(t, first, demand(10, 140)), 10, 140)   // 95 %
@@ -58,7 +58,7 @@ func TestAlarmIsRaisedOnceInTheCluster(t *testing.T) {
 	}{{budget.NearlyUsed, 800}, {budget.UsedUp, 950}, {budget.UsedUp, 1000}} {
 		a := all[i]
 		if a.Percent != want.percent || a.Cap.Used != want.used || a.Key != "key" || a.Account != "acc" || a.Cap.Scope != budget.ScopeKey ||
-			a.Cap.Window != budget.Month || a.Cap.Meter != budget.Total || a.Cap.Limit != 1000 || a.Cap.ResetsAt.IsZero() {
+			a.Cap.Window != quota.Month || a.Cap.Meter != quota.Total || a.Cap.Limit != 1000 || a.Cap.ResetsAt.IsZero() {
 			t.Errorf("alarm %d: got %+v, want %d %% with %d used", i, a, want.percent, want.used)
 		}
 	}

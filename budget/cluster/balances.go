@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +15,9 @@ import (
 	"go.uber.org/zap"
 
 	"basegate/budget"
+	"basegate/budget/quota"
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // Counters are an owner's tokens and requests, as of the latest reply of the database that carried them.
@@ -70,16 +73,16 @@ func (b *balances) store(id string, o *budget.Owner, day budget.Date, now time.T
 	b.owners.Store(id, &knownCounters{Counters{o.Counters(day), int64(o.Running), int64(o.Waiting), day.Days()}, now})
 }
 
-// countersPerOwner is the number of counters that selectCounters returns of each owner.
-const countersPerOwner = 9
-
-func newCounters(c []int64) Counters {
-	return Counters{
-		Counters: budget.Counters{
-			MonthInput: c[0], MonthOutput: c[1], Day: c[2], ReservedInput: c[3], ReservedOutput: c[4], ReservedDay: c[5],
-		},
-		Running: c[6], Waiting: c[7], day: c[8],
+// newCounters returns the counters that selectCounters returns of an owner.
+func newCounters(n []int64) (c Counters, err error) {
+	if len(n) != countersPerOwner+3 {
+		return c, errors.New("wrong number of counters")
 	}
+	for i, to := range countersOf(&c.Counters) {
+		*to = n[i]
+	}
+	c.Running, c.Waiting, c.day = n[countersPerOwner], n[countersPerOwner+1], n[countersPerOwner+2]
+	return c, nil
 }
 
 // get returns the latest known counters of an owner, in the windows of a day, and whether they are older than readAge or not
@@ -96,10 +99,8 @@ func (b *balances) get(owner string, day int64) (c Counters, old bool) {
 // in returns the counters in the windows of a day, or of their own if that is later.
 func (c Counters) in(day int64) Counters {
 	if c.day < day {
-		if !sameMonth(c.day, day) {
-			c.Counters = budget.Counters{}
-		}
-		c.Day, c.ReservedDay, c.day = 0, 0, day
+		c.Counters = c.In(budget.DateOfDay(c.day), budget.DateOfDay(day))
+		c.day = day
 	}
 	return c
 }
@@ -108,13 +109,8 @@ func dayOf(t time.Time) int64 { return int64(t.Sub(time.Unix(0, 0)) / (24 * time
 
 func startOf(day int64) time.Time { return time.Unix(day*24*60*60, 0).UTC() }
 
-func sameMonth(a, b int64) bool {
-	one, other := startOf(a), startOf(b)
-	return one.Year() == other.Year() && one.Month() == other.Month()
-}
-
 // balance returns the latest known balance of a payer, and the owners whose counters are old or not known. Without any, an
-// owner has used nothing: those that have used something this month are read by Start.
+// owner has used nothing: those that have used something of their caps are read by Start.
 func (l *Ledger) balance(p budget.Payer) (balance budget.Balance, old []string) {
 	return l.balanceOf(p, l.balances.get)
 }
@@ -126,7 +122,7 @@ func (l *Ledger) balanceOf(p budget.Payer, get func(owner string, day int64) (Co
 	for _, o := range []struct {
 		id   string
 		into *budget.Counters
-	}{{p.Account, &balance.Account}, {p.Key, &balance.Key}} {
+	}{{p.Account, &balance.Account}, {p.ParentID(), &balance.Parent}, {p.Key, &balance.Key}} {
 		if o.id == "" {
 			continue
 		}
@@ -175,10 +171,7 @@ func (b *balances) read(owners []string) *counterRead {
 	for _, id := range owners {
 		b.next.owners[id] = struct{}{}
 	}
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	wait.Wake(b.wake)
 	return b.next
 }
 
@@ -195,7 +188,7 @@ func (l *Ledger) ReadBalance(ctx context.Context, p budget.Payer) (budget.Balanc
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	owners := slices.DeleteFunc([]string{p.Account, p.Key}, func(id string) bool { return id == "" })
+	owners := slices.DeleteFunc([]string{p.Account, p.ParentID(), p.Key}, func(id string) bool { return id == "" })
 	read := l.balances.read(owners)
 	var err error
 	select {
@@ -212,8 +205,14 @@ func (l *Ledger) ReadBalance(ctx context.Context, p budget.Payer) (budget.Balanc
 	return balance, nil
 }
 
-const selectCounters = `SELECT id, ARRAY[month_in, month_out, day_used, reserved_in, reserved_out, reserved_day, running, waiting,
-	day - date '1970-01-01'] FROM owner`
+// selectCounters returns counters in the order of countersOf, and what newCounters expects behind them.
+var selectCounters = func() string {
+	var text strings.Builder
+	for w := range quota.Windows {
+		text.WriteString(strings.ReplaceAll(`W_in, W_out, reserved_W_in, reserved_W_out, `, `W`, w.String()))
+	}
+	return `SELECT id, ARRAY[` + text.String() + `running, waiting, day - date '1970-01-01'] FROM owner`
+}()
 
 // readCounters reads the counters of owners. A reply to a call that arrives meanwhile is not replaced.
 func (l *Ledger) readCounters(ctx context.Context, owners []string) (found map[string]Counters, err error) {
@@ -252,12 +251,9 @@ func (l *Ledger) scanCounters(ctx context.Context, into map[string]Counters, que
 		id       string
 		counters []int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &counters}, func() error {
-		if len(counters) != countersPerOwner {
-			return errors.New("wrong number of counters")
-		}
-		into[id] = newCounters(counters)
-		return nil
+	_, err = pgx.ForEachRow(rows, []any{&id, &counters}, func() (err error) {
+		into[id], err = newCounters(counters)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("%w: read counters: %w", database.ErrUnavailable, err)
@@ -265,7 +261,7 @@ func (l *Ledger) scanCounters(ctx context.Context, into map[string]Counters, que
 	return nil
 }
 
-// loadBalances reads the database's clock, and the counters of all owners that have used something this month.
+// loadBalances reads the database's clock, and the counters of all owners that have used something this month or have a cap for life.
 func (l *Ledger) loadBalances(ctx context.Context) error {
 	began := time.Now()
 	var micros int64
@@ -274,7 +270,7 @@ func (l *Ledger) loadBalances(ctx context.Context) error {
 	}
 	l.balances.setClock(micros, began)
 	found := map[string]Counters{}
-	const used = selectCounters + ` WHERE day >= $1 AND (month_in > 0 OR month_out > 0 OR running > 0)`
+	used := selectCounters + ` WHERE day >= $1 AND (month_in > 0 OR month_out > 0 OR running > 0) OR enabled AND caps::text LIKE '%"life\_%'`
 	now := l.balances.now()
 	if err := l.scanCounters(ctx, found, used, now.AddDate(0, 0, 1-now.Day())); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 // capped is payer with a cap.
 func capped(limit int64) budget.Payer {
 	p := payer
-	p.KeyCaps = quota.Caps{MonthTotal: quota.Limit(limit)}
+	p.KeyCaps = quota.Caps{quota.MonthTotal: quota.Limit(limit)}
 	return p
 }
 
@@ -48,7 +48,10 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 	if e := first.Balance(p).Exhausted(); e.Used != 100 || e.Limit != 100 || e.Scope != budget.ScopeKey {
 		t.Errorf("got %+v, want 100 of 100 tokens", e)
 	}
-	want := budget.Counters{MonthInput: 40, MonthOutput: 60, Day: 100}
+	var want budget.Counters
+	for w := range want.Used {
+		want.Used[w] = quota.Tokens{Input: 40, Output: 60}
+	}
 	for _, l := range []*cluster.Ledger{first, second} {
 		poll.Until(t, "a gateway shows the totals of both", func() bool {
 			b := l.Recent(t.Context(), p)
@@ -58,8 +61,8 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 	if c := readBalance(t, second, p).Caps(); len(c) != 1 || c[0].Used != 100 {
 		t.Errorf("got the caps %+v", c)
 	}
-	account := budget.Payer{Account: "acc", AccountCaps: quota.Caps{DayTotal: quota.Limit(500)}}
-	if c := second.Recent(t.Context(), account).Caps(); len(c) != 1 || c[0].Used != 100 || c[0].Window != budget.Day {
+	account := budget.Payer{Account: "acc", AccountCaps: quota.Caps{quota.DayTotal: quota.Limit(500)}}
+	if c := second.Recent(t.Context(), account).Caps(); len(c) != 1 || c[0].Used != 100 || c[0].Window != quota.Day {
 		t.Errorf("got the caps of the account %+v", c)
 	}
 	if used, err := second.LastUse(t.Context(), "key"); err != nil || used.Before(before) {

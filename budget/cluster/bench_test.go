@@ -52,7 +52,7 @@ func benchmarkLedger(b *testing.B, server *postgrestest.Server, accounts, n int)
 	l := start(b, d, cluster.Settings{Name: "gateway"})
 	var owners []cluster.Owner
 	for i := range accounts {
-		account := cluster.Owner{ID: fmt.Sprint("acc", i), Caps: quota.Caps{MonthTotal: quota.Limit(1 << 50)}, Enabled: true}
+		account := cluster.Owner{ID: fmt.Sprint("acc", i), Caps: quota.Caps{quota.MonthTotal: quota.Limit(1 << 50)}, Enabled: true}
 		owners = append(owners, account, cluster.Owner{ID: fmt.Sprint("key", i), Account: account.ID, Slots: 1000, Enabled: true})
 	}
 	must(b, l.SetOwners(b.Context(), owners))

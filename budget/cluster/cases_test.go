@@ -65,7 +65,7 @@ func newCaseEngine(t *testing.T, db *testDatabase, ledger *cluster.Ledger, c *le
 }
 
 func (e *caseEngine) set(o *ledgertest.Owner) {
-	e.owners[o.ID] = cluster.Owner{ID: o.ID, Account: o.Account, Slots: o.Slots, Caps: o.Caps.Quota(), Enabled: !o.Disabled}
+	e.owners[o.ID] = cluster.Owner{ID: o.ID, Account: o.Account, Parent: o.Parent, Slots: o.Slots, Caps: o.Caps, Enabled: !o.Disabled}
 }
 
 // writeOwners evaluates all requests that wait again.
@@ -120,7 +120,7 @@ func (e *caseEngine) Apply(s *ledgertest.Step) (reply ledgertest.Reply) {
 		}
 	}
 	reply.Decided = e.decided()
-	reply.Key, reply.Account = e.totals(s.Key)
+	e.addTotals(s.Key, &reply)
 	return reply
 }
 
@@ -165,25 +165,31 @@ func decision(kind string, r budget.Reservation, err error) ledgertest.Decision 
 	return d
 }
 
-// totals reads the counters of a key and its account in the windows that the database's clock shows.
-func (e *caseEngine) totals(key string) (ofKey, ofAccount ledgertest.Totals) {
+// addTotals reads the counters of the owners of a key's requests in the windows that the database's clock shows.
+func (e *caseEngine) addTotals(key string, to *ledgertest.Reply) {
 	const text = `
-		SELECT month_in * same_month, month_out * same_month, day_used * same_day, (reserved_in + reserved_out) * same_month
+		SELECT life_in, life_out, month_in * same_month, month_out * same_month, (day_in + day_out) * same_day, (reserved_month_in + reserved_month_out) * same_month,
+			reserved_life_in + reserved_life_out
 		FROM owner, LATERAL (SELECT (ledger_month(day) = ledger_month(ledger_day(ledger_now())))::integer AS same_month,
 			(day = ledger_day(ledger_now()))::integer AS same_day) s
-		WHERE id IN ($1, $2) ORDER BY id = account`
-	rows, err := e.db.conn.Query(e.t.Context(), text, key, e.owners[key].Account)
+		WHERE id IN ($1, $2, $3) ORDER BY id = $2, id = $3`
+	o := e.owners[key]
+	rows, err := e.db.conn.Query(e.t.Context(), text, key, o.Account, o.Parent)
 	must(e.t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ledgertest.Totals])
 	must(e.t, err)
-	return all[0], all[1]
+	to.Key, to.Account = all[0], all[len(all)-1]
+	if o.Parent != "" {
+		to.Parent = &all[1]
+	}
 }
 
 // Rows reads the table of ended requests. It fails the test if a counter is not the sum of its rows.
 func (e *caseEngine) Rows() []ledgertest.Row {
 	const differences = `
 		SELECT coalesce(string_agg(d::text, ' '), '') FROM (
-			SELECT ledger_month(day) AS month FROM owner UNION SELECT ledger_month(ledger_day(time)) FROM requests) m, ledger_differences_v1(m.month) d`
+			SELECT ledger_month(day) AS month FROM owner UNION SELECT ledger_month(ledger_day(time)) FROM requests) m, LATERAL (
+				SELECT * FROM ledger_differences_v1(m.month) UNION SELECT * FROM ledger_life_differences_v1()) d`
 	var found string
 	if e.db.query(e.t, differences, nil, &found); found != "" {
 		e.t.Errorf("counters that are not the sums of their rows: %s", found)

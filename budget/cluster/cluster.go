@@ -97,7 +97,7 @@ func (s Settings) withDefaults() Settings {
 
 // Ledger is one gateway's access to the ledger. It is safe for concurrent use.
 type Ledger struct {
-	db       *postgres.DB
+	db       store
 	log      *zap.Logger
 	settings Settings
 	metrics  *metrics
@@ -112,7 +112,9 @@ type Ledger struct {
 }
 
 // New returns a Ledger. Before Start, Reserve returns budget.ErrClosed.
-func New(db *postgres.DB, log *zap.Logger, s Settings) *Ledger {
+func New(db *postgres.DB, log *zap.Logger, s Settings) *Ledger { return newLedger(server{db}, log, s) }
+
+func newLedger(db store, log *zap.Logger, s Settings) *Ledger {
 	l := &Ledger{db: db, log: log, settings: s.withDefaults(), balances: newBalances()}
 	l.metrics = newMetrics(l.Load)
 	return l

@@ -115,7 +115,7 @@ func TestLinesTakeNoTokensThatARequestWithoutASlotWaitsFor(t *testing.T) {
 	must(t, l.SetOwners(t.Context(), []cluster.Owner{
 		{ID: payer.Account, Enabled: true, Slots: 1},
 		{ID: other.Key, Account: payer.Account, Enabled: true},
-		{ID: payer.Key, Account: payer.Account, Enabled: true, Caps: quota.Caps{MonthTotal: quota.Limit(100)}},
+		{ID: payer.Key, Account: payer.Account, Enabled: true, Caps: quota.Caps{quota.MonthTotal: quota.Limit(100)}},
 	}))
 	ofKey, err := tryLine(t, l, payer, 80)
 	must(t, err)
@@ -154,8 +154,8 @@ func TestLinesTakeNoTokensThatARequestBehindOneWithoutASlotWaitsFor(t *testing.T
 		account, key cluster.Owner // of payer
 		first        budget.Payer
 	}{
-		{"tokens of an account without a slot", cluster.Owner{Slots: 1, Caps: quota.Caps{MonthTotal: quota.Limit(100)}}, cluster.Owner{}, other},
-		{"tokens of a key without a slot", cluster.Owner{}, cluster.Owner{Slots: 1, Caps: quota.Caps{MonthTotal: quota.Limit(100)}}, payer},
+		{"tokens of an account without a slot", cluster.Owner{Slots: 1, Caps: quota.Caps{quota.MonthTotal: quota.Limit(100)}}, cluster.Owner{}, other},
+		{"tokens of a key without a slot", cluster.Owner{}, cluster.Owner{Slots: 1, Caps: quota.Caps{quota.MonthTotal: quota.Limit(100)}}, payer},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := start(t, newDatabase(t), cluster.Settings{Name: "gateway"})
@@ -203,7 +203,7 @@ func tryLine(t *testing.T, l *cluster.Ledger, p budget.Payer, tokens int64) (bud
 func TestDecisionsWithoutAWait(t *testing.T) {
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway"})
-	setOwners(t, l, 1, quota.Caps{MonthTotal: quota.Limit(100)})
+	setOwners(t, l, 1, quota.Caps{quota.MonthTotal: quota.Limit(100)})
 	r := newRequest()
 	running, err := l.Reserve(t.Context(), payer, r, demand(10, 40), nil)
 	must(t, err)
@@ -219,7 +219,7 @@ func TestDecisionsWithoutAWait(t *testing.T) {
 	if again.MaxTokens() != 60 || !again.Clamped() {
 		t.Errorf("got %d tokens, clamped %v, want 60 and true", again.MaxTokens(), again.Clamped())
 	}
-	if c, ok := l.Counters("key"); !ok || c.MonthInput != 10 || c.MonthOutput != 20 || c.ReservedOutput != 60 || c.Running != 1 {
+	if c, ok := l.Counters("key"); !ok || c.Used[quota.Month] != (quota.Tokens{Input: 10, Output: 20}) || c.Reserved[quota.Month].Output != 60 || c.Running != 1 {
 		t.Errorf("got counters %+v, %v", c, ok)
 	}
 	settle(t, again, 10, 60)
@@ -331,7 +331,7 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: 500 * time.Millisecond}
 	s.Name = "stopped"
 	stopped := start(t, &testDatabase{url: through(t, proxy, db)}, s)
-	setOwners(t, stopped, 1, quota.Caps{MonthTotal: quota.Limit(1000)})
+	setOwners(t, stopped, 1, quota.Caps{quota.MonthTotal: quota.Limit(1000)})
 	q := newRequest()
 	running, err := stopped.Reserve(t.Context(), payer, q, demand(100, 400), nil)
 	must(t, err)
@@ -545,7 +545,7 @@ func TestDaysAndMonthsRollOver(t *testing.T) {
 	settle(t, reserve(t, l, demand(1000, 2000)), 1000, 2000)
 	for _, owner := range []string{"key", "acc"} {
 		var counters string
-		db.query(t, `SELECT format('%s %s %s %s %s', day, day_used, month_in, month_out, reserved_in + reserved_out + reserved_day)
+		db.query(t, `SELECT format('%s %s %s %s %s', day, day_in + day_out, month_in, month_out, reserved_month_in + reserved_month_out + reserved_day_in + reserved_day_out)
 			FROM owner WHERE id = $1`, []any{owner}, &counters)
 		if want := "2027-12-01 3000 1000 2000 0"; counters != want {
 			t.Errorf("%s: got counters %s, want %s", owner, counters, want)
@@ -577,7 +577,7 @@ func TestWaitersOfANewDayAreGrantedWithoutASettlement(t *testing.T) {
 	now := time.Date(2027, 11, 20, 23, 0, 0, 0, time.UTC)
 	db.setClock(t, now)
 	l := start(t, db, cluster.Settings{Name: "gateway"})
-	setOwners(t, l, 0, quota.Caps{DayTotal: quota.Limit(100)})
+	setOwners(t, l, 0, quota.Caps{quota.DayTotal: quota.Limit(100)})
 	reserve(t, l, demand(10, 80))
 	waiter, kind, _, _ := l.Submit(t, payer, newRequest(), demand(10, 80))
 	if kind != "wait" {
@@ -604,7 +604,7 @@ func TestDemandOfASlotOnlyWaitsForItAndLeavesNoRow(t *testing.T) {
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway"})
 	other := start(t, db, cluster.Settings{Name: "other"})
-	setOwners(t, l, 1, quota.Caps{MonthTotal: quota.Limit(0)}) // a cap that is used up does not matter
+	setOwners(t, l, 1, quota.Caps{quota.MonthTotal: quota.Limit(0)}) // a cap that is used up does not matter
 	first, err := l.Reserve(t.Context(), payer, newRequest(), budget.Demand{SlotOnly: true}, nil)
 	must(t, err)
 	waiter, kind, _, _ := other.Submit(t, payer, newRequest(), budget.Demand{SlotOnly: true})

@@ -1,6 +1,10 @@
 package cluster
 
-import "slices"
+import (
+	"slices"
+
+	"basegate/budget"
+)
 
 // deliver completes the operations of a transaction, and the waits that have ended.
 func (l *lane) deliver(t *transaction, r *reply, batch []*operation) {
@@ -52,22 +56,22 @@ func (l *lane) deliverAdmission(o *operation, d *decision) {
 	a := o.admit
 	o.ticket = d.Ticket
 	if o.abandoned {
-		if d.Kind == kindGranted || d.Kind == kindWait {
+		if d.Kind == budget.Granted || d.Kind == budget.Waits {
 			_ = l.enqueueLocked(o.cancellation()) // if the ledger has ended, its epoch has too
 		}
 		return
 	}
-	if d.Kind == kindWait && l.waiting[a.ID] != nil {
+	if d.Kind == budget.Waits && l.waiting[a.ID] != nil {
 		_ = l.enqueueLocked(o.cancellation())
-		o.complete(decision{Kind: kindDuplicate})
+		o.complete(decision{Kind: budget.Duplicate})
 		return
 	}
-	if d.Kind == kindWait {
+	if d.Kind == budget.Waits {
 		// The decision on the wait comes later, through a channel of its own.
 		waiting := o.done
 		o.done = make(chan decision, 1)
 		l.waiting[a.ID] = o
-		waiting <- decision{ID: a.ID, Kind: kindWait, Ticket: d.Ticket, ended: o.done}
+		waiting <- decision{ID: a.ID, Kind: budget.Waits, Ticket: d.Ticket, ended: o.done}
 		return
 	}
 	o.complete(*d)
@@ -96,7 +100,7 @@ func (l *lane) abandon(o *operation) {
 		o.abandoned = true
 		select {
 		case d := <-o.done: // decided at this moment
-			if d.Kind == kindGranted {
+			if d.Kind == budget.Granted {
 				_ = l.enqueueLocked(o.cancellation())
 			}
 		default:

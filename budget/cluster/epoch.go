@@ -33,7 +33,6 @@ type epoch struct {
 
 	group   sync.WaitGroup // of the work that ends with the epoch
 	reaping atomic.Bool
-	ending  atomic.Bool // endHolders runs
 }
 
 // join begins an epoch in the database.

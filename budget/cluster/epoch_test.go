@@ -19,8 +19,8 @@ func fence(t *testing.T, db *testDatabase, l *cluster.Ledger) (release func()) {
 	gateway, epoch := l.Identity()
 	fenced := l.Fenced()
 	blocker := connect(t, db.url)
+	blocker.exec(t, `SELECT pg_advisory_lock_shared(25191, $1)`, gateway) // first, or the next one begins before at a beat
 	blocker.exec(t, `SELECT ledger_leave_v1($1, $2)`, gateway, epoch)
-	blocker.exec(t, `SELECT pg_advisory_lock_shared(25191, $1)`, gateway)
 	var called sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	called.Go(func() { _, _ = l.Reserve(ctx, payer, newRequest(), demand(1, 1), nil) }) // a call, which is fenced

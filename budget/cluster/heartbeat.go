@@ -3,12 +3,13 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
-	"basegate/database/postgres"
 	"basegate/internal/wait"
 )
 
@@ -21,14 +22,14 @@ type observation struct {
 // beat sends heartbeats and reaps the gateways that do not, until ctx ends or the epoch has ended.
 func (e *epoch) beat(ctx context.Context) {
 	var (
-		conn   *pgx.Conn
+		conn   connection
 		latest time.Time // when the latest own heartbeat succeeded; zero after one that failed
 		warned bool
 		others = map[int32]observation{}
 	)
 	defer func() {
 		if conn != nil {
-			postgres.CloseConn(ctx, conn)
+			conn.close(ctx)
 		}
 	}()
 	for wait.For(ctx, e.settings.Beat) {
@@ -60,8 +61,8 @@ func (e *epoch) beat(ctx context.Context) {
 		if left {
 			e.startEnding(ctx, e.endWhatIsLeft)
 		}
-		for id, o := range others {
-			if time.Since(o.since) >= e.settings.Dead {
+		for _, id := range slices.Sorted(maps.Keys(others)) {
+			if o := others[id]; time.Since(o.since) >= e.settings.Dead {
 				e.startEnding(ctx, func(ctx context.Context) { e.reap(ctx, id, o) })
 			}
 		}
@@ -69,11 +70,11 @@ func (e *epoch) beat(ctx context.Context) {
 }
 
 // beatOnce sends one heartbeat and updates what is known of the others. left says that an epoch that has ended has left something.
-func (e *epoch) beatOnce(ctx context.Context, conn *pgx.Conn, now time.Time, others map[int32]observation, warned *bool) (_ *pgx.Conn, left bool, err error) {
+func (e *epoch) beatOnce(ctx context.Context, conn connection, now time.Time, others map[int32]observation, warned *bool) (_ connection, left bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if conn == nil || conn.IsClosed() {
-		if conn, err = e.db.Connect(ctx); err != nil {
+		if conn, err = e.db.connect(ctx); err != nil {
 			return nil, false, err
 		}
 	}
@@ -182,11 +183,11 @@ func (e *epoch) listen(ctx context.Context) {
 }
 
 func (e *epoch) listenOnce(ctx context.Context) error {
-	conn, err := e.db.Connect(ctx)
+	conn, err := e.db.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer postgres.CloseConn(ctx, conn)
+	defer conn.close(ctx)
 	if _, err := conn.Exec(ctx, fmt.Sprintf("LISTEN basegate_gateway_%d", e.gateway)); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ type lane struct {
 	putOff map[string]*holdOff // accounts that others hold
 
 	// Used by run alone.
-	conn      *pgx.Conn
+	conn      connection // nil unless there is one
 	seq       int64
 	held      map[string]*account // as of the lane's last transaction on them
 	contended map[string]int      // how many transactions on an account are to lock it, since somebody else has changed it
@@ -86,12 +87,7 @@ func (l *lane) enqueueLocked(o *operation) error {
 	return nil
 }
 
-func (l *lane) signal() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
+func (l *lane) signal() { wait.Wake(l.wake) }
 
 // requestGrant makes the next call evaluate the requests of an account that wait.
 func (l *lane) requestGrant(account string) { _ = l.enqueue(&operation{account: account}) }
@@ -102,16 +98,6 @@ func (l *lane) requestCollect() {
 	defer l.mu.Unlock()
 	l.collect = true
 	l.signal()
-}
-
-// poll calls requestCollect if a request waits.
-func (l *lane) poll() {
-	l.mu.Lock()
-	waits := len(l.waiting) > 0
-	l.mu.Unlock()
-	if waits {
-		l.requestCollect()
-	}
 }
 
 // unavailable returns database.ErrUnavailable if calls of an epoch that has not ended have failed for longer than a second.
@@ -126,20 +112,21 @@ func (l *lane) unavailable() error {
 
 // cutOff ends the requests that run if calls have failed for too long, and those that come with them.
 func (l *lane) cutOff() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.failed == nil && !l.outage.IsZero() && time.Since(l.unanswered) > l.epoch.settings.CutOff {
+	if !l.outage.IsZero() && time.Since(l.unanswered) > l.epoch.settings.CutOff {
 		l.lose()
 		l.lost, l.lose = context.WithCancel(context.Background()) //nolint:forbidigo // as in newLane
 	}
 }
 
-// cancelWaiters ends the waits of all requests.
+// cancelWaiters ends the waits of all requests: of the last one first, so that none of them is granted meanwhile.
 func (l *lane) cancelWaiters() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id, o := range l.waiting {
-		delete(l.waiting, id)
+	last := func(x, y *operation) int {
+		return cmp.Or(cmp.Compare(y.ticket, x.ticket), cmp.Compare(x.account, y.account))
+	}
+	for _, o := range slices.SortedFunc(maps.Values(l.waiting), last) {
+		delete(l.waiting, o.admit.ID)
 		_ = l.enqueueLocked(o.cancellation()) // if the epoch has ended, so have its waits
 		o.complete(decision{err: budget.ErrClosed})
 	}
@@ -205,7 +192,7 @@ func (l *lane) fail(err error) {
 func (l *lane) run(ctx context.Context) {
 	defer func() {
 		if l.conn != nil {
-			postgres.CloseConn(ctx, l.conn)
+			l.conn.close(ctx)
 		}
 	}()
 	for {
@@ -300,17 +287,16 @@ func (l *lane) execute(ctx context.Context, batch []*operation, due []string, co
 	}
 }
 
-// returnHeld puts operations on accounts that others hold back to the front of the queue. If an account has been held for too long, the
-// session that holds it is ended.
+// returnHeld puts operations on accounts that others hold back to the front of the queue.
 func (l *lane) returnHeld(held []*operation, free map[string]*account, collect bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	stuck := false
 	for account := range free {
 		delete(l.putOff, account)
 	}
 	for _, o := range held {
+		o.sent = false // nothing of it was executed
 		h := l.putOff[o.account]
 		if h == nil {
 			h = &holdOff{since: now}
@@ -319,9 +305,7 @@ func (l *lane) returnHeld(held []*operation, free map[string]*account, collect b
 		if now.Before(h.until) {
 			continue
 		}
-		age := now.Sub(h.since)
-		h.until = now.Add(min(max(age/2, minHoldOff), maxHoldOff))
-		stuck = stuck || age > maxHeld
+		h.until = now.Add(min(max(now.Sub(h.since)/2, minHoldOff), maxHoldOff))
 		time.AfterFunc(time.Until(h.until), l.signal)
 	}
 	if l.failed != nil { // meanwhile
@@ -332,40 +316,14 @@ func (l *lane) returnHeld(held []*operation, free map[string]*account, collect b
 	}
 	l.queue = slices.Concat(held, l.queue)
 	l.collect = l.collect || collect
-	if stuck {
-		l.epoch.endHolders()
-	}
 }
 
 const (
 	minHoldOff = 2 * time.Millisecond
 	maxHoldOff = 500 * time.Millisecond
-	// maxHeld is how long an account may be held by another session of a gateway. A transaction of the ledger takes milliseconds, and the
-	// server ends one that is idle; but not one whose client has stopped in the middle of a message.
-	maxHeld = 4 * time.Second
+	// laneIdle is how long the server lets a lane be between the two steps of a transaction.
+	laneIdle = "2s"
 )
-
-// laneName is what the server calls the sessions of lanes, and laneIdle how long it lets one be between the two steps of a transaction.
-const laneName, laneIdle = "basegate lane", "2s"
-
-// endHolders ends the sessions of lanes, of any gateway, that have been in one transaction for longer than maxHeld.
-func (e *epoch) endHolders() {
-	if e.ending.Swap(true) {
-		return
-	}
-	e.group.Go(func() {
-		defer e.ending.Store(false)
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout) //nolint:forbidigo // it ends soon
-		defer cancel()
-		const text = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = current_user
-			AND datname = current_database() AND application_name = $1 AND xact_start < clock_timestamp() - $2::bigint * interval '1 ms'`
-		var ended int64
-		err := e.db.Pool().QueryRow(ctx, text, laneName, maxHeld.Milliseconds()).Scan(&ended)
-		if err != nil || ended > 0 {
-			e.log.Warn("sessions that hold accounts for too long are ended", zap.Int64("sessions", ended), zap.Error(err))
-		}
-	})
-}
 
 // errHeld is returned for a transaction all of whose accounts are held by others. Nothing was done.
 var errHeld = errors.New("others hold the accounts")
@@ -469,11 +427,17 @@ func (l *lane) holds(batch []*operation) bool {
 			continue
 		}
 		a := l.held[o.account]
-		if a == nil || o.key == "" || a.owners[o.key] == nil || o.cancel != nil || l.contended[o.account] > 0 {
+		if a == nil || !a.has(o.key) || o.cancel != nil || l.contended[o.account] > 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// has reports whether the rows of a key and its parent were read.
+func (a *account) has(key string) bool {
+	row := a.owners[key]
+	return row != nil && (row.Parent == "" || a.owners[row.Parent] != nil)
 }
 
 // forget drops the rows of accounts, which may have changed.
@@ -545,7 +509,7 @@ func (l *lane) recordOutage(err error, sent time.Time) {
 
 func (l *lane) disconnect() {
 	if l.conn != nil {
-		_ = l.conn.PgConn().Conn().Close() // without a farewell, which could block
+		l.conn.abandon()
 		l.conn = nil
 	}
 }
@@ -555,13 +519,12 @@ func (l *lane) try(ctx context.Context, t *transaction, attempt int, batch []*op
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if l.conn == nil {
-		conn, err := l.epoch.db.Connect(ctx)
+		conn, err := l.epoch.db.connect(ctx)
 		if err != nil {
 			return nil, err
 		}
-		const settings = `SELECT set_config('application_name', $1, false), set_config('idle_in_transaction_session_timeout', $2, false)`
-		if _, err := conn.Exec(ctx, settings, laneName, laneIdle); err != nil {
-			postgres.CloseConn(ctx, conn)
+		if _, err := conn.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $1, false)`, laneIdle); err != nil {
+			conn.close(ctx)
 			return nil, fmt.Errorf("connect to the database: %w", err)
 		}
 		l.conn = conn
@@ -575,7 +538,11 @@ func (l *lane) try(ctx context.Context, t *transaction, attempt int, batch []*op
 		if a := l.held[o.account]; o.checkpoint == nil {
 			t.accounts[o.account] = a
 			t.concerns(a, a.owners[o.account])
-			t.concerns(a, a.owners[o.key])
+			key := a.owners[o.key]
+			t.concerns(a, key)
+			if key.Parent != "" {
+				t.concerns(a, a.owners[key.Parent])
+			}
 		}
 	}
 	t.apply(batch)

@@ -51,12 +51,12 @@ func newLoad(t *testing.T, db *testDatabase, urls []string, requests int) *load 
 	for a := range 3 {
 		account := fmt.Sprint("acc", a)
 		owners = append(owners, cluster.Owner{ID: account, Enabled: true, Caps: quota.Caps{
-			MonthTotal: quota.Limit(12_000), DayTotal: quota.Limit(10_000), MonthOutput: quota.Limit(6000),
+			quota.MonthTotal: quota.Limit(12_000), quota.DayTotal: quota.Limit(10_000), quota.MonthOutput: quota.Limit(6000),
 		}})
 		for k := range 2 {
 			key := fmt.Sprintf("key%d_%d", a, k)
 			owners = append(owners, cluster.Owner{
-				ID: key, Account: account, Enabled: true, Slots: loadSlots, Caps: quota.Caps{MonthTotal: quota.Limit(7000)},
+				ID: key, Account: account, Enabled: true, Slots: loadSlots, Caps: quota.Caps{quota.MonthTotal: quota.Limit(7000)},
 			})
 			l.keys = append(l.keys, budget.Payer{Key: key, Account: account})
 		}
@@ -147,9 +147,11 @@ func (l *load) client(t *testing.T, rng *rand.Rand, ledger *cluster.Ledger) {
 
 // invariants counts the owners that break a cap or a limit of slots. Each statement has one snapshot.
 const invariants = `
-	SELECT count(*) FROM owner WHERE running > slots OR running < 0 OR waiting < 0 OR reserved_in < 0 OR reserved_out < 0
-		OR reserved_day < 0 OR month_in + month_out + reserved_in + reserved_out > month_total
-		OR day_used + reserved_day > day_total OR month_out + reserved_out > month_output
+	SELECT count(*) FROM owner WHERE running > slots OR running < 0 OR waiting < 0 OR reserved_month_in < 0 OR reserved_month_out < 0
+		OR reserved_day_in < 0 OR reserved_day_out < 0
+		OR month_in + month_out + reserved_month_in + reserved_month_out > (caps ->> 'month_total')::bigint
+		OR day_in + day_out + reserved_day_in + reserved_day_out > (caps ->> 'day_total')::bigint
+		OR month_out + reserved_month_out > (caps ->> 'month_output')::bigint
 		OR running <> (SELECT count(*) FROM inflight WHERE key = owner.id OR account = owner.id)
 		OR waiting <> (SELECT count(*) FROM waiter WHERE key = owner.id OR account = owner.id)`
 
@@ -196,7 +198,7 @@ func (l *load) check(t *testing.T) {
 		SELECT count(*) FROM owner o, LATERAL (
 			SELECT coalesce(sum(prompt_tokens), 0) AS prompt, coalesce(sum(completion_tokens), 0) AS completion FROM requests
 			WHERE key_id = o.id OR account_id = o.id) r
-		WHERE month_in <> prompt OR month_out <> completion OR reserved_in + reserved_out + reserved_day <> 0`, nil, &unequal)
+		WHERE month_in <> prompt OR month_out <> completion OR reserved_month_in + reserved_month_out + reserved_day_in + reserved_day_out <> 0`, nil, &unequal)
 	if broken+running+waiting+unequal > 0 {
 		t.Errorf("got %d owners over a limit, %d running, %d waiting, %d unequal to their rows, want none",
 			broken, running, waiting, unequal)

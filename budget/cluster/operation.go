@@ -1,13 +1,11 @@
 package cluster
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
 	"basegate/budget"
 	"basegate/budget/usage"
-	"basegate/database"
 )
 
 // operation is one element of a call. At most one of the pointers is set; without one, it evaluates the requests of the account that
@@ -65,6 +63,7 @@ type admission struct {
 	Tag      string `json:"tag,omitempty"`
 	Stream   bool   `json:"stream,omitempty"`
 	Batch    string `json:"batch,omitempty"`
+	Run      string `json:"run,omitempty"`
 	Details  string `json:"details,omitempty"` // of a request that is interrupted
 
 	// Of one that is in flight.
@@ -104,9 +103,10 @@ type settlement struct {
 	Total      int64       `json:"total,omitempty"`
 	Boot       int64       `json:"boot,omitempty"`
 	Attempts   string      `json:"attempts,omitempty"`
-	Receipt    []byte      `json:"receipt,omitempty"`
-	Gateway    int32       `json:"gateway,omitempty"` // 0: the caller's, as its epoch
-	Epoch      int64       `json:"epoch,omitempty"`
+	usage.Reported
+	Receipt []byte `json:"receipt,omitempty"`
+	Gateway int32  `json:"gateway,omitempty"` // 0: the caller's, as its epoch
+	Epoch   int64  `json:"epoch,omitempty"`
 
 	lease budget.Lease
 	row   requestRow // of the request, in case its admission is lost by a failover
@@ -136,29 +136,15 @@ type cancellation struct {
 // escape replaces U+0000, which PostgreSQL does not store, by its symbol.
 func escape(text string) string { return strings.ReplaceAll(text, "\x00", "␀") }
 
-// The kinds of decisions, as they are left for other lanes.
-const (
-	kindGranted   = "granted"
-	kindRefused   = "refused"
-	kindWait      = "wait"
-	kindCount     = "count"
-	kindReserved  = "reserved"
-	kindDuplicate = "duplicate"
-	kindUnknown   = "unknown"
-	kindDisabled  = "disabled"
-)
-
-var kinds = map[budget.Kind]string{
-	budget.Granted: kindGranted, budget.Refused: kindRefused, budget.Waits: kindWait, budget.MustCount: kindCount,
-	budget.Reserved: kindReserved, budget.Duplicate: kindDuplicate, budget.KeyInvalid: kindDisabled,
-}
+// unknownOwner is the kind of a decision on a request whose key or account is not on the ledger.
+const unknownOwner budget.Kind = "unknown"
 
 // decision is the result of an operation, also as it is left for another lane.
 type decision struct {
 	ID      string           `json:"id"`
 	Gateway int32            `json:"gateway,omitempty"` // that it is left for
 	Lane    int              `json:"lane,omitempty"`
-	Kind    string           `json:"kind"`
+	Kind    budget.Kind      `json:"kind"`
 	Max     int64            `json:"max,omitempty"`
 	Prompt  int64            `json:"prompt,omitempty"`
 	Ticket  int64            `json:"ticket,omitempty"`
@@ -170,7 +156,7 @@ type decision struct {
 }
 
 func newDecision(id string, d *budget.Decision) decision {
-	made := decision{ID: id, Kind: kinds[d.Kind], Refusal: d.Exceeded}
+	made := decision{ID: id, Kind: d.Kind, Refusal: d.Exceeded}
 	if d.Kind == budget.Granted {
 		made.Max, made.Prompt, made.Time = d.MaxTokens, d.Lease.Input, d.Time.UnixMicro()
 	}
@@ -179,17 +165,8 @@ func newDecision(id string, d *budget.Decision) decision {
 
 // failure returns the error of a decision that is neither a grant nor a wait.
 func (d *decision) failure() error {
-	switch d.Kind {
-	case kindRefused:
-		return d.Refusal
-	case kindReserved:
-		return budget.ErrReserved
-	case kindDuplicate:
-		return budget.ErrDuplicate
-	case kindUnknown:
+	if d.Kind == unknownOwner {
 		return ErrUnknownOwner
-	case kindDisabled:
-		return budget.ErrKeyDisabled
 	}
-	return fmt.Errorf("%w: an unknown decision: %q", database.ErrUnavailable, d.Kind)
+	return (&budget.Decision{Kind: d.Kind, Exceeded: d.Refusal}).Err()
 }

@@ -14,6 +14,7 @@ import (
 type Owner struct {
 	ID      string
 	Account string // of a key; empty for an account
+	Parent  string // of a key; empty if it has none
 	Caps    quota.Caps
 	Slots   int  // the requests that may run at once; 0 is unbounded
 	Enabled bool // false refuses its requests, also those that wait
@@ -21,14 +22,12 @@ type Owner struct {
 
 // ownerChange is an Owner as ledger_owners reads it.
 type ownerChange struct {
-	ID          string    `json:"id"`
-	Account     string    `json:"account"`
-	Enabled     bool      `json:"enabled"`
-	MonthTotal  quota.Cap `json:"month_total"`
-	DayTotal    quota.Cap `json:"day_total"`
-	MonthInput  quota.Cap `json:"month_input"`
-	MonthOutput quota.Cap `json:"month_output"`
-	Slots       *int      `json:"slots"`
+	ID      string     `json:"id"`
+	Account string     `json:"account"`
+	Parent  *string    `json:"parent"`
+	Enabled bool       `json:"enabled"`
+	Caps    quota.Caps `json:"caps"`
+	Slots   *int       `json:"slots"`
 }
 
 // SetOwners does what changes of keys and accounts do, without their tables. An account that only keys name is recorded as
@@ -36,9 +35,9 @@ type ownerChange struct {
 func (l *Ledger) SetOwners(ctx context.Context, owners []Owner) error {
 	rows := make([]ownerChange, 0, len(owners))
 	for _, o := range owners {
-		row := ownerChange{
-			ID: o.ID, Account: cmp.Or(o.Account, o.ID), Enabled: o.Enabled, MonthTotal: o.Caps.MonthTotal,
-			DayTotal: o.Caps.DayTotal, MonthInput: o.Caps.MonthInput, MonthOutput: o.Caps.MonthOutput,
+		row := ownerChange{ID: o.ID, Account: cmp.Or(o.Account, o.ID), Enabled: o.Enabled, Caps: o.Caps}
+		if o.Parent != "" {
+			row.Parent = &o.Parent
 		}
 		if o.Slots > 0 {
 			row.Slots = &o.Slots

@@ -8,6 +8,7 @@ import (
 
 	"basegate/budget"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/internal/poll"
 )
 
@@ -24,7 +25,7 @@ func TestOwnersFollowKeysAndAccountsAtTheCommitOfTheChange(t *testing.T) {
 	l := start(t, db, cluster.Settings{Name: "gateway"})
 	insertKey(t, db)
 	key := func() (slots int, enabled bool, cap *int64) {
-		db.query(t, `SELECT slots, enabled, day_total FROM owner WHERE id = 'key'`, nil, &slots, &enabled, &cap)
+		db.query(t, `SELECT slots, enabled, (caps ->> 'day_total')::bigint FROM owner WHERE id = 'key'`, nil, &slots, &enabled, &cap)
 		return slots, enabled, cap
 	}
 	for _, c := range []struct {
@@ -36,7 +37,7 @@ func TestOwnersFollowKeysAndAccountsAtTheCommitOfTheChange(t *testing.T) {
 		{`UPDATE keys SET concurrency = 20`, 8, true}, // above what the account allows
 		{`UPDATE accounts SET concurrency = 12`, 12, true},
 		{`UPDATE keys SET operator_concurrency = 20`, 20, true},
-		{`UPDATE keys SET operator_concurrency = NULL, concurrency = NULL, day_total = 5`, 8, true},
+		{`UPDATE keys SET operator_concurrency = NULL, concurrency = NULL, caps = '{"day_total": 5}'`, 8, true},
 		{`UPDATE keys SET state = 'paused'`, 8, false},
 		{`BEGIN; SAVEPOINT one; UPDATE keys SET state = 'active', concurrency = 2; ROLLBACK TO one; COMMIT`, 8, false},
 		{`UPDATE keys SET state = 'active'`, 8, true},
@@ -108,7 +109,7 @@ func TestLoweredCapRefusesAtOnceWhatWaitsBehindABlockedRequest(t *testing.T) {
 	running := reserve(t, l, demand(1, 1))
 	small, _, _, _ := l.Submit(t, payer, newRequest(), demand(1, 1))
 	large, _, _, _ := l.Submit(t, payer, newRequest(), demand(100, 1))
-	db.exec(t, `UPDATE keys SET day_total = 50`)
+	db.exec(t, `UPDATE keys SET caps = '{"day_total": 50}'`)
 	poll.Until(t, "the large request is refused", func() bool {
 		_, _, err, ok := large.Decided()
 		if _, refused := errors.AsType[*budget.Exceeded](err); ok && !refused {
@@ -121,6 +122,40 @@ func TestLoweredCapRefusesAtOnceWhatWaitsBehindABlockedRequest(t *testing.T) {
 	}
 	settle(t, running, 1, 1)
 	poll.Until(t, "the small request is granted", func() bool { _, r, _, ok := small.Decided(); return ok && r != nil })
+}
+
+func TestKeyIsRefusedWithItsParent(t *testing.T) {
+	db := newDatabase(t)
+	l := start(t, db, cluster.Settings{Name: "gateway"})
+	insertKey(t, db)
+	db.exec(t, `INSERT INTO keys (id, account_id, parent, name, prefix, secret_hash, state, created_at)
+		VALUES ('child', 'acc', 'key', 'k', 'p', '\x01', 'active', 0)`)
+	db.exec(t, `UPDATE keys SET caps = '{"life_total": 100}' WHERE id = 'key'`)
+	child := budget.Payer{Key: "child", Account: "acc", Parent: &budget.ParentKey{ID: "key"}}
+	try := func() error {
+		r, err := l.Reserve(t.Context(), child, newRequest(), demand(20, 20), nil)
+		if err == nil {
+			settle(t, r, 20, 20)
+		}
+		return err
+	}
+	must(t, try())
+	settle(t, reserve(t, l, demand(20, 20)), 20, 20) // of the parent itself
+	e, refused := errors.AsType[*budget.Exceeded](try())
+	if want := (budget.Exceeded{Scope: budget.ScopeParent, Limit: 100, Used: 80}); !refused || *e != want {
+		t.Errorf("got %+v, want %+v", e, want)
+	}
+	b, err := l.ReadBalance(t.Context(), child)
+	must(t, err)
+	if b.Key.Used[quota.Life].Total() != 40 || b.Parent.Used[quota.Life].Total() != 80 || b.Account.Used[quota.Day].Total() != 80 {
+		t.Errorf("got %+v, want 40 tokens of the key, 80 of its parent and 80 of the account", b)
+	}
+	for _, change := range []string{`state = 'paused'`, `state = 'active', expires_at = 1`} {
+		db.exec(t, `UPDATE keys SET `+change+` WHERE id = 'key'`)
+		if err := try(); !errors.Is(err, budget.ErrKeyDisabled) {
+			t.Errorf("%s of the parent: got %v, want ErrKeyDisabled", change, err)
+		}
+	}
 }
 
 func TestExpiredKeyIsRefused(t *testing.T) {
@@ -143,7 +178,7 @@ func TestOpenTransactionOnKeysDelaysNoRequest(t *testing.T) {
 	tx, err := db.conn.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	_, err = tx.Exec(t.Context(), `UPDATE keys SET day_total = 10`)
+	_, err = tx.Exec(t.Context(), `UPDATE keys SET caps = '{"day_total": 10}'`)
 	must(t, err)
 	settle(t, reserve(t, l, demand(10, 10)), 10, 10)
 	must(t, tx.Commit(t.Context()))

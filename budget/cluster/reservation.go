@@ -48,15 +48,7 @@ func (l *lane) addOpen(o *operation, d *budget.Demand, got decision) *reservatio
 
 // WriteError implements budget.Reservation. The error is database.ErrUnavailable, which ErrFenced is too, or
 // budget.ErrClosed.
-func (r *reservation) WriteError() error {
-	r.lane.mu.Lock()
-	failed := r.lane.failed
-	r.lane.mu.Unlock()
-	if failed != nil {
-		return failed
-	}
-	return r.lane.unavailable()
-}
+func (r *reservation) WriteError() error { return r.lane.ready() }
 
 // Lost implements budget.Reservation.
 func (r *reservation) Lost() context.Context { return r.lost }
@@ -129,7 +121,7 @@ func (r *reservation) newSettlement(state usage.State, outcome *budget.Outcome) 
 		ID: r.id, State: state, Prompt: o.Prompt, Completion: o.Completion,
 		Status: o.Status, Code: escape(o.Code), Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
 		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, r.row.chain)),
-		Receipt: o.Receipt, row: r.row, lease: budget.Lease{
+		Reported: o.Reported, Receipt: o.Receipt, row: r.row, lease: budget.Lease{
 			Request: r.id, Key: r.key, Line: r.row.admission.Batch != "", Date: budget.DateOf(time.UnixMicro(r.row.time)),
 			Input: r.Input, Output: r.Output,
 		},

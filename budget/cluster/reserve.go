@@ -75,19 +75,19 @@ func (l *Ledger) reserveIn(ctx context.Context, e *epoch, p budget.Payer, r budg
 		d.Exact = true
 	}
 	o, got, err := l.admit(ctx, lane, p, r, d, noWait)
-	if err == nil && got.Kind == kindCount {
+	if err == nil && got.Kind == budget.MustCount {
 		if err := d.Count(ctx, requester); err != nil {
 			return nil, err
 		}
 		o, got, err = l.admit(ctx, lane, p, r, d, noWait)
 	}
-	if err == nil && got.Kind == kindWait {
+	if err == nil && got.Kind == budget.Waits {
 		got, err = lane.await(ctx, o, got.ended, requester)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if got.Kind != kindGranted {
+	if got.Kind != budget.Granted {
 		return nil, got.failure()
 	}
 	return lane.addOpen(o, &d, got), nil
@@ -109,7 +109,7 @@ func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget
 		ID: r.ID, Key: p.Key, Account: p.Account, Prompt: d.PromptTokens, Candidates: d.Candidates, Max: d.MaxTokens,
 		Min: d.MinTokens, Context: d.Context, demand: d, noWait: noWait, arrived: r.Time,
 		Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload), Tag: escape(r.User), Stream: r.Stream,
-		Batch: escape(r.Batch), Details: escape(usage.EncodeDetails(nil, r.ChainID)),
+		Batch: escape(r.Batch), Run: escape(r.Run), Details: escape(usage.EncodeDetails(nil, r.ChainID)),
 	}
 	a.Prompts, a.Times = promptLengths(d.Prompts, d.Context)
 	done := make(chan decision, 1)

@@ -42,6 +42,9 @@ func (s *deferredSettlement) Write(ctx context.Context, tx database.Tx) error {
 
 // WriteAll writes settlements of one ledger by one transaction of the ledger for each of its epochs.
 func (*deferredSettlement) WriteAll(ctx context.Context, tx database.Tx, all []budget.Settlement) error {
+	query := func(ctx context.Context, text string, args []any, into ...any) error {
+		return tx.QueryRowContext(ctx, text, args...).Scan(into...)
+	}
 	byEpoch := map[*epoch][]*deferredSettlement{}
 	for _, other := range all {
 		d, ok := other.(*deferredSettlement)
@@ -52,7 +55,7 @@ func (*deferredSettlement) WriteAll(ctx context.Context, tx database.Tx, all []b
 		byEpoch[e] = append(byEpoch[e], d)
 	}
 	for e, settlements := range byEpoch {
-		if err := e.write(ctx, tx, settlements); err != nil {
+		if err := e.write(ctx, query, settlements); err != nil {
 			return err
 		}
 	}
@@ -60,7 +63,7 @@ func (*deferredSettlement) WriteAll(ctx context.Context, tx database.Tx, all []b
 }
 
 // write settles in a transaction of the caller's.
-func (e *epoch) write(ctx context.Context, tx database.Tx, all []*deferredSettlement) error {
+func (e *epoch) write(ctx context.Context, q query, all []*deferredSettlement) error {
 	batch, t := make([]*operation, len(all)), newTransaction(e.Ledger, e.gateway, e.number, noLane)
 	for i, s := range all {
 		batch[i] = s.operation()
@@ -70,10 +73,7 @@ func (e *epoch) write(ctx context.Context, tx database.Tx, all []*deferredSettle
 	for _, s := range all {
 		selected.times = append(selected.times, s.reservation.row.time)
 	}
-	query := func(ctx context.Context, text string, args []any, into ...any) error {
-		return tx.QueryRowContext(ctx, text, args...).Scan(into...)
-	}
-	err := t.update(ctx, query, selected, func() { t.apply(batch) })
+	err := t.update(ctx, q, selected, func() { t.apply(batch) })
 	switch {
 	case errors.Is(err, ErrFenced):
 		e.fence(ErrFenced)

@@ -55,7 +55,7 @@ func write(tb testing.TB, store *database.DB, all []budget.Settlement, fail erro
 func checkUsed(tb testing.TB, db *testDatabase, used, reserved, rows int64) {
 	tb.Helper()
 	var gotUsed, gotReserved, gotRows int64
-	db.query(tb, `SELECT month_in + month_out, reserved_in + reserved_out, (SELECT count(*) FROM requests) FROM owner WHERE id = 'key'`,
+	db.query(tb, `SELECT month_in + month_out, reserved_month_in + reserved_month_out, (SELECT count(*) FROM requests) FROM owner WHERE id = 'key'`,
 		nil, &gotUsed, &gotReserved, &gotRows)
 	if gotUsed != used || gotReserved != reserved || gotRows != rows {
 		tb.Errorf("got %d used, %d reserved tokens and %d rows, want %d, %d and %d", gotUsed, gotReserved, gotRows, used, reserved, rows)
@@ -66,7 +66,7 @@ func TestLinesAreSettledByTheCommitOfTheTransactionThatRecordsThem(t *testing.T)
 	db := newDatabase(t)
 	l := start(t, db, cluster.Settings{Name: "gateway"})
 	store := openStore(t, db)
-	setOwners(t, l, 1, quota.Caps{MonthTotal: quota.Limit(100)})
+	setOwners(t, l, 1, quota.Caps{quota.MonthTotal: quota.Limit(100)})
 	live := reserve(t, l, demand(1, 1)) // has the only slot, of which lines need none
 	all := prepareLines(t, l, 3)
 	checkUsed(t, db, 0, 62, 0)

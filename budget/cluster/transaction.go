@@ -28,13 +28,12 @@ type transaction struct {
 	now     time.Time
 
 	accounts map[string]*account
-	leases   map[string]lease    // requests in flight, of those that were asked for
+	leases   map[string]lease    // requests in flight, of those that were asked for; nil before the accounts are read
 	ended    []lease             // requests in flight of ended epochs
 	missing  map[string]struct{} // accounts that are not on the ledger
 	rows     map[string]struct{} // requests that have ended already, of those that were asked for
 	opened   map[string]struct{} // ids in open
 
-	known     bool        // leases has those of the operations' requests
 	concerned []*ownerRow // the rows that are evaluated
 
 	write   writes
@@ -54,25 +53,22 @@ type account struct {
 	owners  map[string]*ownerRow // the account and its keys, by id
 	keys    map[string]*budget.Owner
 	waiters map[int64]*waiterRow // by ticket
-	origins map[*budget.Waiter]*waiterRow
-	regrant bool // caps, slots or keys have changed since the requests that wait were evaluated
-	touched bool // its row is written even if its numbers are the same
+	regrant bool                 // caps, slots or keys have changed since the requests that wait were evaluated
+	touched bool                 // its row is written even if its numbers are the same
 }
 
 // ownerRow is the row of a key or an account.
 type ownerRow struct {
-	ID          string          `json:"id"`
-	Account     string          `json:"account"`
-	Version     uint32          `json:"version"`
-	Enabled     bool            `json:"enabled"`
-	MonthTotal  *int64          `json:"month_total"`
-	DayTotal    *int64          `json:"day_total"`
-	MonthInput  *int64          `json:"month_input"`
-	MonthOutput *int64          `json:"month_output"`
-	Slots       int             `json:"slots"`
-	Expires     int64           `json:"expires"`
-	Regrant     bool            `json:"regrant"`
-	Numbers     json.RawMessage `json:"numbers"`
+	ID      string                 `json:"id"`
+	Account string                 `json:"account"`
+	Parent  string                 `json:"parent"` // of a key; empty if it has none
+	Version uint32                 `json:"version"`
+	Enabled bool                   `json:"enabled"`
+	Caps    quota.Caps             `json:"caps"`
+	Slots   int                    `json:"slots"`
+	Expires int64                  `json:"expires"`
+	Regrant bool                   `json:"regrant"`
+	Numbers [numbersPerOwner]int64 `json:"numbers"`
 
 	owner  *budget.Owner
 	day    int64           // that the row is in
@@ -164,12 +160,12 @@ type read struct {
 func newTransaction(l *Ledger, gateway int32, epoch int64, lane int) *transaction {
 	return &transaction{
 		ledger: l, gateway: gateway, epoch: epoch, lane: lane, now: l.balances.now(),
-		accounts: map[string]*account{}, leases: map[string]lease{}, opened: map[string]struct{}{},
+		accounts: map[string]*account{}, opened: map[string]struct{}{},
 	}
 }
 
 // load takes over what was read.
-func (t *transaction) load(r *read, heads int) error {
+func (t *transaction) load(r *read, heads int) {
 	t.now = time.UnixMicro(r.Now).UTC()
 	locked := map[string]bool{}
 	for _, id := range r.Locked {
@@ -186,19 +182,20 @@ func (t *transaction) load(r *read, heads int) error {
 		if a == nil {
 			continue
 		}
-		if err := a.add(row); err != nil {
-			return err
-		}
+		a.add(row)
 		t.concerns(a, row)
+	}
+	for _, a := range t.accounts {
+		a.link()
 	}
 	for i, w := range r.Waiters {
 		behind := i >= heads && r.Waiters[i-heads].Key == w.Key // it was asked for by its ticket
 		t.accounts[w.Account].addWaiter(w, behind)
 	}
+	t.leases, t.rows, t.missing = map[string]lease{}, map[string]struct{}{}, map[string]struct{}{}
 	for _, l := range r.Leases {
 		t.leases[l.ID] = l
 	}
-	t.rows, t.missing = map[string]struct{}{}, map[string]struct{}{}
 	for _, id := range r.Rows {
 		t.rows[id] = struct{}{}
 	}
@@ -206,45 +203,46 @@ func (t *transaction) load(r *read, heads int) error {
 		t.missing[id] = struct{}{}
 	}
 	t.ended = r.Ended
-	return nil
 }
 
 func newAccount(row *ownerRow) *account {
 	keys := map[string]*budget.Owner{}
 	return &account{
 		Account: budget.NewAccount(row.ID, keys), regrant: row.Regrant, keys: keys,
-		owners: map[string]*ownerRow{}, waiters: map[int64]*waiterRow{}, origins: map[*budget.Waiter]*waiterRow{},
+		owners: map[string]*ownerRow{}, waiters: map[int64]*waiterRow{},
 	}
 }
 
 // add adds the row of the account or of a key.
-func (a *account) add(row *ownerRow) error {
+func (a *account) add(row *ownerRow) {
 	row.owner = &a.Owner
 	if row.ID != a.ID {
 		row.owner = a.Key(row.ID)
 	}
-	var n [numbersPerOwner]int64
-	if err := json.Unmarshal(row.Numbers, &n); err != nil {
-		return fmt.Errorf("read counters: %w", err)
-	}
 	o := row.owner
-	row.day = n[0]
-	o.Load(budget.Numbers{
-		Day: n[0], MonthInput: n[1], MonthOutput: n[2], DayUsed: n[3], ReservedInput: n[4], ReservedOutput: n[5], ReservedDay: n[6],
-		Running: n[7], Waiting: n[8], Blocked: n[9], Raised: n[10], Ticket: n[11], LastUse: n[12],
-	})
+	var n budget.Numbers
+	for i, to := range numbersOf(&n) {
+		*to = row.Numbers[i]
+	}
+	row.day = n.Day
+	o.Load(&n)
 	if row.ID == a.ID {
-		a.Granted = budget.DateOfDay(n[0])
+		a.Granted = budget.DateOfDay(n.Day)
 	}
-	o.Caps = quota.Caps{
-		MonthTotal: capOf(row.MonthTotal), DayTotal: capOf(row.DayTotal), MonthInput: capOf(row.MonthInput), MonthOutput: capOf(row.MonthOutput),
-	}
-	o.Slots, o.Disabled = row.Slots, !row.Enabled
+	o.Caps, o.Slots, o.Disabled = row.Caps, row.Slots, !row.Enabled
 	if row.Expires > 0 {
 		o.Expires = time.UnixMicro(row.Expires)
 	}
 	a.owners[row.ID] = row
-	return nil
+}
+
+// link sets the parents of the keys.
+func (a *account) link() {
+	for _, row := range a.owners {
+		if row.Parent != "" {
+			row.owner.Parent = a.keys[row.Parent]
+		}
+	}
 }
 
 // adopt takes over the keys that were held of an earlier read. If one has been changed since, the transaction that uses it fails.
@@ -254,21 +252,38 @@ func (a *account) adopt(before *account) {
 			a.owners[id], a.keys[id] = row, row.owner
 		}
 	}
+	a.link()
 }
 
-// numbersPerOwner is how many numbers ledger_write_v1 takes for each row of owner.
-const numbersPerOwner = 13
+const (
+	// countersPerOwner is how many of the numbers are counters of windows.
+	countersPerOwner = 4 * int(quota.Windows)
+	// numbersPerOwner is how many numbers ledger_write_v1 takes for each row of owner.
+	numbersPerOwner = countersPerOwner + 8
+)
+
+// countersOf returns counters in the order of the ledger's functions.
+func countersOf(c *budget.Counters) (all [countersPerOwner]*int64) {
+	for w := range quota.Windows {
+		used, reserved := &c.Used[w], &c.Reserved[w]
+		copy(all[4*w:], []*int64{&used.Input, &used.Output, &reserved.Input, &reserved.Output})
+	}
+	return all
+}
+
+// numbersOf returns numbers in the order of the ledger's functions.
+func numbersOf(n *budget.Numbers) (all [numbersPerOwner]*int64) {
+	counters := countersOf(&n.Counters)
+	copy(all[:], counters[:])
+	copy(all[countersPerOwner:], []*int64{&n.Day, &n.Running, &n.Waiting, &n.Queued, &n.Blocked, &n.Raised, &n.Ticket, &n.LastUse})
+	return all
+}
 
 func appendNumbers(to []int64, n budget.Numbers) []int64 {
-	return append(to, n.Day, n.MonthInput, n.MonthOutput, n.DayUsed, n.ReservedInput, n.ReservedOutput, n.ReservedDay, n.Running,
-		n.Waiting, n.Blocked, n.Raised, n.Ticket, n.LastUse)
-}
-
-func capOf(tokens *int64) quota.Cap {
-	if tokens == nil {
-		return quota.Unbounded()
+	for _, from := range numbersOf(&n) {
+		to = append(to, *from)
 	}
-	return quota.Limit(*tokens)
+	return to
 }
 
 // addWaiter adds the row of a request that waits.
@@ -285,7 +300,7 @@ func (a *account) addWaiter(row *waiterRow, behind bool) {
 		w.Demand.Prompts = append(w.Demand.Prompts, slices.Repeat([]int64{length}, int(row.Times[i]))...)
 	}
 	row.waiter = w
-	a.waiters[row.Ticket], a.origins[w] = row, row
+	a.waiters[row.Ticket] = row
 	a.Enqueue(w)
 }
 
@@ -329,7 +344,7 @@ func (t *transaction) apply(batch []*operation) {
 		}
 		switch {
 		case o.admit != nil && key == nil:
-			t.results = append(t.results, result{operation: o, decision: decision{Kind: kindUnknown}})
+			t.results = append(t.results, result{operation: o, decision: decision{Kind: unknownOwner}})
 		case o.admit != nil:
 			t.admit(a, o)
 		case o.settle != nil:
@@ -394,7 +409,7 @@ func (t *transaction) settle(a *account, o *operation) {
 		t.results = append(t.results, result{operation: o})
 		return
 	}
-	if l, found := t.leases[s.ID]; a == nil || t.known && (!found || l.Gateway != t.gateway || l.Epoch != t.epoch) {
+	if l, found := t.leases[s.ID]; a == nil || t.leases != nil && (!found || l.Gateway != t.gateway || l.Epoch != t.epoch) {
 		t.results = append(t.results, result{operation: o, decision: decision{err: ErrAbsent}})
 		return
 	}
@@ -435,7 +450,7 @@ const stateDropped usage.State = "dropped"
 func (t *transaction) collect(a *account) {
 	for _, w := range a.Changes.Decided {
 		d := newDecision(w.Request.ID, &w.Result)
-		row := a.origins[w]
+		row := a.waiters[w.Ticket]
 		if row == nil { // it has waited in this transaction only
 			t.endWait(w, d)
 			continue
@@ -584,7 +599,7 @@ func selectionOf(batch []*operation) *selection {
 // defaultHeads is how many requests of each key that wait are read at first. A test reads fewer.
 var defaultHeads = 16
 
-// moreHeads is by how much more are read if they do not suffice, up to maxHeads.
+// moreHeads is how many times as many are read if they do not suffice, up to maxHeads.
 const moreHeads, maxHeads = 16, 1 << 20
 
 // call is what the arguments of ledger_write_v1 have beside the changes.
@@ -626,8 +641,8 @@ func (t *transaction) lock(ctx context.Context, q query, c *call, s *selection) 
 	if err := json.Unmarshal(body, found); err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
 	}
-	t.known = true
-	return nil, t.load(found, s.heads)
+	t.load(found, s.heads)
+	return nil, nil
 }
 
 // split returns the operations on accounts that are locked, or are not on the ledger, and puts off the others.
@@ -679,7 +694,7 @@ func decodeReply(status string, body []byte) (*reply, error) {
 func (t *transaction) commit(ctx context.Context, q query, c *call) (*reply, error) {
 	var accounts []string
 	ids, versions, numbers := t.owners()
-	if !t.known {
+	if t.leases == nil { // they are not locked yet
 		accounts = slices.Sorted(maps.Keys(t.accounts))
 	}
 	args := []any{t.gateway, nullable(t.epoch), nil, nil, c.attempt, budget.DateOf(t.now).Days(), accounts, ids, versions, numbers}

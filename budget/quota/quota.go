@@ -1,99 +1,72 @@
-// Package quota defines token caps: the most that a key or an account may spend in a calendar window. It holds the
+// Package quota defines token caps: the most that a key or an account may spend in a window. It holds the
 // numbers only. Package identity stores them, and package budget enforces them.
 package quota
 
 import (
 	"database/sql/driver"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
 
 // Cap limits the tokens spent in one window. Its zero value is unbounded; a cap of 0 allows nothing.
 type Cap struct {
-	tokens  int64
-	bounded bool
+	flipped int64 // the tokens with another sign bit, so that only the impossible lowest number is unbounded
 }
 
 // Limit returns a Cap of that many tokens.
-func Limit(tokens int64) Cap { return Cap{tokens: tokens, bounded: true} }
+func Limit(tokens int64) Cap { return Cap{tokens ^ math.MinInt64} }
 
 // Unbounded returns the Cap that refuses nothing.
 func Unbounded() Cap { return Cap{} }
 
 // Tokens returns the number of tokens, and false if the cap is unbounded.
-func (c Cap) Tokens() (tokens int64, bounded bool) { return c.tokens, c.bounded }
+func (c Cap) Tokens() (tokens int64, bounded bool) {
+	if !c.Bounded() {
+		return 0, false
+	}
+	return c.flipped ^ math.MinInt64, true
+}
 
 // Bounded reports whether the cap limits anything.
-func (c Cap) Bounded() bool { return c.bounded }
+func (c Cap) Bounded() bool { return c != Cap{} }
 
 // Equal reports whether both caps allow the same.
 func (c Cap) Equal(other Cap) bool { return c == other }
 
 // String returns the number of tokens in digits, or "unbounded".
 func (c Cap) String() string {
-	if !c.bounded {
-		return "unbounded"
+	if tokens, bounded := c.Tokens(); bounded {
+		return strconv.FormatInt(tokens, 10)
 	}
-	return strconv.FormatInt(c.tokens, 10)
+	return "unbounded"
 }
 
 // MarshalJSON encodes an unbounded cap as null.
 func (c Cap) MarshalJSON() ([]byte, error) {
-	if !c.bounded {
-		return []byte("null"), nil
+	if tokens, bounded := c.Tokens(); bounded {
+		return strconv.AppendInt(nil, tokens, 10), nil
 	}
-	return strconv.AppendInt(nil, c.tokens, 10), nil
+	return []byte("null"), nil
 }
 
-// Value implements driver.Valuer; an unbounded cap is NULL.
-func (c Cap) Value() (driver.Value, error) {
-	if !c.bounded {
-		return nil, nil
-	}
-	return c.tokens, nil
-}
-
-// Scan implements sql.Scanner.
-func (c *Cap) Scan(column any) error {
-	switch v := column.(type) {
-	case nil:
-		*c = Unbounded()
-	case int64:
-		*c = Limit(v)
-	default:
-		return fmt.Errorf("scan a cap from %T", column)
-	}
-	return nil
-}
-
-// Caps are the four caps of a key or an account. Months and days are calendar windows in UTC.
-type Caps struct {
-	MonthTotal  Cap // prompt and completion tokens
-	DayTotal    Cap // prompt and completion tokens
-	MonthInput  Cap // prompt tokens
-	MonthOutput Cap // completion tokens
-}
+// Caps are the caps of a key or an account.
+type Caps [Count]Cap
 
 // ErrNegative is returned for a cap below 0.
 var ErrNegative = errors.New("a budget is a number of tokens, 0 or more")
 
-// names are what messages call the caps, in the order of list.
-var names = [...]string{"monthly budget", "daily budget", "input budget", "output budget"}
-
-func (c Caps) list() [len(names)]Cap {
-	return [...]Cap{c.MonthTotal, c.DayTotal, c.MonthInput, c.MonthOutput}
-}
-
 // Any reports whether at least one cap is bounded.
-func (c Caps) Any() bool { return c != Caps{} }
+func (c *Caps) Any() bool { return *c != Caps{} }
 
 // Validate returns an error wrapping ErrNegative if a cap is negative.
 func (c Caps) Validate() error {
-	for i, limit := range c.list() {
-		if limit.tokens < 0 {
-			return fmt.Errorf("%w: %s %d", ErrNegative, names[i], limit.tokens)
+	for id, limit := range c {
+		if tokens, _ := limit.Tokens(); tokens < 0 {
+			return fmt.Errorf("%w: %s %d", ErrNegative, Table[id].Name, tokens)
 		}
 	}
 	return nil
@@ -101,24 +74,19 @@ func (c Caps) Validate() error {
 
 // Excess describes the first cap that is above the same cap of limits, such as "daily budget 20 is above 10". It returns
 // an empty string if there is none. An unbounded cap exceeds nothing, because the limit applies beside it.
-func (c Caps) Excess(limits Caps) string {
-	allowed := limits.list()
-	for i, own := range c.list() {
-		if own.bounded && allowed[i].bounded && own.tokens > allowed[i].tokens {
-			return fmt.Sprintf("%s %d is above %d", names[i], own.tokens, allowed[i].tokens)
-		}
-	}
-	return ""
-}
+func (c Caps) Excess(limits Caps) string { return c.above(limits, false) }
 
 // Beyond describes the first cap that allows more than the same cap of limits, such as "daily budget unbounded is above
 // 10". It returns an empty string if there is none. Unlike with Excess, the caps replace the limits, so an unbounded cap
 // is beyond a bounded one.
-func (c Caps) Beyond(limits Caps) string {
-	allowed := limits.list()
-	for i, own := range c.list() {
-		if allowed[i].bounded && (!own.bounded || own.tokens > allowed[i].tokens) {
-			return fmt.Sprintf("%s %s is above %s", names[i], own, allowed[i])
+func (c Caps) Beyond(limits Caps) string { return c.above(limits, true) }
+
+func (c Caps) above(limits Caps, unbounded bool) string {
+	for id, own := range c {
+		tokens, bounded := own.Tokens()
+		most, limited := limits[id].Tokens()
+		if limited && (bounded && tokens > most || !bounded && unbounded) {
+			return fmt.Sprintf("%s %s is above %d", Table[id].Name, own, most)
 		}
 	}
 	return ""
@@ -127,10 +95,9 @@ func (c Caps) Beyond(limits Caps) string {
 // Changes lists the caps that are different in next, such as "daily budget 10 → unbounded".
 func (c Caps) Changes(next Caps) []string {
 	var changes []string
-	after := next.list()
-	for i, before := range c.list() {
-		if before != after[i] {
-			changes = append(changes, fmt.Sprintf("%s %s → %s", names[i], before, after[i]))
+	for id, before := range c {
+		if before != next[id] {
+			changes = append(changes, fmt.Sprintf("%s %s → %s", Table[id].Name, before, next[id]))
 		}
 	}
 	return changes
@@ -138,10 +105,9 @@ func (c Caps) Changes(next Caps) []string {
 
 // CopyChanges sets the caps that differ between before and after to those of after.
 func (c *Caps) CopyChanges(before, after Caps) {
-	was, now := before.list(), after.list()
-	for i, to := range []*Cap{&c.MonthTotal, &c.DayTotal, &c.MonthInput, &c.MonthOutput} {
-		if was[i] != now[i] {
-			*to = now[i]
+	for id := range c {
+		if before[id] != after[id] {
+			c[id] = after[id]
 		}
 	}
 }
@@ -149,13 +115,76 @@ func (c *Caps) CopyChanges(before, after Caps) {
 // String lists the bounded caps, or returns "unbounded".
 func (c Caps) String() string {
 	var parts []string
-	for i, limit := range c.list() {
-		if limit.bounded {
-			parts = append(parts, names[i]+" "+limit.String())
+	for id, limit := range c {
+		if limit.Bounded() {
+			parts = append(parts, Table[id].Name+" "+limit.String())
 		}
 	}
 	if parts == nil {
 		return "unbounded"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// MarshalJSON encodes the bounded caps as an object, such as {"month_total":1000}.
+func (c Caps) MarshalJSON() ([]byte, error) {
+	text := []byte{'{'}
+	for id, limit := range c {
+		tokens, bounded := limit.Tokens()
+		if !bounded {
+			continue
+		}
+		if len(text) > 1 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(append(strconv.AppendQuote(text, Table[id].Key()), ':'), tokens, 10)
+	}
+	return append(text, '}'), nil
+}
+
+// UnmarshalJSON decodes what MarshalJSON has encoded. A cap that is not in Table is an error: to ignore it would let a key
+// spend more than it may.
+func (c *Caps) UnmarshalJSON(text []byte) error {
+	var members map[string]int64
+	if err := json.Unmarshal(text, &members); err != nil {
+		return fmt.Errorf("decode caps: %w", err)
+	}
+	*c = Caps{}
+	for id := range Table {
+		key := Table[id].Key()
+		if tokens, set := members[key]; set {
+			c[id] = Limit(tokens)
+			delete(members, key)
+		}
+	}
+	for key := range members {
+		return fmt.Errorf("decode caps: there is no cap %q", key)
+	}
+	return c.Validate()
+}
+
+// Value implements driver.Valuer: the caps are a column of JSON, which is NULL without any.
+func (c Caps) Value() (driver.Value, error) {
+	if !c.Any() {
+		return nil, nil
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	text, err := c.MarshalJSON()
+	return string(text), err
+}
+
+// Scan implements sql.Scanner.
+func (c *Caps) Scan(column any) error {
+	switch v := column.(type) {
+	case nil:
+		*c = Caps{}
+		return nil
+	case string:
+		return c.UnmarshalJSON([]byte(v))
+	case []byte:
+		return c.UnmarshalJSON(v)
+	}
+	return fmt.Errorf("scan caps from %T", column)
 }

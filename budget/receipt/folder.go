@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"basegate/database"
 )
 
 // headFile is the file in the folder beside the database that has the latest checkpoint that anybody can have seen, whatever ends
@@ -144,7 +146,7 @@ func makeKey(path, origin string) (*signingKey, error) {
 	if err = os.Link(made, path); errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
-	if err = errors.Join(err, os.Remove(made), syncFolder(filepath.Dir(path))); err != nil {
+	if err = errors.Join(err, os.Remove(made), database.Fsync(filepath.Dir(path))); err != nil {
 		return nil, fmt.Errorf("write signing key: %w", err)
 	}
 	return readKey(path)
@@ -191,12 +193,4 @@ func writeTemporary(path string, content []byte, mode fs.FileMode, flush bool) (
 		return "", errors.Join(err, os.Remove(file.Name()))
 	}
 	return file.Name(), nil
-}
-
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }

@@ -19,8 +19,10 @@ const recordVersion = 1
 const (
 	Completion     = "completion"
 	ChatCompletion = "chat.completion"
+	Loglikelihood  = "loglikelihood"
 	Tokenization   = "tokenization"
 	Detokenization = "detokenization"
+	Replay         = "replay" // of a completion or chat completion
 )
 
 // Record is what an entry of the log says of one request and its answer. It has no text of either. Its canonical form is JSON
@@ -31,13 +33,15 @@ type Record struct {
 	Stream        bool              `json:"stream"`
 	Time          string            `json:"time"` // when the answer was whole, RFC 3339 in UTC
 	RequestID     string            `json:"request_id"`
+	ReplayOf      string            `json:"replay_of,omitempty"` // of a Replay: the request that the answer was generated for
 	KeyHash       Hash              `json:"key_id_sha256"`
 	Model         string            `json:"model"`
 	Checkpoint    string            `json:"checkpoint"`
-	VLLMVersion   string            `json:"vllm_version"` // empty if the backend does not report it
-	GPU           string            `json:"gpu"`          // the backend's label; empty if it has none
-	Parameters    map[string]string `json:"parameters"`   // numbers and booleans as sent to the backend
-	Also          []string          `json:"also"`         // further parameters of the request, whose values may be texts
+	Adapter       string            `json:"adapter,omitempty"` // id@version of the LoRA adapter; empty if the request used none
+	VLLMVersion   string            `json:"vllm_version"`      // empty if the backend does not report it
+	GPU           string            `json:"gpu"`               // the backend's label; empty if it has none
+	Parameters    map[string]string `json:"parameters"`        // numbers and booleans as sent to the backend
+	Also          []string          `json:"also"`              // further parameters of the request, whose values may be texts
 	InputCID      string            `json:"input_cid"`
 	OutputCID     string            `json:"output_cid"`
 	Usage         Usage             `json:"usage"`
@@ -77,6 +81,9 @@ func (r *Record) encode() ([]byte, error) {
 // Backend names what has generated the answer.
 func (r *Record) Backend() string {
 	parts := []string{"model=" + r.Model, "checkpoint=" + r.Checkpoint}
+	if r.Adapter != "" {
+		parts = append(parts, "adapter="+r.Adapter)
+	}
 	if r.VLLMVersion != "" {
 		parts = append(parts, "vllm="+r.VLLMVersion)
 	}

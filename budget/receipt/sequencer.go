@@ -32,12 +32,7 @@ const (
 )
 
 // wakeSequencer puts a token into the sequencer's channel.
-func (l *Log) wakeSequencer() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
+func (l *Log) wakeSequencer() { wait.Wake(l.wake) }
 
 // sequence adds pending entries to the log, and follows the tree heads of other gateways, until ctx ends; then it adds those that
 // are left.

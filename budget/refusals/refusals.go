@@ -35,6 +35,7 @@ type Refusal struct {
 	Backend   string // empty if there was no attempt
 	Endpoint  string
 	Workload  string
+	Run       string
 	User      string
 	Stream    bool
 	Status    int    // of the HTTP response

@@ -97,11 +97,12 @@ func (s *Store) checkTimes(ctx context.Context, levels []*level, from, to int64,
 }
 
 // sums are those of a rollup.
-type sums struct{ requests, errors, streams, prompt, completion int64 }
+type sums struct{ requests, errors, streams, prompt, completion, saved, cached, known int64 }
 
 // String describes the sums.
 func (s sums) String() string {
-	return fmt.Sprintf("%d requests (%d errors, %d streams) with %d+%d tokens", s.requests, s.errors, s.streams, s.prompt, s.completion)
+	return fmt.Sprintf("%d requests (%d errors, %d streams) with %d+%d tokens (cached %d of %d), and %d saved",
+		s.requests, s.errors, s.streams, s.prompt, s.completion, s.cached, s.known, s.saved)
 }
 
 // compare reports the rollups of one level, in a range of times, that differ from the rows up to a number.
@@ -122,7 +123,8 @@ func (s source) compare(ctx context.Context, l *level, from, to, upTo int64, rep
 			side int
 			n    sums
 		)
-		if err := rows.Scan(&side, &r.name, &r.period, &n.requests, &n.errors, &n.streams, &n.prompt, &n.completion); err != nil {
+		err := rows.Scan(&side, &r.name, &r.period, &n.requests, &n.errors, &n.streams, &n.prompt, &n.completion, &n.saved, &n.cached, &n.known)
+		if err != nil {
 			return err
 		}
 		if found[r] == nil {
@@ -146,25 +148,26 @@ func (s source) compare(ctx context.Context, l *level, from, to, upTo int64, rep
 // in common, the period and the sums. The parameters are the range of periods, that of times, and the last number.
 func (d *dialect) compared(l *level) (stored, expected string) {
 	const (
-		sums   = `u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens`
+		sums   = `u.requests, u.errors, u.streams, u.prompt_tokens, u.completion_tokens, u.saved_tokens, u.cached_tokens, u.known_tokens`
 		series = `'account ' || s.account_id || ', key ' || s.key_id || ', model ' || s.model || ', endpoint ' || s.endpoint
-			|| ', workload ' || s.workload`
+			|| ', workload ' || s.workload || CASE WHEN s.run = '' THEN '' ELSE ', run ' || s.run END`
 		periods = ` WHERE u.period >= $1 AND u.period < $2`
 	)
-	from := ` FROM requests s WHERE time >= $3 AND time < $4 AND ` + fmt.Sprintf(d.upTo, `$5`)
-	notEmpty := ` AND (` + sums + `) <> (0, 0, 0, 0, 0)` // a correction may leave an empty one
+	from := ` FROM (SELECT r.*, ` + seriesRun + ` AS series_run FROM requests r) s WHERE time >= $3 AND time < $4 AND ` + fmt.Sprintf(d.upTo, `$5`)
+	notEmpty := ` AND (` + sums + `) <> (0, 0, 0, 0, 0, 0, 0, 0)`                                                                // a correction may leave an empty one
+	columns, name := strings.Replace(seriesColumns, `run`, `series_run`, 1), strings.ReplaceAll(series, `s.run`, `s.series_run`) // of rows
 	switch l {
 	case hours, days:
 		stored = `SELECT coalesce(` + series + `, 'series ' || u.series), u.period, ` + sums + `
 			FROM ` + l.table + ` u LEFT JOIN usage_series s ON s.id = u.series` + periods + notEmpty
-		expected = `SELECT ` + series + `, ` + l.column(d) + `, ` + counted(`1`) + from + ` GROUP BY ` + seriesColumns + `, 2`
+		expected = `SELECT ` + name + `, ` + l.column(d) + `, ` + counted(`1`) + from + ` GROUP BY ` + columns + `, 2`
 	case latencies:
-		const columns = ` || ', latency ' || symbol, period, n, 0, 0, 0, 0 FROM (`
-		stored = `SELECT coalesce(` + series + `, 'series ' || u.series)` + columns + `
+		const symbol = ` || ', latency ' || symbol, period, n, 0, 0, 0, 0, 0, 0, 0 FROM (`
+		stored = `SELECT coalesce(` + series + `, 'series ' || u.series)` + symbol + `
 				SELECT u.series, u.period, ` + fmt.Sprintf(`value %% %[1]d AS symbol, sum(value / %[1]d) AS n`, symbols) + `
 				FROM usage_latencies u CROSS JOIN ` + d.values + periods + ` GROUP BY 1, 2, 3
 			) u LEFT JOIN usage_series s ON s.id = u.series`
-		expected = `SELECT ` + series + columns + selectSymbols(seriesColumns+`, `+l.column(d)+` AS period`, 6, `1`, from) + `) s`
+		expected = `SELECT ` + name + symbol + selectSymbols(columns+`, `+l.column(d)+` AS period`, 7, `1`, from) + `) s`
 	default:
 		key := `'account ' || k.account_id || ', key ' || k.key_id || ', user tag ' || `
 		sum := `'all keys, user tag ' || coalesce(t.tag, '` + OtherTags + `')`

@@ -13,6 +13,13 @@ func SetMaxNamedTags(n int64) (restore func()) {
 	return func() { maxNamedTags = before }
 }
 
+// SetMaxSeries changes maxSeries until the returned function is called.
+func SetMaxSeries(n int64) (restore func()) {
+	before := maxSeries
+	maxSeries = n
+	return func() { maxSeries = before }
+}
+
 // String returns the numbers of durations by bucket.
 func (l *Latency) String() string {
 	var s strings.Builder

@@ -32,13 +32,14 @@ var (
 	workDimension     = dimension{column: "workload", field: func(r *Row) *string { return &r.Workload }}
 	endpointDimension = dimension{column: "endpoint", field: func(r *Row) *string { return &r.Endpoint }}
 	userDimension     = dimension{column: "user_tag", field: func(r *Row) *string { return &r.User }}
+	runDimension      = dimension{column: "run", field: func(r *Row) *string { return &r.Run }}
 	hourDimension     = dimension{time: &interval{hourMicros, func(at time.Time) time.Time { return at }}}
 	dayDimension      = dimension{time: &interval{dayMicros, func(at time.Time) time.Time { return at }}}
 	monthDimension    = dimension{time: &interval{dayMicros, func(at time.Time) time.Time { return at.AddDate(0, 0, 1-at.Day()) }}}
 )
 
 // bySeries has all that the requests of a series have in common.
-var bySeries = []dimension{keyDimension, accountDimension, modelDimension, workDimension, endpointDimension}
+var bySeries = []dimension{keyDimension, accountDimension, modelDimension, workDimension, endpointDimension, runDimension}
 
 var groupings = map[Grouping][]dimension{
 	ByKey:      {keyDimension, accountDimension},
@@ -50,6 +51,7 @@ var groupings = map[Grouping][]dimension{
 	ByHour:     {hourDimension},
 	ByMonth:    {monthDimension},
 	ByEndpoint: {endpointDimension},
+	ByRun:      {runDimension, accountDimension}, // an account's runs are its own
 }
 
 // dimensionsOf returns the dimensions of a Grouping, which may be one that Over returns.
@@ -69,23 +71,24 @@ func dimensionsOf(by Grouping) ([]dimension, error) {
 func inOrder(a, b *Row) int {
 	byTokens := 0
 	if a.Time.IsZero() {
-		byTokens = cmp.Compare(b.PromptTokens+b.CompletionTokens, a.PromptTokens+a.CompletionTokens)
+		byTokens = cmp.Compare(b.Tokens(), a.Tokens())
 	}
 	return cmp.Or(
 		b.Time.Compare(a.Time), byTokens,
 		cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.AccountID, b.AccountID), cmp.Compare(a.Model, b.Model),
 		cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.User, b.User),
+		cmp.Compare(a.Run, b.Run),
 	)
 }
 
 // groupKey identifies a group.
 type groupKey struct {
-	time                                          int64
-	key, account, model, workload, endpoint, user string
+	time                                               int64
+	key, account, model, workload, endpoint, user, run string
 }
 
 func (r *Row) groupKey() groupKey {
-	k := groupKey{key: r.KeyID, account: r.AccountID, model: r.Model, workload: r.Workload, endpoint: r.Endpoint, user: r.User}
+	k := groupKey{key: r.KeyID, account: r.AccountID, model: r.Model, workload: r.Workload, endpoint: r.Endpoint, user: r.User, run: r.Run}
 	if !r.Time.IsZero() {
 		k.time = r.Time.UnixMicro()
 	}
@@ -115,7 +118,7 @@ func (g *groupSum) levels() []*level {
 	switch {
 	case g.filter.Failed || g.filter.Search != "":
 		return nil
-	case g.byUser() && g.filter.Model == "" && !g.filter.Latency:
+	case g.byUser() && g.filter.Model == "" && g.filter.Run == "" && !g.filter.Latency:
 		return []*level{tagMonths, tagDays}
 	case g.byUser(), hourly && g.filter.Latency:
 		return nil
@@ -164,14 +167,11 @@ func (g *groupSum) bySeriesOnly() bool {
 func (g *groupSum) fold(series *groupSum) {
 	for _, from := range series.rows {
 		r := *from
-		r.KeyID, r.AccountID, r.Model, r.Workload, r.Endpoint = "", "", "", "", ""
+		r.KeyID, r.AccountID, r.Model, r.Workload, r.Endpoint, r.Run = "", "", "", "", "", ""
 		for _, d := range g.dimensions {
 			*d.field(&r) = *d.field(from)
 		}
 		g.add(&r)
-		if g.filter.Latency {
-			g.group(&r).Latency.Merge(from.Latency)
-		}
 	}
 }
 
@@ -313,7 +313,8 @@ func (g *groupSum) each(ctx context.Context, from source, q *statement, r *Row, 
 func (g *groupSum) scan(ctx context.Context, from source, q *statement) error {
 	var r Row
 	add := func() error { g.visit(&r); return nil }
-	return g.each(ctx, from, q, &r, add, &r.Requests, &r.Errors, &r.Streams, &r.PromptTokens, &r.CompletionTokens)
+	return g.each(ctx, from, q, &r, add, &r.Requests, &r.Errors, &r.Streams, &r.PromptTokens, &r.CompletionTokens,
+		&r.SavedTokens, &r.CachedTokens, &r.KnownTokens)
 }
 
 // scanLists adds the lists of latencies that a query returns.
@@ -342,6 +343,7 @@ func (g *groupSum) group(r *Row) *Row {
 	if g.rows[key] == nil {
 		group := *r
 		group.Requests, group.Errors, group.Streams, group.PromptTokens, group.CompletionTokens = 0, 0, 0, 0, 0
+		group.SavedTokens, group.CachedTokens, group.KnownTokens = 0, 0, 0
 		if g.filter.Latency {
 			group.Latency = new(Latency)
 		}
@@ -351,14 +353,26 @@ func (g *groupSum) group(r *Row) *Row {
 }
 
 // add adds the sums of a row to its group.
-func (g *groupSum) add(r *Row) {
-	sum := g.group(r)
-	sum.Requests += r.Requests
-	sum.Errors += r.Errors
-	sum.Streams += r.Streams
-	sum.PromptTokens += r.PromptTokens
-	sum.CompletionTokens += r.CompletionTokens
+func (g *groupSum) add(r *Row) { g.group(r).Add(r) }
+
+// Add adds the sums of another row.
+func (r *Row) Add(other *Row) {
+	r.Requests += other.Requests
+	r.Errors += other.Errors
+	r.Streams += other.Streams
+	r.PromptTokens += other.PromptTokens
+	r.CompletionTokens += other.CompletionTokens
+	r.SavedTokens += other.SavedTokens
+	r.CachedTokens += other.CachedTokens
+	r.KnownTokens += other.KnownTokens
+	if other.Latency != nil {
+		r.Latency = cmp.Or(r.Latency, new(Latency))
+		r.Latency.Merge(other.Latency)
+	}
 }
+
+// Tokens returns those of prompts and completions.
+func (r *Row) Tokens() int64 { return r.PromptTokens + r.CompletionTokens }
 
 // sorted returns the groups in order, up to Filter.Limit.
 func (g *groupSum) sorted() []Row {
@@ -436,11 +450,20 @@ func readGroups(ctx context.Context, from source, now state, all []*groupSum) er
 // KeyDays calls each with parts of the usage of every key and day in a range of whole days, which add up to the usage of
 // all requests that have ended. It reads without the limits of a report: the rollups have few rows for each key and day.
 func KeyDays(ctx context.Context, db *database.DB, since, until time.Time, each func(*Row)) error {
-	g := newGroupSum([]dimension{dayDimension, keyDimension, accountDimension}, &Filter{Since: since, Until: until})
+	return readKeys(ctx, db, []dimension{dayDimension, keyDimension, accountDimension}, &Filter{Since: since, Until: until}, each)
+}
+
+// KeyTotals is KeyDays for all time, without days.
+func KeyTotals(ctx context.Context, db *database.DB, each func(*Row)) error {
+	return readKeys(ctx, db, []dimension{keyDimension, accountDimension}, &Filter{}, each)
+}
+
+func readKeys(ctx context.Context, db *database.DB, dimensions []dimension, f *Filter, each func(*Row)) error {
+	g := newGroupSum(dimensions, f)
 	g.visit = each
 	tx, err := db.Read().BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("read usage by key and day: %w", err)
+		return fmt.Errorf("read usage by key: %w", err)
 	}
 	defer tx.Rollback()
 	from := source{tx, dialectOf(db)}
@@ -449,7 +472,7 @@ func KeyDays(ctx context.Context, db *database.DB, since, until time.Time, each 
 		err = g.read(ctx, from, now)
 	}
 	if err != nil {
-		return fmt.Errorf("read usage by key and day: %w", err)
+		return fmt.Errorf("read usage by key: %w", err)
 	}
 	return nil
 }

@@ -98,9 +98,11 @@ type requestTable struct {
 
 var (
 	ledgerTable = requestTable{name: `requests`, columns: `request_id, time, key_id, account_id, model, backend, endpoint, workload,
-		user_tag, stream, status, code, queue_us, total_us, state, prompt_tokens, completion_tokens, first_token_us, boot_us, attempts`}
+		user_tag, stream, status, code, queue_us, total_us, state, prompt_tokens, completion_tokens, first_token_us, boot_us, attempts, run,
+		saved_tokens, ` + ReportedColumns}
 	refusalsTable = requestTable{name: `refusals`, columns: `request_id, time, key_id, account_id, model, backend, endpoint, workload,
-		user_tag, stream, status, code, queue_us, total_us, 'refused', 0, 0, 0, boot_us, ''`, refused: true}
+		user_tag, stream, status, code, queue_us, total_us, 'refused', 0, 0, 0, boot_us, '', run,
+		0, NULL, NULL, NULL, NULL, NULL`, refused: true}
 )
 
 // listing selects requests of a table from the newest.
@@ -127,7 +129,7 @@ func (l *listing) read(ctx context.Context, from source) (all []listed, err erro
 	s.addMark(from.dialect, l.at)
 	s.addRowFilter(&within)
 	if l.ending == Succeeded {
-		s.add(` AND code = '' AND state = 'settled'`)
+		s.add(` AND code = '' AND state <> 'interrupted'`)
 	}
 	if l.id != "" {
 		s.addParam(` AND request_id = `, l.id)
@@ -155,9 +157,14 @@ func scanDetail(row *sql.Rows) (d Detail, err error) {
 		at, queue, first, total, boot int64
 		attempts                      string
 	)
-	err = row.Scan(&d.RequestID, &at, &d.KeyID, &d.AccountID, &d.Model, &d.Backend, &d.Endpoint, &d.Workload, &d.User, &d.Stream,
-		&d.Status, &d.Code, &queue, &total, &d.State, &d.PromptTokens, &d.CompletionTokens, &first, &boot, &attempts)
-	if err != nil {
+	into := []any{
+		&d.RequestID, &at, &d.KeyID, &d.AccountID, &d.Model, &d.Backend, &d.Endpoint, &d.Workload, &d.User, &d.Stream,
+		&d.Status, &d.Code, &queue, &total, &d.State, &d.PromptTokens, &d.CompletionTokens, &first, &boot, &attempts, &d.Run, &d.SavedTokens,
+	}
+	for _, f := range d.Reported.fields() {
+		into = append(into, f)
+	}
+	if err = row.Scan(into...); err != nil {
 		return d, err
 	}
 	d.Requests, d.Time = 1, time.UnixMicro(at).UTC()
@@ -166,6 +173,9 @@ func scanDetail(row *sql.Rows) (d Detail, err error) {
 	}
 	if d.Stream {
 		d.Streams = 1
+	}
+	if n := d.Reported.CachedTokens; n != nil {
+		d.CachedTokens, d.KnownTokens = *n, d.PromptTokens
 	}
 	d.Queue, d.FirstToken, d.Total, d.Boot = micros(queue), micros(first), micros(total), micros(boot)
 	d.Attempts, d.ChainID, err = decodeDetails(attempts)

@@ -38,10 +38,10 @@ func (s *statement) with(text string) *statement {
 	return other
 }
 
-// addFilter adds the conditions on account, key and model, whose columns have the given prefix.
+// addFilter adds the conditions on account, key, model and run, whose columns have the given prefix.
 func (s *statement) addFilter(f *Filter, prefix string) {
 	for _, c := range []struct{ column, value string }{
-		{"account_id", f.Account}, {"key_id", f.Key}, {"model", f.Model},
+		{"account_id", f.Account}, {"key_id", f.Key}, {"model", f.Model}, {"run", f.Run},
 	} {
 		if c.value != "" {
 			s.addParam(` AND `+prefix+c.column+` = `, c.value)

@@ -130,11 +130,7 @@ func (d *dialect) advance(ctx context.Context, tx database.Tx, from, to int64) e
 	if err := d.lockRollups(ctx, tx); err != nil {
 		return err
 	}
-	result, err := tx.ExecContext(ctx, `UPDATE usage_watermark SET seq = $1 WHERE seq = $2`, to, from)
-	if err != nil {
-		return err
-	}
-	moved, err := result.RowsAffected()
+	moved, err := database.Change(ctx, tx, `UPDATE usage_watermark SET seq = $1 WHERE seq = $2`, to, from)
 	if err != nil {
 		return err
 	}

@@ -1,14 +1,14 @@
 // Package usage sums up the requests that have ended and reads them: by request, or in groups such as models and days.
 //
 // The rows of the table requests are the truth. Sums over them are kept in rollups: by hour and by day for each series,
-// which is an account, key, model, endpoint and workload, with histograms of latency; and by day and by month for each
+// which is an account, key, model, endpoint, workload and run, with histograms of latency; and by day and by month for each
 // key and user tag. A rollup goroutine, which the gateway starts, adds new rows once a second. Rows are inserted in the
 // order of their sequence number, whatever their times are, so the rollups include exactly the rows up to a watermark,
 // which is stored in the same transaction. Groups reads the rollups, the rows after the watermark, and the rows of hours
 // that its range cuts, in one snapshot: its figures are exact and current, whether the rollup goroutine runs or not.
 //
 // Clients choose user tags. Each key has rollups of its own for the first 10,000 tags of a day and of a month; requests
-// with further tags are summed up as OtherTags.
+// with further tags are summed up as OtherTags. So are those of further runs of a key, as OtherRuns.
 //
 // Everything here may take long, so it is read by database.DB.Report. Requests are read in pages of 1,000, each in a
 // snapshot of its own, so that a client that reads them slowly holds none. Inserting the rows, and what they mean for
@@ -60,6 +60,7 @@ type State string
 const (
 	Settled     State = "settled"     // ended regularly, successfully or not
 	Interrupted State = "interrupted" // ended by a crash, or released without an outcome
+	Replayed    State = "replayed"    // received the response of an earlier request, and cost nothing
 )
 
 // Grouping is what requests have in common that are summed up in one row.
@@ -77,14 +78,18 @@ const (
 	ByUser     Grouping = "user"  // the user tag of the request
 	ByMonth    Grouping = "month" // UTC
 	ByEndpoint Grouping = "endpoint"
+	ByRun      Grouping = "run" // the experiment that the request is part of
 )
 
 // Over returns the grouping by an interval, which is ByHour, ByDay or ByMonth, and something else: ByKey, ByAccount, ByModel,
-// ByWorkload or ByEndpoint.
+// ByWorkload, ByEndpoint or ByRun.
 func Over(interval, by Grouping) Grouping { return interval + "-" + by }
 
 // OtherTags stands for the user tags that have no rollups of their own.
 const OtherTags = "(other tags)"
+
+// OtherRuns stands for the runs of a key that have no rollups of their own.
+const OtherRuns = "(other runs)"
 
 // Filter selects requests. The zero value selects all.
 type Filter struct {
@@ -98,6 +103,7 @@ type Filter struct {
 	Account string        // id
 	Key     string        // id
 	Model   string
+	Run     string
 	Failed  bool   // only requests that ended with an error code or were interrupted
 	Search  string // only requests whose id or code starts with it, or whose user, workload or backend contains it
 	Limit   int    // maximum number of rows, the first in order; 0 means all
@@ -112,15 +118,19 @@ type Row struct {
 	Streams          int64 // requests for a stream
 	PromptTokens     int64
 	CompletionTokens int64
+	SavedTokens      int64    // of the responses that were replayed
+	CachedTokens     int64    // prompt tokens that backends had cached
+	KnownTokens      int64    // prompt tokens of the requests whose backends report that; 0: it is not known
 	Latency          *Latency // of groups, if Filter.Latency is set; nil if not
 
 	Time      time.Time // UTC; by request: when it arrived; by hour, day or month: its start
 	KeyID     string    // by request or key
-	AccountID string    // by request, key or account
+	AccountID string    // by request, key, account or run
 	Model     string    // by request or model
 	Workload  string    // by request or workload
 	Endpoint  string    // by request or endpoint
 	User      string    // by request or user
+	Run       string    // by request or run; empty if it has none
 
 	// The fields below are set only if grouped by request.
 
@@ -133,5 +143,6 @@ type Row struct {
 	Queue      time.Duration
 	FirstToken time.Duration
 	Total      time.Duration
+	Reported   Reported
 	ChainID    string // of EternalAI's form; empty if the client sent none
 }

@@ -61,13 +61,15 @@ func insert(tb testing.TB, db *database.DB, rows ...usage.Row) {
 	tb.Helper()
 	const text = `
 		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
-			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`
+			status, code, state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, run, ` + usage.ReportedColumns + `)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)`
 	must(tb, db.WriteExclusive(tb.Context(), func(tx database.Tx) error {
 		for _, r := range rows {
-			_, err := tx.ExecContext(tb.Context(), text, r.RequestID, r.Time.UnixMicro(), r.KeyID, r.AccountID,
+			_, err := tx.ExecContext(tb.Context(), text, r.Reported.AppendValues([]any{
+				r.RequestID, r.Time.UnixMicro(), r.KeyID, r.AccountID,
 				r.Model, r.Backend, r.Endpoint, r.Workload, r.User, r.Stream, int64(r.Status), r.Code, string(r.State),
-				r.PromptTokens, r.CompletionTokens, r.Queue.Microseconds(), r.FirstToken.Microseconds(), r.Total.Microseconds())
+				r.PromptTokens, r.CompletionTokens, r.Queue.Microseconds(), r.FirstToken.Microseconds(), r.Total.Microseconds(), r.Run,
+			})...)
 			if err != nil {
 				return err
 			}
@@ -89,8 +91,15 @@ func randomRow(random *rand.Rand, id int) usage.Row {
 		Workload: []string{"", "batch"}[random.IntN(2)], User: fmt.Sprint("u", random.IntN(6)), Status: 200, State: usage.Settled,
 		PromptTokens: random.Int64N(100), CompletionTokens: random.Int64N(100), Total: time.Duration(random.IntN(1e6)) * time.Microsecond,
 	}
+	if random.IntN(3) == 0 {
+		r.Run = fmt.Sprint("run", random.IntN(3))
+	}
 	if random.IntN(2) == 0 {
 		r.Stream, r.Streams, r.FirstToken = true, 1, r.Total/2
+	}
+	if random.IntN(2) == 0 && r.PromptTokens > 0 {
+		r.CachedTokens, r.KnownTokens = random.Int64N(r.PromptTokens), r.PromptTokens
+		r.Reported.CachedTokens = new(r.CachedTokens)
 	}
 	switch random.IntN(8) {
 	case 0:
@@ -115,6 +124,8 @@ func group(by usage.Grouping, r *usage.Row) string {
 		return r.Model
 	case usage.ByWorkload:
 		return "workload " + r.Workload
+	case usage.ByRun:
+		return r.Run + " " + r.AccountID
 	case usage.ByUser:
 		return r.User
 	case usage.ByDay:
@@ -135,8 +146,8 @@ func group(by usage.Grouping, r *usage.Row) string {
 
 // sums are the sums of a group, the number of durations in its histogram, and its latencies.
 type sums struct {
-	Requests, Errors, Streams, Prompt, Completion, Totals int64
-	Latencies                                             string
+	Requests, Errors, Streams, Prompt, Completion, Cached, Known, Totals int64
+	Latencies                                                            string
 }
 
 // expected sums up rows without a database.
@@ -147,7 +158,7 @@ func expected(rows []usage.Row, f usage.Filter, by usage.Grouping) map[string]su
 		switch {
 		case !f.Since.IsZero() && r.Time.Before(f.Since), !f.Until.IsZero() && !r.Time.Before(f.Until),
 			f.Account != "" && r.AccountID != f.Account, f.Key != "" && r.KeyID != f.Key, f.Model != "" && r.Model != f.Model,
-			f.Failed && r.Errors == 0:
+			f.Run != "" && r.Run != f.Run, f.Failed && r.Errors == 0:
 			continue
 		}
 		s := all[group(by, r)]
@@ -156,6 +167,8 @@ func expected(rows []usage.Row, f usage.Filter, by usage.Grouping) map[string]su
 		s.Streams += r.Streams
 		s.Prompt += r.PromptTokens
 		s.Completion += r.CompletionTokens
+		s.Cached += r.CachedTokens
+		s.Known += r.KnownTokens
 		if f.Latency {
 			l := latencies[group(by, r)]
 			if l == nil {
@@ -179,6 +192,7 @@ func sumsOf(rows []usage.Row, by usage.Grouping) map[string]sums {
 		r := &rows[i]
 		s := sums{
 			Requests: r.Requests, Errors: r.Errors, Streams: r.Streams, Prompt: r.PromptTokens, Completion: r.CompletionTokens,
+			Cached: r.CachedTokens, Known: r.KnownTokens,
 		}
 		if r.Latency != nil {
 			s.Totals, s.Latencies = r.Latency.Total.Count(), r.Latency.String()
@@ -190,7 +204,7 @@ func sumsOf(rows []usage.Row, by usage.Grouping) map[string]sums {
 
 var groupings = []usage.Grouping{
 	usage.ByKey, usage.ByAccount, usage.ByModel, usage.ByWorkload, usage.ByUser, usage.ByDay, usage.ByHour, byDayModel,
-	usage.ByMonth, usage.ByEndpoint,
+	usage.ByMonth, usage.ByEndpoint, usage.ByRun,
 }
 
 // randomFilter returns a filter whose bounds are whole days, hours, or any times.
@@ -214,6 +228,9 @@ func randomFilter(random *rand.Rand) usage.Filter {
 	}
 	if random.IntN(4) == 0 {
 		f.Model = fmt.Sprint("m", random.IntN(3))
+	}
+	if random.IntN(6) == 0 {
+		f.Run = fmt.Sprint("run", random.IntN(3))
 	}
 	f.Failed = random.IntN(8) == 0
 	f.Latency = random.IntN(2) == 0
@@ -297,6 +314,9 @@ func TestCorrectedRowsAreCorrectedInTheRollups(t *testing.T) {
 	for _, i := range []int{10, 70} { // one that the rollups include, and one that they do not
 		id := all[i].RequestID
 		all[i].PromptTokens, all[i].Code, all[i].Errors = 1234, "overloaded", 1
+		if all[i].KnownTokens > 0 {
+			all[i].KnownTokens = 1234
+		}
 		must(t, db.WriteGrouped(t.Context(), func(tx database.Tx) error {
 			ctx := t.Context()
 			return usage.Correct(ctx, tx, id, func() error {
@@ -347,6 +367,34 @@ func TestTagsBeyondTheLimitAreSummedUpAsOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRunsBeyondTheLimitAreSummedUpAsOthers(t *testing.T) {
+	defer usage.SetMaxSeries(3)()
+	s, db := newStore(t)
+	for i := range 10 {
+		run := fmt.Sprint("run", i%5)
+		if i == 9 {
+			run = ""
+		}
+		insert(t, db, usage.Row{
+			RequestID: fmt.Sprint("r", i), Time: epoch, KeyID: "k", AccountID: "a", Run: run, State: usage.Settled, Total: time.Millisecond,
+			PromptTokens: 1,
+		})
+		must(t, s.AddBatch(t.Context(), 1))
+	}
+	rows, err := s.List(t.Context(), usage.Filter{}, usage.ByRun)
+	must(t, err)
+	got := map[string]int64{}
+	for _, r := range rows {
+		got[r.Run] = r.Requests
+	}
+	if diff := cmp.Diff(map[string]int64{"": 1, "run0": 2, "run1": 2, "run2": 2, usage.OtherRuns: 3}, got); diff != "" {
+		t.Errorf("requests by run (-want +got)\n%s", diff)
+	}
+	requireConsistent(t, s)
+	must(t, s.Rebuild(t.Context()))
+	requireConsistent(t, s)
 }
 
 func differences(t *testing.T, s *usage.Store) (all []string) {

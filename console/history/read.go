@@ -106,7 +106,8 @@ func (h *History) readLedger(ctx context.Context, reader string) (Report, error)
 func (s *step) addUsage(r *usage.Row) {
 	for _, k := range []Key{{}, {Model: r.Model}} {
 		s.at(k).merge(&Totals{
-			Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens, firstToken: r.Latency.FirstToken,
+			Requests: r.Requests, Prompt: r.PromptTokens, Completion: r.CompletionTokens, Cached: r.CachedTokens, Known: r.KnownTokens,
+			firstToken: r.Latency.FirstToken,
 		})
 	}
 }

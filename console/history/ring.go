@@ -12,6 +12,7 @@ type Totals struct {
 	Requests           int64
 	Failed, Refused    int64 // by the service's fault, and by the client's
 	Prompt, Completion int64 // tokens
+	Cached, Known      int64 // prompt tokens that were cached, of those of which that is known
 
 	inFlight   int             // the highest
 	firstToken usage.Histogram // of streams
@@ -23,6 +24,10 @@ func (t *Totals) add(q *proxy.Ended) {
 	t.count(q.Code, 1)
 	t.Prompt += q.Prompt
 	t.Completion += q.Completion
+	if q.Cached != nil {
+		t.Cached += *q.Cached
+		t.Known += q.Prompt
+	}
 	if q.FirstToken > 0 {
 		t.firstToken.Record(q.FirstToken)
 	}
@@ -47,6 +52,8 @@ func (t *Totals) merge(other *Totals) {
 	t.Refused += other.Refused
 	t.Prompt += other.Prompt
 	t.Completion += other.Completion
+	t.Cached += other.Cached
+	t.Known += other.Known
 	t.inFlight = max(t.inFlight, other.inFlight)
 	t.firstToken.Merge(&other.firstToken)
 	t.perToken.Merge(&other.perToken)

@@ -16,10 +16,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"sync/atomic"
 	"time"
 
+	"basegate/batch/storage"
 	"basegate/budget/admission"
 	"basegate/database"
 	"basegate/internal/ratelimit"
@@ -55,19 +55,10 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("a prompt of %d bytes does not fit beside %d of %d bytes", e.Size, e.Used, e.Max)
 }
 
-// Objects is the storage of the documents. It deletes what a crash leaves of an object that no row has.
-type Objects interface {
-	// WriteObject stores an object, and calls keep with its name in the transaction with which it counts.
-	WriteObject(ctx context.Context, data []byte, keep func(context.Context, database.Tx, string) error) error
-	OpenObject(ctx context.Context, name string, size int64) (io.ReadCloser, error)
-	// DeleteObject lets an object be deleted after the transaction.
-	DeleteObject(ctx context.Context, tx database.Tx, name string) error
-}
-
 // Store stores prompts. It is safe for concurrent use, also by several processes.
 type Store struct {
 	db       *database.DB
-	objects  Objects            // nil: the rows have the documents
+	objects  storage.Objects    // nil: the rows have the documents
 	maxBytes atomic.Int64       // of an account
 	rate     *ratelimit.Limiter // by account
 	writes   *admission.Turns   // held by a save or another write of this store
@@ -78,7 +69,7 @@ const maxWrites = 8
 
 // New returns a Store with a quota of an account in bytes, for documents and their words. Without objects, it stores documents
 // in their rows.
-func New(db *database.DB, objects Objects, maxBytesPerAccount int64) *Store {
+func New(db *database.DB, objects storage.Objects, maxBytesPerAccount int64) *Store {
 	store := &Store{
 		db: db, objects: objects, writes: admission.NewTurns(maxWrites, 1),
 		rate: ratelimit.New(ratelimit.Settings{
@@ -151,12 +142,7 @@ func (s *Store) readObject(ctx context.Context, p *stored) ([]byte, error) {
 	if s.objects == nil {
 		return nil, fmt.Errorf("read prompt %s: files.url is not set, so there is no storage", p.ID)
 	}
-	document := make([]byte, p.documentBytes)
-	content, err := s.objects.OpenObject(ctx, p.object, p.documentBytes)
-	if err == nil {
-		defer content.Close()
-		_, err = io.ReadFull(content, document)
-	}
+	document, err := s.objects.ReadObject(ctx, p.object, p.documentBytes)
 	if err != nil {
 		return nil, fmt.Errorf("read prompt %s: %w", p.ID, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,9 +137,9 @@ func (f *fixture) names(words ...string) string {
 }
 
 func TestDocumentsOfEverySizeAreReadAsSaved(t *testing.T) {
-	for name, where := range map[string]func(*fixture) prompts.Objects{
-		"objects": func(f *fixture) prompts.Objects { return f.batches },
-		"rows":    func(*fixture) prompts.Objects { return nil },
+	for name, where := range map[string]func(*fixture) storage.Objects{
+		"objects": func(f *fixture) storage.Objects { return f.batches },
+		"rows":    func(*fixture) storage.Objects { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -206,16 +205,16 @@ func TestDocumentThatIsReplacedWhileItIsReadIsReadAgain(t *testing.T) {
 
 // replacing replaces an object when it is first opened.
 type replacing struct {
-	prompts.Objects
+	storage.Objects
 	replace func(name string)
 }
 
-func (r *replacing) OpenObject(ctx context.Context, name string, size int64) (io.ReadCloser, error) {
+func (r *replacing) ReadObject(ctx context.Context, name string, size int64) ([]byte, error) {
 	if replace := r.replace; replace != nil {
 		r.replace = nil
 		replace(name)
 	}
-	return r.Objects.OpenObject(ctx, name, size)
+	return r.Objects.ReadObject(ctx, name, size)
 }
 
 func TestDocumentThatIsLostIsAnError(t *testing.T) {
@@ -445,7 +444,7 @@ func TestInterruptedSaveLeavesNothing(t *testing.T) {
 
 // interrupting ends the context of a save before its object is written, or in the transaction of its row.
 type interrupting struct {
-	prompts.Objects
+	storage.Objects
 	at     int
 	cancel func()
 }

@@ -54,7 +54,7 @@ async function refresh() {
     succeeded = new Date();
     if (!page.querySelector("[data-live-every]")) {
       ended = true;
-      status.textContent = "Nothing is running, so this page is no longer refreshed.";
+      status.textContent = "Finished; live updates stopped.";
       return;
     }
     sayLive();

@@ -9,6 +9,8 @@ const shownAtMost = 50;
 let items = [];
 let loading = 0; // number of the last load, so that an earlier one that ends later has no effect
 let active = -1;
+let isLoaded = false;
+let entered = false; // Enter was pressed before the list was loaded
 
 /** score tells how well an item matches the words; 0 if one of them is missing. */
 function score(item, words) {
@@ -29,7 +31,7 @@ function show() {
     .sort((a, b) => b.points - a.points).slice(0, shownAtMost);
   list.replaceChildren(...found.map(({ item }, i) => {
     const option = document.createElement("a");
-    Object.assign(option, { id: `palette-${i}`, href: item.path, tabIndex: -1 });
+    Object.assign(option, { id: `palette-${i}`, href: item.path ?? "#", tabIndex: -1 });
     option.setAttribute("role", "option");
     const [kind, name, note] = [["soft", item.kind], ["name", item.name], ["soft", item.note]].map(([className, text]) => {
       const span = document.createElement("span");
@@ -37,11 +39,24 @@ function show() {
       return span;
     });
     option.append(name, " ", note, " ", kind);
-    option.addEventListener("click", () => dialog.close());
+    option.addEventListener("click", (event) => {
+      dialog.close();
+      if (!item.run && !item.post) return;
+      event.preventDefault();
+      if (item.run) item.run();
+      else submit(item.path);
+    });
     return option;
   }));
   if (items.length) state.textContent = found.length ? `${found.length} found` : "Nothing found.";
   select(found.length ? 0 : -1);
+}
+
+// submit sends what a form of the page would: the gateway answers with the page that shows what was done.
+function submit(action) {
+  const form = Object.assign(document.createElement("form"), { method: "post", action });
+  document.body.append(form);
+  form.submit();
 }
 
 function select(index) {
@@ -58,6 +73,7 @@ function select(index) {
 async function open() {
   if (dialog.open || document.querySelector("dialog[open]")) return;
   input.value = "";
+  isLoaded = entered = false;
   dialog.showModal();
   show();
   const own = ++loading;
@@ -71,7 +87,10 @@ async function open() {
     }
     if (!response.ok) throw new Error(`status ${response.status}`);
     ({ items } = await response.json());
+    document.dispatchEvent(new CustomEvent("palette", { detail: items })); // a page adds what can be done on it
+    isLoaded = true;
     show();
+    if (entered && dialog.open) list.children[active]?.click();
   } catch {
     if (own === loading) state.textContent = "The list cannot be loaded. Close it and try again.";
   }
@@ -86,7 +105,8 @@ input.addEventListener("keydown", (event) => {
     select(next);
   } else if (event.key === "Enter" && !event.isComposing) {
     event.preventDefault();
-    list.children[active]?.click();
+    if (isLoaded) list.children[active]?.click();
+    else entered = true;
   }
 });
 for (const box of [dialog, sheet]) {

@@ -104,13 +104,50 @@ func want(t *testing.T, problems []string, texts ...string) {
 func TestCountersAreComparedAndCountedAgain(t *testing.T) {
 	l := newLedger(t)
 	want(t, l.check(t))
-	l.exec(t, `UPDATE owner SET day_used = day_used + 1, month_in = month_in + 1, running = 1, reserved_in = 7 WHERE id = 'key1';
-		UPDATE owner SET waiting = 2, reserved_day = 1, reserved_out = 3 WHERE id = 'acc2'`)
-	want(t, l.check(t), "key1 of account acc1: day_used", "key1 of account acc1: month_in", "running is 1, its rows have 0", "reserved_in is 7",
-		"acc2 of account acc2: waiting is 2", "reserved_day is 1", "reserved_out is 3")
-	want(t, l.repair(t), "7 counters of 2 accounts are counted again")
+	l.exec(t, `UPDATE owner SET day_in = day_in + 1, month_in = month_in + 1, running = 1, reserved_month_in = 7 WHERE id = 'key1';
+		UPDATE owner SET waiting = 2, reserved_day_in = 1, reserved_month_out = 3, life_out = life_out - 1, reserved_life_in = 2 WHERE id = 'acc2'`)
+	want(t, l.check(t), "key1 of account acc1: day_in", "key1 of account acc1: month_in", "running is 1, its rows have 0", "reserved_month_in is 7",
+		"acc2 of account acc2: waiting is 2", "reserved_day_in is 1", "reserved_month_out is 3",
+		"acc2 of account acc2: life_out", "reserved_life_in is 2")
+	want(t, l.repair(t), "9 counters of 2 accounts are counted again")
 	want(t, l.check(t))
 	want(t, l.repair(t))
+}
+
+// The rollups have what requests used whose rows are not kept.
+func TestTokensOfAllTimeOutliveTheRows(t *testing.T) {
+	l := newLedger(t)
+	var input int
+	const of = `SELECT life_in FROM owner WHERE id = 'key1'`
+	must(t, l.conn.QueryRow(t.Context(), of).Scan(&input))
+	l.exec(t, `INSERT INTO usage_series (id, account_id, key_id, model, endpoint, workload) VALUES (1, 'acc1', 'key1', '', '', '');
+		UPDATE usage_watermark SET kept_since = ledger_start(ledger_month(ledger_day(ledger_now())));
+		INSERT INTO usage_days (series, period, requests, errors, streams, prompt_tokens, completion_tokens)
+			SELECT 1, ledger_day(time) - date '1970-01-01', 1, 0, 0, sum(prompt_tokens), sum(completion_tokens) FROM requests
+			WHERE key_id = 'key1' GROUP BY 2;
+		DELETE FROM requests WHERE key_id = 'key1' AND time < (SELECT kept_since FROM usage_watermark);
+		DELETE FROM requests WHERE key_id = 'key2'; UPDATE owner SET life_in = 0 WHERE id = 'key1'; SELECT ledger_recount_v1(NULL)`)
+	want(t, l.check(t))
+	var counted int
+	if must(t, l.conn.QueryRow(t.Context(), of).Scan(&counted)); counted != input || input == 0 {
+		t.Errorf("key1 has used %d tokens, want %d", counted, input)
+	}
+}
+
+// The requests of a key count against the one that has made it too.
+func TestCountersOfAParentHaveTheRequestsOfItsKeys(t *testing.T) {
+	l := newLedger(t)
+	l.exec(t, `INSERT INTO keys (id, account_id, parent, name, prefix, secret_hash, state, created_at)
+			VALUES ('child', 'acc1', 'key1', '', '', 'child', 'active', 0);
+		INSERT INTO requests (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream, status, code,
+				state, prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, boot_us, attempts)
+			VALUES ('of child', ledger_now(), 'child', 'acc1', 'm', 'b', '', '', '', false, 200, '', 'settled', 5, 7, 0, 0, 0, 0, '')`)
+	want(t, slices.DeleteFunc(l.check(t), func(p string) bool { return !strings.Contains(p, "_in is") }),
+		"child of account acc1: life_in is 0, its rows have 5", "child of account acc1: month_in", "child of account acc1: day_in",
+		"key1 of account acc1: life_in", "key1 of account acc1: month_in", "key1 of account acc1: day_in",
+		"acc1 of account acc1: life_in", "acc1 of account acc1: month_in", "acc1 of account acc1: day_in")
+	want(t, l.repair(t), "18 counters of 1 accounts are counted again")
+	want(t, l.check(t))
 }
 
 func TestOwnersThatAreMissingAreNamed(t *testing.T) {
@@ -138,7 +175,7 @@ func TestRequestsOfAnotherServerAreRenumbered(t *testing.T) {
 
 func TestSumsBeyondACapAreNotesOnly(t *testing.T) {
 	l := newLedger(t)
-	l.exec(t, `UPDATE owner SET month_total = 1 WHERE id = 'acc1'`)
+	l.exec(t, `UPDATE owner SET caps = '{"month_total": 1}' WHERE id = 'acc1'`)
 	var notes int
 	must(t, l.Check(t.Context(), func(p consistency.Problem) {
 		if p.Note && strings.Contains(p.Text, "acc1: month_total is 1, used and reserved are") {
@@ -159,8 +196,9 @@ func (l *ledger) addLease(t *testing.T, id string, gateway, epoch int) {
 			completion_tokens, model, endpoint, workload, user_tag, stream, details)
 		VALUES ($1, $2, $3, 'acc1', 'key1', ledger_day(ledger_now()), ledger_now(), 10, 20, 10, 5, 'm', '', '', '', false, '')`, id, gateway, epoch)
 	must(t, err)
-	l.exec(t, `UPDATE owner SET running = running + 1, reserved_day = reserved_day + 30, reserved_in = reserved_in + 10,
-		reserved_out = reserved_out + 20 WHERE id IN ('acc1', 'key1')`)
+	l.exec(t, `UPDATE owner SET running = running + 1, reserved_day_in = reserved_day_in + 10, reserved_day_out = reserved_day_out + 20,
+		reserved_life_in = reserved_life_in + 10, reserved_life_out = reserved_life_out + 20,
+		reserved_month_in = reserved_month_in + 10, reserved_month_out = reserved_month_out + 20 WHERE id IN ('acc1', 'key1')`)
 }
 
 func TestRequestsOfGatewaysThatDoNotRunAreEnded(t *testing.T) {

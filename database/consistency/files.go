@@ -45,10 +45,11 @@ type comparison struct {
 	mismatch bool         // the storage lacks the object by which gateways recognize it
 }
 
-// isUnused is the condition for an object that counts and that neither a file nor a batch nor a prompt has.
+// isUnused is the condition for an object that counts and that neither a file nor a batch nor a prompt nor a kept response has. One of
+// a response may be missing: that is then a miss.
 const isUnused = `state = 'kept' AND file <> 'storage' AND file NOT IN (SELECT id FROM files)
 	AND name NOT IN (SELECT errors FROM batches WHERE errors IS NOT NULL)
-	AND name NOT IN (SELECT object FROM prompts)`
+	AND name NOT IN (SELECT object FROM prompts) AND name NOT IN (SELECT object FROM replays)`
 
 // errStorageMismatch is returned by Repair if the files would all be lost because the storage is not theirs.
 var errStorageMismatch = errors.New("the storage is not the one that the gateways use: correct files.url, or mount its folder")
@@ -122,11 +123,7 @@ func (f *Files) Repair(ctx context.Context, report func(string)) error {
 // update changes rows and returns how many.
 func (f *Files) update(ctx context.Context, text string, args ...any) (n int64, err error) {
 	err = f.db.WriteExclusive(ctx, func(tx database.Tx) error {
-		result, err := tx.ExecContext(ctx, text, args...)
-		if err != nil {
-			return err
-		}
-		n, err = result.RowsAffected()
+		n, err = database.Change(ctx, tx, text, args...)
 		return err
 	})
 	return n, err

@@ -70,7 +70,7 @@ type difference struct {
 	Stored, Counted         int64
 }
 
-// differences returns those of all months whose requests are kept. Each month is a statement, so no snapshot is long.
+// differences returns those of all time, and of all months whose requests are kept. Each month is a statement, so no snapshot is long.
 func differences(ctx context.Context, conn *pgx.Conn) (found []difference, err error) {
 	var since, last time.Time
 	const text = `SELECT date_trunc('month', least(to_timestamp(min(time) / 1e6), clock_timestamp()))::date,
@@ -78,18 +78,20 @@ func differences(ctx context.Context, conn *pgx.Conn) (found []difference, err e
 	if err := conn.QueryRow(ctx, text).Scan(&since, &last); err != nil {
 		return nil, err
 	}
-	for month := since; !month.After(last); month = month.AddDate(0, 1, 0) {
-		rows, err := conn.Query(ctx, `SELECT account, owner, counter, stored, counted FROM ledger_differences_v1($1)`, month)
-		if err != nil {
-			return nil, err
+	add := func(function string, args ...any) error {
+		rows, err := conn.Query(ctx, `SELECT account, owner, counter, stored, counted FROM `+function, args...)
+		if err == nil {
+			found, err = pgx.AppendRows(found, rows, pgx.RowToStructByPos[difference])
 		}
-		ofMonth, err := pgx.CollectRows(rows, pgx.RowToStructByPos[difference])
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, ofMonth...)
+		return err
 	}
-	return found, nil
+	for month := since; !month.After(last) && err == nil; month = month.AddDate(0, 1, 0) {
+		err = add(`ledger_differences_v1($1)`, month)
+	}
+	if err == nil {
+		err = add(`ledger_life_differences_v1()`)
+	}
+	return found, err
 }
 
 func checkCounters(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
@@ -162,15 +164,15 @@ func checkOrphans(ctx context.Context, conn *pgx.Conn, report func(Problem)) err
 // checkCaps names owners that use and reserve more than a cap. That is no inconsistency: a cap may have been lowered, and a
 // backend may use more than was reserved.
 func checkCaps(ctx context.Context, conn *pgx.Conn, report func(Problem)) error {
+	// The columns of a cap WINDOW_METER begin with its window.
 	return each(ctx, conn, `
-		SELECT format('%s: %s is %s, used and reserved are %s', o.id, c.name, c.cap, c.sum)
-		FROM owner o CROSS JOIN LATERAL (VALUES
-			('month_total', o.month_total, o.month_in + o.month_out + o.reserved_in + o.reserved_out),
-			('day_total', o.day_total, o.day_used + o.reserved_day),
-			('month_input', o.month_input, o.month_in + o.reserved_in),
-			('month_output', o.month_output, o.month_out + o.reserved_out)) c(name, cap, sum)
-		WHERE c.sum > c.cap AND date_trunc('month', o.day) = date_trunc('month', clock_timestamp())
-			AND (c.name <> 'day_total' OR o.day = clock_timestamp()::date)
+		SELECT format('%s: %s is %s, used and reserved are %s', o.id, c.name, c.cap, s.sum)
+		FROM owner o CROSS JOIN LATERAL jsonb_each_text(o.caps) c(name, cap)
+			CROSS JOIN LATERAL (SELECT split_part(c.name, '_', 1) AS window, split_part(c.name, '_', 2) AS meter) k
+			CROSS JOIN LATERAL (SELECT sum(n.value::bigint) FROM jsonb_each_text(to_jsonb(o)) n WHERE n.key ~ ('^(reserved_)?' || k.window
+				|| CASE k.meter WHEN 'input' THEN '_in$' WHEN 'output' THEN '_out$' ELSE '_(in|out)$' END)) s(sum)
+		WHERE s.sum > c.cap::bigint
+			AND (k.window NOT IN ('month', 'day') OR date_trunc(k.window, o.day) = date_trunc(k.window, clock_timestamp()))
 		ORDER BY 1`,
 		func(text string) {
 			report(Problem{Part: "caps", Text: text + ": the cap was lowered, or a backend used more than was reserved", Note: true})

@@ -5,7 +5,7 @@
 
 -- ===== Accounts and keys: package identity =====
 
--- Caps are in tokens; NULL is unbounded.
+-- Caps are JSON objects of tokens, such as {"month_total": 1000}, by package quota, which checks them; without any, they are NULL.
 CREATE TABLE accounts (
     id           TEXT PRIMARY KEY,
     email        TEXT NOT NULL,
@@ -13,10 +13,7 @@ CREATE TABLE accounts (
     admin        BOOLEAN NOT NULL,
     state        TEXT NOT NULL CHECK (state IN ('active', 'pending', 'disabled')),
     created_at   BIGINT NOT NULL,
-    month_total  BIGINT CHECK (month_total >= 0),
-    day_total    BIGINT CHECK (day_total >= 0),
-    month_input  BIGINT CHECK (month_input >= 0),
-    month_output BIGINT CHECK (month_output >= 0),
+    caps         TEXT CHECK (json_type(caps) = 'object'),
     concurrency  BIGINT CHECK (concurrency >= 1) -- the highest that a holder can give to a key; NULL is the configured one
 );
 
@@ -28,6 +25,7 @@ CREATE UNIQUE INDEX accounts_email ON accounts (lower(email));
 CREATE TABLE keys (
     id                    TEXT PRIMARY KEY,
     account_id            TEXT NOT NULL REFERENCES accounts (id),
+    parent                TEXT REFERENCES keys (id), -- the key of the account that has made this one; NULL if none has. It never changes
     name                  TEXT NOT NULL,
     prefix                TEXT NOT NULL,
     secret_hash           BLOB NOT NULL UNIQUE,
@@ -40,22 +38,22 @@ CREATE TABLE keys (
     operator_models       TEXT,
     concurrency           BIGINT CHECK (concurrency >= 1),
     operator_concurrency  BIGINT CHECK (operator_concurrency >= 1),
-    month_total           BIGINT CHECK (month_total >= 0),
-    day_total             BIGINT CHECK (day_total >= 0),
-    month_input           BIGINT CHECK (month_input >= 0),
-    month_output          BIGINT CHECK (month_output >= 0),
-    operator_month_total  BIGINT CHECK (operator_month_total >= 0),
-    operator_day_total    BIGINT CHECK (operator_day_total >= 0),
-    operator_month_input  BIGINT CHECK (operator_month_input >= 0),
-    operator_month_output BIGINT CHECK (operator_month_output >= 0)
+    caps                  TEXT CHECK (json_type(caps) = 'object'),
+    operator_caps         TEXT CHECK (json_type(operator_caps) = 'object'),
+    run                   TEXT CHECK (run <> ''), -- of a key with a parent: the name of its run on the ledger; NULL if it has none
+    children              BOOLEAN, -- whether the key may make keys; NULL is limits.children
+    adapters              BOOLEAN NOT NULL DEFAULT false, -- it may add LoRA adapters
+    stops                 BIGINT NOT NULL DEFAULT 0 -- how often its running requests were ended: those that began before the last time
 );
 
 CREATE INDEX keys_account ON keys (account_id);
+CREATE INDEX keys_parent ON keys (parent, expires_at) WHERE parent IS NOT NULL;
+CREATE INDEX keys_run ON keys (account_id, run) WHERE run IS NOT NULL;
 CREATE INDEX keys_prefix ON keys (prefix);
--- The keys that count towards limits.keys_per_account, all keys in the order of lists, and those by which the operator has raised
+-- The keys that count towards limits.keys_per_account, the keys in the order of lists, and those by which the operator has raised
 -- an account's slots.
-CREATE INDEX keys_live ON keys (account_id, expires_at) WHERE state <> 'revoked';
-CREATE INDEX keys_listed ON keys (account_id, (state = 'revoked'), created_at, id);
+CREATE INDEX keys_live ON keys (account_id, expires_at) WHERE state <> 'revoked' AND parent IS NULL;
+CREATE INDEX keys_listed ON keys (account_id, (state = 'revoked'), created_at, id) WHERE parent IS NULL;
 CREATE INDEX keys_operator_concurrency ON keys (account_id, concurrency) WHERE operator_concurrency IS NOT NULL AND state = 'active';
 
 -- The secrets that a key had before its rotations. Each works until its time.
@@ -234,6 +232,15 @@ CREATE TABLE prompts (
 CREATE INDEX prompts_account ON prompts (account_id, updated_at);
 CREATE UNIQUE INDEX prompts_share ON prompts (share_id) WHERE share_id <> '';
 
+-- Presets of parameters that users save in the workbench. They can have texts, such as stop sequences.
+CREATE TABLE presets (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    mode       TEXT NOT NULL, -- completion or chat
+    name       TEXT NOT NULL,
+    settings   TEXT NOT NULL, -- JSON
+    PRIMARY KEY (account_id, mode, name)
+);
+
 -- What happened to backends and budgets in the last day. Figures are in the memory of a gateway, or sums of the ledger's.
 CREATE TABLE history_events (
     seq        INTEGER PRIMARY KEY,
@@ -257,6 +264,20 @@ CREATE TABLE known_models (
     first_seen_at BIGINT NOT NULL
 );
 
+-- LoRA adapters of models, those of the configuration included once a gateway has seen them there. version is a new number each
+-- time that one is added; account_id is that of the key that has added it, or empty. modified_at is the latest change of its files,
+-- 0 if the gateway cannot see them.
+CREATE TABLE adapters (
+    id          TEXT PRIMARY KEY,
+    model       TEXT NOT NULL,
+    path        TEXT NOT NULL,
+    version     BIGINT NOT NULL,
+    configured  BOOLEAN NOT NULL,
+    account_id  TEXT NOT NULL,
+    modified_at BIGINT NOT NULL,
+    created_at  BIGINT NOT NULL
+);
+
 -- What each backend has reported about itself, for the requests that are judged before it is started again. source is a hash of the
 -- configuration that determines which server answers: the report of another source is outdated. A context or a version that the
 -- backend did not report is 0 or empty; special_tokens is NULL if it is not known.
@@ -267,6 +288,7 @@ CREATE TABLE backend_reports (
     max_model_len  BIGINT NOT NULL,
     version        TEXT NOT NULL,
     special_tokens BIGINT,
+    launched       TEXT NOT NULL DEFAULT '', -- the address that launch.start has printed
     PRIMARY KEY (model, backend)
 );
 
@@ -314,7 +336,8 @@ CREATE TABLE inflight (
     stream            BOOLEAN NOT NULL,
     prompt_tokens     BIGINT NOT NULL,
     completion_tokens BIGINT NOT NULL,
-    batch_id          TEXT -- of the batch of which the request is a line
+    batch_id          TEXT, -- of the batch of which the request is a line
+    run               TEXT NOT NULL DEFAULT '' -- of the experiment that the request is part of; empty if it has none
 ) WITHOUT ROWID;
 
 -- One row per request that has ended, inserted once; it outlives its key and its account. Rows are inserted in the order of seq,
@@ -334,7 +357,7 @@ CREATE TABLE requests (
     stream            BOOLEAN NOT NULL,
     status            BIGINT NOT NULL,
     code              TEXT NOT NULL,
-    state             TEXT NOT NULL CHECK (state IN ('settled', 'interrupted')),
+    state             TEXT NOT NULL CHECK (state IN ('settled', 'interrupted', 'replayed')),
     prompt_tokens     BIGINT NOT NULL,
     completion_tokens BIGINT NOT NULL,
     queue_us          BIGINT NOT NULL,
@@ -342,7 +365,14 @@ CREATE TABLE requests (
     total_us          BIGINT NOT NULL,
     boot_us           BIGINT NOT NULL DEFAULT 0,
     attempts          TEXT NOT NULL DEFAULT '', -- JSON, in the encoding of package usage; empty if there is nothing to tell
-    batch_id          TEXT
+    batch_id          TEXT,
+    run               TEXT NOT NULL DEFAULT '',
+    saved_tokens      BIGINT NOT NULL DEFAULT 0, -- of the response that a replayed request has repeated
+    cached_tokens     BIGINT, -- prompt tokens that the backend had cached; this and the next four are NULL if it did not report them
+    created_tokens    BIGINT, -- prompt tokens that it cached for the next requests
+    engine_queue_us   BIGINT, -- the engine's own times: waiting to be scheduled,
+    engine_prefill_us BIGINT, -- from then to the first token,
+    engine_between_us BIGINT  -- and the mean between two tokens
 );
 
 CREATE UNIQUE INDEX requests_id ON requests (request_id);
@@ -374,7 +404,8 @@ CREATE TABLE refusals (
     code       TEXT NOT NULL,
     queue_us   BIGINT NOT NULL,
     boot_us    BIGINT NOT NULL,
-    total_us   BIGINT NOT NULL
+    total_us   BIGINT NOT NULL,
+    run        TEXT NOT NULL DEFAULT ''
 );
 
 CREATE INDEX refusals_time ON refusals (time);
@@ -411,7 +442,8 @@ CREATE TABLE usage_series (
     model      TEXT NOT NULL,
     endpoint   TEXT NOT NULL,
     workload   TEXT NOT NULL,
-    UNIQUE (account_id, key_id, model, endpoint, workload)
+    run        TEXT NOT NULL DEFAULT '',
+    UNIQUE (account_id, key_id, model, endpoint, workload, run)
 );
 
 -- period counts hours from the epoch.
@@ -423,6 +455,9 @@ CREATE TABLE usage_hours (
     streams           BIGINT NOT NULL,
     prompt_tokens     BIGINT NOT NULL,
     completion_tokens BIGINT NOT NULL,
+    saved_tokens      BIGINT NOT NULL DEFAULT 0,
+    cached_tokens     BIGINT NOT NULL DEFAULT 0,
+    known_tokens      BIGINT NOT NULL DEFAULT 0, -- prompt tokens of the requests whose backend reported the cached ones
     PRIMARY KEY (series, period)
 ) WITHOUT ROWID;
 
@@ -435,6 +470,9 @@ CREATE TABLE usage_days (
     streams           BIGINT NOT NULL,
     prompt_tokens     BIGINT NOT NULL,
     completion_tokens BIGINT NOT NULL,
+    saved_tokens      BIGINT NOT NULL DEFAULT 0,
+    cached_tokens     BIGINT NOT NULL DEFAULT 0,
+    known_tokens      BIGINT NOT NULL DEFAULT 0, -- prompt tokens of the requests whose backend reported the cached ones
     PRIMARY KEY (series, period)
 ) WITHOUT ROWID;
 
@@ -471,6 +509,9 @@ CREATE TABLE usage_tag_days (
     streams           BIGINT NOT NULL,
     prompt_tokens     BIGINT NOT NULL,
     completion_tokens BIGINT NOT NULL,
+    saved_tokens      BIGINT NOT NULL DEFAULT 0,
+    cached_tokens     BIGINT NOT NULL DEFAULT 0,
+    known_tokens      BIGINT NOT NULL DEFAULT 0, -- prompt tokens of the requests whose backend reported the cached ones
     PRIMARY KEY (key, period, tag)
 ) WITHOUT ROWID;
 
@@ -484,6 +525,9 @@ CREATE TABLE usage_tag_months (
     streams           BIGINT NOT NULL,
     prompt_tokens     BIGINT NOT NULL,
     completion_tokens BIGINT NOT NULL,
+    saved_tokens      BIGINT NOT NULL DEFAULT 0,
+    cached_tokens     BIGINT NOT NULL DEFAULT 0,
+    known_tokens      BIGINT NOT NULL DEFAULT 0, -- prompt tokens of the requests whose backend reported the cached ones
     PRIMARY KEY (key, period, tag)
 ) WITHOUT ROWID;
 
@@ -528,6 +572,28 @@ CREATE TABLE receipt_log (
     verifier_key TEXT NOT NULL,
     size         BIGINT NOT NULL,
     checkpoint   TEXT NOT NULL
+);
+
+-- ===== Responses that can be repeated: package replay =====
+
+-- Each is an object of the storage. name is a keyed hash of the request; nothing here tells what was asked.
+CREATE TABLE replays (
+    name       BLOB PRIMARY KEY,
+    account_id TEXT NOT NULL,
+    object     TEXT NOT NULL,
+    bytes      BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    used_at    BIGINT NOT NULL
+);
+
+CREATE INDEX replays_account ON replays (account_id, used_at, bytes);
+CREATE INDEX replays_used ON replays (used_at, bytes);
+CREATE INDEX replays_created ON replays (created_at);
+
+-- The secret of which names and keys of responses are derived, made by the first gateway that needs it.
+CREATE TABLE replay_secret (
+    only   BIGINT PRIMARY KEY CHECK (only = 1),
+    secret BLOB NOT NULL
 );
 
 -- ===== Files and batches: package batch =====
@@ -602,7 +668,9 @@ CREATE TABLE batches (
     waits_for         TEXT NOT NULL DEFAULT '',   -- the API's word; '' if a line can start
     resets_at         INTEGER NOT NULL DEFAULT 0, -- of the exhausted cap; 0 if there is none
     parked_at         INTEGER NOT NULL DEFAULT 0, -- 0 if it is not parked
-    parked_caps       INTEGER NOT NULL DEFAULT 0  -- a hash of the caps that have refused its lines
+    parked_caps       INTEGER NOT NULL DEFAULT 0, -- a hash of the caps that have refused its lines
+    replay            BOOLEAN NOT NULL DEFAULT false, -- lines may be answered by kept responses
+    run               TEXT NOT NULL DEFAULT '' -- that its lines are part of; '' if there is none
 );
 
 CREATE INDEX batches_account ON batches (account_id, seq);

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -46,12 +47,13 @@ const summedIn = 3
 // interrupted requests of them.
 var requestsOf = fmt.Sprintf(`
 	SELECT request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream, status, code, state,
-		prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, boot_us, attempts, batch_id,
+		prompt_tokens, completion_tokens, queue_us, first_token_us, total_us, boot_us, attempts, batch_id, run, saved_tokens,
+		cached_tokens, created_tokens, engine_queue_us, engine_prefill_us, engine_between_us,
 		CASE WHEN seq <= (SELECT seq FROM usage_watermark) THEN %d ELSE $1 END AS xid
 	FROM requests
 	UNION ALL
 	SELECT request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream, 0, '', 'interrupted',
-		prompt_tokens, completion_tokens, 0, 0, 0, 0, '', batch_id, $1
+		prompt_tokens, completion_tokens, 0, 0, 0, 0, '', batch_id, run, 0, NULL, NULL, NULL, NULL, NULL, $1
 	FROM inflight WHERE NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = inflight.request_id)`, summedIn)
 
 // tables lists the tables of the source that are copied, in an order that satisfies the foreign keys.
@@ -190,13 +192,45 @@ func normalize(row []any, columns []pgconn.FieldDescription) {
 				row[i] = normalizeText(string(v))
 			}
 		case string:
-			if oid == pgtype.ByteaOID {
+			switch oid {
+			case pgtype.ByteaOID:
 				row[i] = []byte(v)
-			} else {
+			case pgtype.JSONBOID:
+				row[i] = canonicalJSON(v)
+			default:
 				row[i] = normalizeText(v)
 			}
 		}
 	}
+}
+
+// canonicalJSON returns JSON with the members of objects in order. PostgreSQL stores them in an order of its own.
+func canonicalJSON(text string) string {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		return text // the target refuses it
+	}
+	canonical, err := json.Marshal(value)
+	if err != nil {
+		return text
+	}
+	return string(canonical)
+}
+
+// readJSONAsText makes a connection return columns of JSON as texts.
+func readJSONAsText(conn *pgx.Conn) {
+	conn.TypeMap().RegisterType(&pgtype.Type{Name: "jsonb", OID: pgtype.JSONBOID, Codec: &pgtype.JSONBCodec{
+		Marshal: json.Marshal,
+		Unmarshal: func(text []byte, value any) error {
+			if to, ok := value.(*any); ok {
+				*to = string(text)
+				return nil
+			}
+			return json.Unmarshal(text, value)
+		},
+	}})
 }
 
 // nulSymbol stands for U+0000, which PostgreSQL does not store in texts. The ledger writes it too.

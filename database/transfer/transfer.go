@@ -107,6 +107,7 @@ func openTarget(ctx context.Context, url string) (_ *pgx.Conn, err error) {
 			postgres.CloseConn(ctx, conn)
 		}
 	}()
+	readJSONAsText(conn)
 	// A gateway of an older version must not find its schema migrated.
 	if err := refuseGateways(ctx, conn); err != nil {
 		return nil, err

@@ -52,6 +52,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	must(t, err)
 	conn, err := db.Connect(t.Context())
 	must(t, err)
+	readJSONAsText(conn)
 	t.Cleanup(func() {
 		must(t, conn.Close(context.WithoutCancel(t.Context())))
 		db.Close()
@@ -118,7 +119,7 @@ func (g *generator) value(c column, keys, n int) any {
 	case c.name == "state" && c.table == "objects":
 		return []string{"writing", "kept", "deleted"}[n%3]
 	case c.name == "state":
-		return []string{"settled", "interrupted"}[n%2]
+		return []string{"settled", "interrupted", "replayed"}[n%3]
 	case c.name == "id" && (c.table == "accounts" || c.table == "keys"):
 		return fmt.Sprintf("%s_%05d", c.table, n)
 	case c.name == "account_id":
@@ -137,6 +138,10 @@ func (g *generator) value(c column, keys, n int) any {
 		return int64(n) + 1
 	case strings.HasSuffix(c.name, "_tokens"):
 		return g.random.Int64N(5000)
+	case c.name == "parent":
+		return nil // of the keys, each of which has an account of its own
+	case c.name == "caps" || c.name == "operator_caps":
+		return fmt.Sprintf(`{"month_total":%d,"day_total":9223372036854775807}`, n)
 	case c.name == "only":
 		return int64(1)
 	}
@@ -180,7 +185,7 @@ func fill(t *testing.T, path string, rows, requests int) {
 	g := &generator{random: rand.New(rand.NewPCG(1, 2)), rows: rows, latest: time.Now()}
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		for _, name := range names {
-			count := map[string]int{"requests": requests, "receipt_log": 1}[name]
+			count := map[string]int{"requests": requests, "receipt_log": 1, "replay_secret": 1}[name]
 			if count == 0 {
 				count = rows
 			}
@@ -224,6 +229,9 @@ func fromSource(t *testing.T, db *database.DB, text string) (all []string) {
 	described := make([]pgconn.FieldDescription, len(columns))
 	for i, c := range columns {
 		described[i].DataTypeOID = map[string]uint32{"BOOLEAN": pgtype.BoolOID, "BLOB": pgtype.ByteaOID, "TEXT": pgtype.TextOID}[c.DatabaseTypeName()]
+		if c.Name() == "caps" || c.Name() == "operator_caps" {
+			described[i].DataTypeOID = pgtype.JSONBOID
+		}
 	}
 	read := &reader{rows: rows, columns: described, total: total{seed: maphash.MakeSeed()}}
 	for rows.Next() {

@@ -15,6 +15,10 @@ test("a request for access becomes an account", async ({ page }) => {
   await page.getByRole("link", { name: "Administration" }).click();
   await page.getByRole("link", { name: "Accounts" }).click();
   await checkPage(page, "admin-accounts");
+  const request = page.getByRole("row", { name: /bea@example\.org/ });
+  await request.getByText("Budgets and role").click();
+  await request.getByLabel(/Tokens per month/).first().fill("2M");
+  await checkPage(page, "admin-approve");
   await page.getByRole("button", { name: "Approve bea@example.org" }).click();
   const invitation = await page.locator("#invitation").textContent();
   await checkPage(page, "admin-invited");

@@ -48,14 +48,14 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
   await drop(page, "prompts.jsonl", input);
   await expect(page.getByText("prompts.jsonl stored: 300 lines, no errors.")).toBeVisible();
   await checkPage(page, "file");
-  await page.getByLabel("Completion window").selectOption("1h");
+  await page.getByLabel("Finish within").selectOption("1h");
   await page.getByRole("button", { name: "Create batch" }).click();
   await expect(page.getByText("Batch of prompts.jsonl created.")).toBeVisible();
   const batch = page.url();
   await page.reload(); // sends no form again
   expect(page.url()).toBe(batch);
   await expect(page.locator("#batch-state .tag").first()).toHaveText("completed", { timeout: 120_000 }); // by itself
-  await expect(page.locator("[data-live-every]")).toContainText("no longer refreshed");
+  await expect(page.locator("[data-live-every]")).toContainText("Finished; live updates stopped.");
   await checkPage(page, "batch");
   const results = (await download(page, page.getByRole("link", { name: "Download results" }))).trim().split("\n").map((l) => JSON.parse(l));
   expect(results).toHaveLength(300);

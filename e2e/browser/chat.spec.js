@@ -2,6 +2,7 @@
 import { readFileSync } from "node:fs";
 import { spawn } from "node:child_process";
 import { addToConfig, expect, expectAccessible, expectNoOverflow, checkPage, freePort, signIn, test } from "./console.js";
+import { expectText } from "./workbench.js";
 
 const model = "llama-8b-instruct";
 const turns = (page) => page.locator("#turns > li");
@@ -67,11 +68,11 @@ test("a model that chats has both modes, others have completions alone, and each
   await expect(page.getByRole("group", { name: "Mode" })).toBeVisible();
   await page.getByRole("radio", { name: "Chat" }).check();
   await expect(page.getByLabel("Prompt", { exact: true })).toBeHidden();
-  await expect(page.getByRole("button", { name: "Score the prompt" })).toBeHidden();
+  await expect(page.getByRole("button", { name: "Score prompt" })).toBeHidden();
   await expect(page.locator("#model")).toHaveValue(model);
   await message(page).fill("A message stays");
   await page.getByRole("radio", { name: "Completion" }).check();
-  await expect(page.getByLabel("Prompt", { exact: true })).toHaveValue("A prompt stays");
+  await expectText(page, "A prompt stays");
   await expect(page.locator("#model")).toHaveValue(model);
   await page.getByRole("radio", { name: "Chat" }).check();
   await expect(message(page)).toHaveValue("A message stays");
@@ -199,8 +200,8 @@ test("the tokens of an answer show alternatives, and taking one continues a vers
   await page.keyboard.press("Home");
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("Enter");
-  await page.getByLabel("Text of your own").fill(" purple elephants");
-  await page.getByRole("button", { name: "Continue with it" }).click();
+  await page.getByLabel("Your own text").fill(" purple elephants");
+  await page.getByRole("button", { name: "Branch here" }).click();
   await expect.poll(() => sent.length).toBe(3);
   await idle(page);
   expect(sent[2].messages[1].content).toBe(`${before[0]} purple elephants`);
@@ -385,10 +386,10 @@ test("a reload keeps the conversation, its versions, the message and the paramet
   expect(await textOf(answer(page))).toBe(text);
   await expect(page.locator("#c-seed")).toHaveValue("77");
   expect(JSON.parse(await page.locator("#c-tools").inputValue())).toEqual(weather);
-  await rows(page).first().locator("[data-control=select]").click();
+  await rows(page).first().locator(".label").click();
   await expect(turns(page)).toHaveCount(0);
   await expect(page.getByRole("button", { name: "Delete branch" })).toBeDisabled();
-  await rows(page).nth(1).locator("[data-control=select]").click();
+  await rows(page).nth(1).locator(".label").click();
   await page.getByRole("button", { name: "Show the turns that follow" }).click();
   await expect(turns(page)).toHaveCount(2);
 });
@@ -400,7 +401,7 @@ test("a saved conversation is opened with its turns, also by a link", async ({ p
   const name = `A conversation ${Date.now()}`;
   await page.getByRole("textbox", { name: "Name", exact: true }).fill(name);
   await page.getByRole("button", { name: "Save", exact: true }).click();
-  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await expect(page.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
   await page.getByText("Share", { exact: true }).click();
   await page.getByRole("button", { name: "Create link" }).click();
   const link = await page.getByRole("textbox", { name: "Link" }).inputValue();
@@ -455,7 +456,7 @@ test("the conversation is copied as requests and saved as files", async ({ page 
 
 test("a preset of chat sets its parameters", async ({ page }) => {
   await open(page);
-  await page.locator("#preset").selectOption("Four different ones");
+  await page.locator("#preset").selectOption("Four samples");
   await expect(page.locator("#c-n")).toHaveValue("4");
   await expect(page.locator("#c-max_completion_tokens")).toHaveValue("256");
   await page.getByRole("textbox", { name: "New preset" }).fill("mine");

@@ -1,6 +1,6 @@
 // What a user expects of the pages: times of one zone, equal parameters in a comparison, messages of one sentence, what is copied.
 import { addToConfig, basegate, checkPage, complete, expect, expectAccessible, signIn, test } from "./console.js";
-import { chooseKey, columns, done, event, generate, open, prompt } from "./workbench.js";
+import { chooseKey, done, event, expectText, generate, open, prompt } from "./workbench.js";
 
 test.use({ timezoneId: "Asia/Singapore" }); // eight hours ahead of UTC
 
@@ -20,20 +20,20 @@ test("what is copied of generated text is the text, by selection and by the butt
   await generate(page, "Copy");
   await done(page);
   await page.locator("#show-spaces").check();
-  await expect(columns(page).locator(".tokens")).toContainText("↵");
-  await expect(columns(page).locator(".tokens")).toContainText("<|begin_of_text|>");
+  await expect(prompt(page).locator("[data-mark='↵']")).toHaveCount(3);
+  await expect(prompt(page).locator(".chip")).toHaveAttribute("data-mark", "<|end_of_text|>");
   const text = "Copy a\n\tb c\n\nd";
-  await columns(page).locator(".tokens").evaluate((el) => getSelection().selectAllChildren(el));
+  await prompt(page).evaluate((el) => getSelection().selectAllChildren(el));
   await page.keyboard.press("Control+C");
   expect(await copied()).toBe(text);
-  await columns(page).first().evaluate((el) => getSelection().selectAllChildren(el));
+  await prompt(page).locator("..").evaluate((el) => getSelection().selectAllChildren(el));
   await page.keyboard.press("Control+C");
   expect(await copied()).toContain(text);
   expect(await copied()).not.toMatch(/↵|⇥|·|<\||⟨|Edit/);
   await page.evaluate(() => { // from the middle of a token to the middle of another one
-    const tokens = [...document.querySelectorAll("#columns [data-i]")];
-    const [from, to] = [tokens.find((el) => el.textContent.includes("⇥")), tokens.find((el) => el.textContent === "d")];
-    getSelection().setBaseAndExtent(from.firstChild, 3, to.firstChild, 1);
+    const tokens = [...document.querySelectorAll("#prompt [data-i]")];
+    const [from, to] = [tokens.find((el) => el.textContent.includes("\t")), tokens.find((el) => el.textContent === "d")];
+    getSelection().setBaseAndExtent([...from.childNodes].find((node) => node.data === "b"), 1, to.firstChild, 1);
   });
   await page.keyboard.press("Control+C");
   expect(await copied()).toBe(" c\n\nd");
@@ -70,25 +70,32 @@ test("a comparison has equal parameters unless they are changed, and a line of p
   await page.locator("#second-model").selectOption("trinity-base");
   await generate(page, "Equal", 10);
   await expect(page.locator("#progress")).toHaveText(/^llama-8b: \d+ prompt \+ 10 completion tokens/);
-  await expect(page.locator("#second-progress")).toHaveText(/^trinity-base: \d+ prompt \+ 10 completion tokens/);
+  await expect(page.locator("#progress .run").nth(1)).toHaveText(/^trinity-base: \d+ prompt \+ 10 completion tokens/);
   const [first, second] = ["llama-8b", "trinity-base"].map((id) => bodies.find(({ model }) => model === id));
   expect({ ...second, model: "", prompt: "" }).toEqual({ ...first, model: "", prompt: "" });
   expect(second).toMatchObject({ max_tokens: 10, temperature: 0, seed: 7 });
   await expect(page.locator("#generate")).toBeEnabled();
 
   bodies.length = 0;
+  await page.locator(".other summary").first().click();
   await page.locator("#q-max_tokens").fill("3");
   await page.locator("#p-temperature").fill("0.5");
   await expect(page.locator("#q-temperature")).toHaveValue("0.5");
   await generate(page, "Unequal", 6);
-  await expect(page.locator("#second-progress")).toHaveText(/\+ 3 completion tokens/);
+  await expect(page.locator("#progress .run").nth(1)).toHaveText(/\+ 3 completion tokens/);
   await expect.poll(() => bodies.map(({ model, max_tokens, temperature }) => `${model} ${max_tokens} ${temperature}`).sort()).toEqual(["llama-8b 6 0.5", "trinity-base 3 0.5"]);
   await expectAccessible(page);
   await page.getByRole("button", { name: "Equal parameters" }).click();
   await expect(page.locator("#q-max_tokens")).toHaveValue("6");
 });
 
-test("“Saved.” goes with the next edit, also of a parameter or the name", async ({ page }) => {
+// expectSaved waits until the document is saved, and returns the time in UTC that is shown on hover.
+async function expectSaved(status) {
+  await expect(status).toHaveText(/^Saved \d\d:\d\d$/);
+  return (await status.getAttribute("title")).match(/\d\d:\d\d:\d\d(?= UTC$)/)[0];
+}
+
+test("the time of a save is local, and goes with the next edit, also of a parameter or the name", async ({ page }) => {
   await open(page);
   await prompt(page).fill("To be saved");
   await page.getByRole("textbox", { name: "Name", exact: true }).fill(`Saved ${Date.now()}`);
@@ -98,7 +105,8 @@ test("“Saved.” goes with the next edit, also of a parameter or the name", as
     await page.keyboard.press("Tab");
   }]) {
     await page.getByRole("button", { name: "Save", exact: true }).click();
-    await expect(status).toHaveText("Saved.");
+    const title = await expectSaved(status);
+    expect(await status.textContent()).toBe(`Saved ${String((Number(title.slice(0, 2)) + 8) % 24).padStart(2, "0")}${title.slice(2, 5)}`);
     await edit();
     await expect(status).toHaveText("Edited");
   }
@@ -114,17 +122,17 @@ test("differences are those of the document that is shown", async ({ page }) => 
   await done(page);
   await page.unroute("**/console/api/completions*");
   await answer(page, [" two"]);
-  await page.getByRole("button", { name: "Generate" }).click();
-  await expect(columns(page)).toContainText([" two"]);
+  await page.getByRole("button", { name: "Again" }).click();
+  await expectText(page, "Different two");
   for (const name of ["one", "two"]) await page.getByRole("checkbox", { name: `Show side by side: ${name}` }).check();
   await page.getByRole("button", { name: "Show differences" }).click();
   const box = page.locator("#difference");
   await expect(box.locator("p.tokens")).toHaveText("Different one two");
-  await page.locator("#tree").getByRole("button", { name: "two", exact: true }).click();
+  await page.getByRole("treeitem", { name: /^two/ }).click();
   await page.getByRole("button", { name: "Name", exact: true }).click();
   await page.getByLabel("Name of the branch").fill("The second one");
   await page.keyboard.press("Enter");
-  await expect(box).toContainText("The second one, which has 1 others");
+  await expect(box).toContainText("1 only in The second one, ");
   page.on("dialog", (dialog) => dialog.accept());
   await page.getByRole("button", { name: "New", exact: true }).click();
   await expect(box).toBeHidden();
@@ -133,27 +141,33 @@ test("differences are those of the document that is shown", async ({ page }) => 
 test("an error is one sentence and its advice, not doubled", async ({ page }) => {
   await open(page);
   for (const [code, status, retry, message, text, param] of [
-    ["circuit_open", 503, "1", "every backend of llama-8b has failed repeatedly; the next try is in 1 seconds", "Every backend of llama-8b has failed repeatedly. Try again in 1 second."],
-    ["overloaded", 503, "7", "too many requests are waiting", "Too many requests are waiting. Try again in 7 seconds."],
+    ["circuit_open", 503, "1", "every backend of llama-8b has failed repeatedly; the next try is in 1 seconds", "The model’s servers have failed repeatedly, and are left alone for a moment. Try again in 1 second."],
+    ["overloaded", 503, "7", "too many requests are waiting", "The gateway is busy. Try again in 7 seconds."],
     ["rate_limited", 429, "1", "too many requests; try again in 1 seconds", "Too many requests. Try again in 1 second."],
     ["invalid_request", 400, "", "max_tokens: got 1.5, expected an integer", "max_tokens: got 1.5, expected an integer."],
     ["invalid_request", 400, "", "temperature must be non-negative", "temperature must be non-negative.", "temperature"],
-    ["vllm_engine_dead", 502, "", "the engine has died", "The engine has died. The model’s server has stopped. Try again in a few seconds."],
+    ["vllm_engine_dead", 502, "", "the engine has died", "The model’s server has stopped. Try again in a few seconds."],
   ]) {
     await page.route("**/console/api/completions*", (route) => route.fulfill({ status, headers: { ...(retry && { "Retry-After": retry }), "Content-Type": "application/json" }, body: JSON.stringify({ error: { code, message, param } }) }));
     await generate(page, code);
     await expect(page.locator("#error p")).toHaveText(text);
+    await page.locator("#error summary").click();
+    await expect(page.locator("#error details code")).toContainText(`${status} · ${code}`);
+    await expect(page.locator("#error details code")).toContainText(message);
     await page.unroute("**/console/api/completions*");
   }
 });
 
 // narrowKey creates a key that may use llama-8b alone, which is the only one that the workbench lists from now on.
 async function narrowKey(page) {
-  basegate("key", "create", "--account", process.env.EMAIL, "--name", "narrow", "--models", "llama-8b");
+  const keys = JSON.parse(basegate("key", "list", "--json"));
+  if (!keys.some(({ name }) => name === "narrow")) {
+    basegate("key", "create", "--account", process.env.EMAIL, "--name", "narrow", "--models", "llama-8b");
+  }
   await page.route("**/console/api/workbench", async (route) => {
     const response = await route.fetch();
     const options = await response.json();
-    return route.fulfill({ response, json: { ...options, keys: options.keys.filter(({ name }) => name === "narrow").slice(0, 1) } });
+    return route.fulfill({ response, json: { ...options, keys: options.keys.filter(({ name }) => name === "narrow") } });
   });
 }
 
@@ -183,11 +197,11 @@ test("a model that the chosen key may not use is listed as such, and nothing is 
     await expect(page.locator(`#${id} option[value=trinity-base]`)).toBeEnabled();
     await expect(page.locator(`#${id}`)).toHaveValue("llama-8b");
   }
-  for (const name of ["Generate", "Score the prompt", "Score"]) await expect(page.getByRole("button", { name, exact: true })).toBeDisabled();
+  for (const name of ["Generate", "Score prompt", "Score"]) await expect(page.getByRole("button", { name, exact: true })).toBeDisabled();
   for (const id of ["refusal", "score-refusal"]) await expect(page.locator(`#${id}`)).toHaveText(reason);
   await checkPage(page, "workbench-refusal");
   await prompt(page).press("Control+Enter");
-  await columns(page).getByRole("button", { name: "Continue", exact: true }).click();
+  await page.locator("#tree [tabindex='0']").press("Enter");
 
   await page.locator("#model").selectOption("trinity-base");
   await expect(page.locator("#refusal")).toBeEmpty();
@@ -208,7 +222,7 @@ test("a model that the chosen key may not use is listed as such, and nothing is 
 test("a saved prompt and a draft keep their model, also if the chosen key may not use it", async ({ page }) => {
   const name = `Of trinity-base ${Date.now()}`;
   const expectRefused = async (text) => {
-    await expect(prompt(page)).toHaveValue(text);
+    await expectText(page, text);
     await expect(page.locator("#model")).toHaveValue("trinity-base");
     await expect(page.locator("#refusal")).toHaveText(refusal("trinity-base"));
     await expect(page.locator("#generate")).toBeDisabled();
@@ -218,7 +232,7 @@ test("a saved prompt and a draft keep their model, also if the chosen key may no
   await prompt(page).fill("Saved");
   await page.getByRole("textbox", { name: "Name", exact: true }).fill(name);
   await page.getByRole("button", { name: "Save", exact: true }).click();
-  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await expect(page.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
   await open(page);
   await page.locator("#model").selectOption("trinity-base");
   await prompt(page).fill("A draft");

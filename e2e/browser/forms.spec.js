@@ -49,7 +49,7 @@ test("two tabs show the secrets of their own keys", async ({ page, context }) =>
   for (const [name, path] of pages) {
     const tab = await context.newPage();
     await tab.goto(path);
-    await expect(tab.getByRole("heading", { name: `Key ${name} created` })).toBeVisible();
+    await expect(tab.getByRole("heading", { name: `Key “${name}” created` })).toBeVisible();
     shown.push(await tab.locator("#secret").textContent());
   }
   expect(new Set(shown).size).toBe(2);
@@ -86,7 +86,7 @@ test("an error marks its field and keeps what was typed", async ({ page }) => {
   await expectAccessible(page);
   await page.getByRole("textbox", { name: "Tokens per day" }).fill("1k");
   await page.getByRole("button", { name: "Create key" }).click();
-  await expect(page.getByRole("heading", { name: "Key my study created" })).toBeVisible();
+  await expect(page.getByRole("heading", { name: "Key “my study” created" })).toBeVisible();
   await page.goto("/dashboard");
   await page.getByRole("link", { name: "Edit my study" }).click();
   await page.getByLabel("Name").fill("a better name");
@@ -112,7 +112,7 @@ test("a form whose session has ended goes on after signing in over the page", as
   await expect(dialog.getByRole("alert")).toContainText("Wrong e-mail address or password.");
   await dialog.getByLabel("Password").fill(password);
   await dialog.getByRole("button", { name: "Sign in and continue" }).click();
-  await expect(page.getByRole("heading", { name: "Key not lost created" })).toBeVisible();
+  await expect(page.getByRole("heading", { name: "Key “not lost” created" })).toBeVisible();
   expect(keysOf("expired@example.org").map((key) => key.name)).toEqual(["not lost"]);
 
   await page.goto("/keys/new");

@@ -47,18 +47,18 @@ test("researcher: prompt, branches, compare, export", async ({ page }) => {
   for (const [name, value] of Object.entries({ max_tokens: 12, seed: 3, n: 2, temperature: 1 })) await page.locator(`#p-${name}`).fill(String(value));
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(page.locator("#generate")).toBeEnabled();
-  const columns = page.locator("#columns .column");
-  await expect(columns).toHaveCount(2); // side by side
-  await columns.first().getByRole("option").last().click();
+  await expect(page.locator("#prompt .strip li:not(.head)")).toHaveCount(2);
+  await page.locator("#prompt [data-i]").last().click();
   await page.locator("#p-n").fill("1");
   await page.locator("#token").getByRole("button", { name: /^Continue with/ }).first().click();
   await expect(page.locator("#generate")).toBeEnabled();
   await page.locator("#name").fill("The lighthouse");
   await page.getByRole("button", { name: "Save", exact: true }).click();
-  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await expect(page.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
   await page.getByText("Copy and export").click();
   const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "JSON file" }).click()]);
   expect(JSON.stringify(JSON.parse(readFileSync(await file.path(), "utf8")))).toContain("The old lighthouse keeper");
+  await page.getByLabel("Token ids in place of the text").check();
   await page.getByRole("button", { name: "JSON", exact: true }).click();
   const copied = JSON.parse(await page.locator("#copied").textContent());
   expect(copied).toMatchObject({ model: "llama-8b", max_tokens: 12, seed: 3, n: 1 });

@@ -1,7 +1,7 @@
 // What is not saved is never lost: large trees, saves that fail, full disks, two tabs, and drafts of earlier versions.
 import { readFileSync } from "node:fs";
 import { expect, expectAccessible, signIn, test } from "./console.js";
-import { open, prompt } from "./workbench.js";
+import { expectText, lines, open, prompt, tokens } from "./workbench.js";
 
 const status = (page) => page.locator("#saved-status");
 const size = (page) => page.locator("#saved-size");
@@ -51,7 +51,14 @@ async function save(page, name) {
 
 const restored = (page) => expect(page.locator("#progress")).toContainText("restored", { timeout: 120_000 });
 
-const lastTokens = (page, n, each) => expect(page.locator("#columns .column")).toContainText(Array.from({ length: n }, (_, index) => `${index}.${each - 1}`), { timeout: 120_000 });
+// lastTokens goes to each of the branches, the first of which is selected, and expects its last token.
+async function lastTokens(page, n, each) {
+  await expect(prompt(page)).toContainText(` 0.${each - 1}`, { timeout: 120_000 });
+  for (let index = n - 1; index >= 0 && n > 1; index--) {
+    await lines(page).nth(index).click();
+    await expect(prompt(page)).toContainText(` ${index}.${each - 1}`);
+  }
+}
 
 // hold keeps back the responses to requests of a method. arrived resolves when the gateway has sent the first; release passes all on.
 async function hold(page, url, method) {
@@ -76,13 +83,13 @@ const unique = (name) => `${name} ${Date.now()}`;
 async function saveAs(page, name, text) {
   await prompt(page).fill(text);
   await save(page, name);
-  await expect(status(page)).toHaveText("Saved.");
+  await expect(status(page)).toHaveText(/^Saved \d\d:\d\d$/);
 }
 
 // startOver shows a new document.
 async function startOver(page) {
   await page.getByRole("button", { name: "New", exact: true }).click();
-  await expect(prompt(page)).toHaveValue("");
+  await expectText(page, "");
 }
 
 // answer answers the next dialogs of the page, and collects them.
@@ -100,7 +107,7 @@ test("a tree of 20,000 tokens with 20 alternatives is kept through failed saves,
   const [n, each] = [4, 5000];
   await open(page);
   await generateLarge(page, "A very large tree", n, each);
-  await expect(size(page)).toHaveText(/^[67]\.\d of 8 MiB$/);
+  await expect(size(page)).toHaveText(/^[67]\.\d of 8 MB$/);
 
   // Saves that fail keep the draft, and say so.
   const name = `Large ${Date.now()}`;
@@ -123,24 +130,24 @@ test("a tree of 20,000 tokens with 20 alternatives is kept through failed saves,
 
   // What was saved is what was generated, and the draft is gone.
   await save(page, name);
-  await expect(status(page)).toHaveText("Saved.");
+  await expect(status(page)).toHaveText(/^Saved \d\d:\d\d$/);
   await expect.poll(() => draftsIn(page)).toEqual([0, 0]);
   await page.reload();
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
+  await expect(prompt(page)).toContainText(` 0.${each - 1}`);
+  expect(await page.evaluate(() => {
+    document.getElementById("bookmark").click();
+    return !dispatchEvent(new Event("beforeunload", { cancelable: true }));
+  })).toBe(true); // such a tree takes a moment to store, and is too large for what can be kept at once
   await lastTokens(page, n, each);
-  await page.locator("#columns .column").last().getByRole("option", { name: "3.4999", exact: true }).click();
+  await lines(page).nth(3).click();
+  await tokens(page).last().click();
   await expect(page.locator("#token .alternatives li, #token tr").first()).toBeVisible();
 
   // Two tabs keep their own changes, and neither overwrites the other's.
   const second = await context.newPage();
   await open(second, page.url());
   await lastTokens(second, n, each);
-  expect(await page.evaluate(() => {
-    const prompt = document.getElementById("prompt");
-    prompt.value = "Changed";
-    prompt.dispatchEvent(new Event("input"));
-    return !dispatchEvent(new Event("beforeunload", { cancelable: true }));
-  })).toBe(true); // such a tree takes a moment to store, and is too large for what can be kept at once
   for (const [tab, text] of [[page, "Changed in the first tab"], [second, "Changed in the second tab"]]) {
     await prompt(tab).fill(text);
     await expect(status(tab)).toHaveText("Edited");
@@ -149,20 +156,40 @@ test("a tree of 20,000 tokens with 20 alternatives is kept through failed saves,
     await expect.poll(() => leavingAsks(tab)).toBe(false);
     await tab.reload();
     await restored(tab);
-    await expect(prompt(tab)).toHaveValue(text);
+    await expectText(tab, text);
   }
   await save(page);
-  await expect(status(page)).toHaveText("Saved.");
+  await expect(status(page)).toHaveText(/^Saved \d\d:\d\d$/);
   await save(second);
   await expect(status(second)).toContainText("changed elsewhere");
   await second.reload();
-  await expect(prompt(second)).toHaveValue("Changed in the second tab");
+  await expectText(second, "Changed in the second tab");
+  await second.getByRole("treeitem", { name: /A very large tree/ }).click();
+  await lines(second).first().click();
   await lastTokens(second, n, each);
   await save(second);
   await expect(status(second)).toContainText("Save again to keep your version as another prompt.");
   await save(second, `${name}, second`);
-  await expect(status(second)).toHaveText("Saved.");
+  await expect(status(second)).toHaveText(/^Saved \d\d:\d\d$/);
   expect(second.url()).not.toBe(page.url());
+});
+
+test("a save after the session has ended keeps the draft, and saves it after signing in again", async ({ page, context }) => {
+  await open(page);
+  await prompt(page).fill("Saved after signing in again");
+  await expect(status(page)).toHaveText("Edited");
+  await expect.poll(() => draftsIn(page)).toEqual([1, 1]);
+  await context.clearCookies({ name: "basegate" });
+  const dialog = page.getByRole("dialog", { name: "Your session has ended" });
+  await save(page, unique("Session"));
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  await expect(status(page)).toContainText("Nothing is lost: the draft stays in this browser.");
+  expect(await draftsIn(page)).toEqual([1, 1]);
+  await save(page);
+  await dialog.getByLabel("Password").fill(process.env.PASSWORD);
+  await dialog.getByRole("button", { name: "Sign in and continue" }).click();
+  await expect(status(page)).toHaveText(/^Saved \d\d:\d\d$/);
+  await expect.poll(() => draftsIn(page)).toEqual([0, 0]);
 });
 
 test("a browser without room for the draft says so, and the draft is kept once there is room", async ({ page, context }) => {
@@ -174,10 +201,11 @@ test("a browser without room for the draft says so, and the draft is kept once t
   await expect(page.locator("#draft-status")).toContainText("no room for the draft. Nothing is lost while this page is open");
   await expect(page.getByRole("button", { name: "Export to a file" })).toBeVisible();
   await cdp.send("Storage.overrideQuotaForOrigin", { origin });
-  await prompt(page).fill("No room for this until now");
+  await prompt(page).press("Control+End");
+  await page.keyboard.type(" until now");
   await expect(page.locator("#draft-status")).toBeEmpty();
   await page.reload();
-  await expect(prompt(page)).toHaveValue("No room for this until now");
+  await expectText(page, /^No room for this.* until now$/s);
   await lastTokens(page, 1, 1000);
 });
 
@@ -188,9 +216,9 @@ test("a document that is too large to save is exported to a file, which the work
   });
   await open(page);
   await generateLarge(page, "Too large", 2, 500);
-  await expect(size(page)).toContainText("of 0.2 MiB: too large to save. Export it to a file.");
+  await expect(size(page)).toContainText("of 0.2 MB: too large to save. Export it to a file.");
   await save(page, "Too large");
-  await expect(status(page)).toContainText("MiB can be saved. Nothing is lost: the draft stays in this browser. Export it to a file, which the workbench can open again.");
+  await expect(status(page)).toContainText("MB can be saved. Nothing is lost: the draft stays in this browser. Export it to a file, which the workbench can open again.");
   expect(await draftsIn(page)).toEqual([1, 3]);
   const downloading = page.waitForEvent("download");
   await page.getByRole("button", { name: "Export to a file" }).click();
@@ -199,15 +227,15 @@ test("a document that is too large to save is exported to a file, which the work
   expect(document.tree.nodes).toHaveLength(3);
   page.on("dialog", (dialog) => dialog.accept());
   await page.getByRole("button", { name: "New", exact: true }).click();
-  await expect(page.locator("#columns .column")).toHaveCount(0);
+  await expectText(page, "");
   await page.getByText("Open", { exact: true }).click();
-  await page.getByLabel("Open a file of “Whole document”").setInputFiles({ name: "large.workbench.json", mimeType: "application/json", buffer: readFileSync(path) });
+  await page.getByLabel("Open a file of “Whole document”, Loom or Loomsidian").setInputFiles({ name: "large.workbench.json", mimeType: "application/json", buffer: readFileSync(path) });
   await lastTokens(page, 2, 500);
   await expect(page.getByRole("textbox", { name: "Name", exact: true })).toHaveValue("Too large");
   await page.reload();
   await lastTokens(page, 2, 500);
   await page.getByText("Open", { exact: true }).click();
-  await page.getByLabel("Open a file of “Whole document”").setInputFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from("[]") });
+  await page.getByLabel("Open a file of “Whole document”, Loom or Loomsidian").setInputFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from("[]") });
   await expect(page.locator("#error")).toContainText("This is not a document of the workbench.");
   await lastTokens(page, 2, 500);
 });
@@ -236,7 +264,7 @@ test("edits in a tab that another one has taken over are kept beside it", async 
   await expect.poll(() => draftsIn(page)).toEqual([1, 1]);
   const second = await context.newPage();
   await open(second);
-  await expect(prompt(second)).toHaveValue("Of the first tab");
+  await expectText(second, "Of the first tab");
   await prompt(second).fill("Of the second tab");
   await prompt(page).fill("Of the first tab, and more");
   await expect.poll(() => draftsIn(page)).toEqual([2, 2]);
@@ -244,12 +272,13 @@ test("edits in a tab that another one has taken over are kept beside it", async 
   await second.goto("/usage"); // stores it
   await second.close();
   await page.close();
-  for (const text of ["Of the second tab, and more", "Of the first tab, and more"]) {
+  for (const [text, left] of [["Of the second tab, and more", 1], ["Of the first tab, and more", 0]]) {
     const next = await context.newPage();
     await open(next);
-    await expect(prompt(next)).toHaveValue(text);
+    await expectText(next, text);
     next.on("dialog", (dialog) => dialog.accept());
     await next.getByRole("button", { name: "New", exact: true }).click();
+    await expect.poll(() => draftsIn(next)).toEqual([left, left]);
     await next.close();
   }
 });
@@ -268,22 +297,22 @@ test("no other document is shown while a prompt is being saved", async ({ page }
   for (const choose of [
     () => page.getByRole("button", { name: "New", exact: true }).click(),
     () => row(page, other).click(),
-    () => page.getByLabel("Open a file of “Whole document”").setInputFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from("[]") }),
+    () => page.getByLabel("Open a file of “Whole document”, Loom or Loomsidian").setInputFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from("[]") }),
   ]) {
     await status(page).evaluate((el) => { el.textContent = ""; });
     await choose();
     await expect(status(page)).toHaveText("The prompt is being saved. Try again when it has been saved.");
-    await expect(prompt(page)).toHaveValue("Saved on a slow link");
+    await expectText(page, "Saved on a slow link");
   }
   expect(asked).toEqual([]);
   held.release();
-  await expect(status(page)).toHaveText("Saved.");
+  await expect(status(page)).toHaveText(/^Saved \d\d:\d\d$/);
   await startOver(page);
   await prompt(page).fill("Another text");
   const saving = page.waitForRequest((request) => /\/console\/api\/prompts/.test(request.url()) && request.method() !== "GET");
   await save(page, unique("Another"));
   expect((await saving).method()).toBe("POST");
-  await expect(status(page)).toHaveText("Saved.");
+  await expect(status(page)).toHaveText(/^Saved \d\d:\d\d$/);
 });
 
 test("a save that is answered after its prompt was deleted does not open the prompt again", async ({ page }) => {
@@ -307,7 +336,7 @@ test("a save that is answered after its prompt was deleted does not open the pro
   const saving = page.waitForRequest((request) => /\/console\/api\/prompts/.test(request.url()) && ["POST", "PUT"].includes(request.method()));
   await save(page, unique("Kept"));
   expect((await saving).method()).toBe("POST");
-  await expect(status(page)).toHaveText("Saved.");
+  await expect(status(page)).toHaveText(/^Saved \d\d:\d\d$/);
 });
 
 test("the address leads to the open prompt until it is deleted itself, and then what is shown of it is kept as a draft", async ({ page }) => {
@@ -333,7 +362,7 @@ test("the address leads to the open prompt until it is deleted itself, and then 
   expect(page.url()).not.toContain("prompt=");
   await page.reload();
   await restored(page);
-  await expect(prompt(page)).toHaveValue("The open prompt, changed");
+  await expectText(page, "The open prompt, changed");
 });
 
 test("what is typed while another prompt is loading is not discarded without asking", async ({ page }) => {
@@ -352,16 +381,16 @@ test("what is typed while another prompt is loading is not discarded without ask
   asked = answer(page, "dismiss");
   held.release();
   await expect.poll(() => asked.length).toBe(1);
-  await expect(prompt(page)).toHaveValue("Typed meanwhile");
+  await expectText(page, "Typed meanwhile");
   await expect(nameField(page)).toHaveValue("");
   await page.reload();
   await restored(page);
-  await expect(prompt(page)).toHaveValue("Typed meanwhile");
+  await expectText(page, "Typed meanwhile");
 
   asked = answer(page, "accept"); // without changes meanwhile, it asks once
   await page.getByText("Open", { exact: true }).click();
   await row(page, other).click();
-  await expect(prompt(page)).toHaveValue("The other prompt");
+  await expectText(page, "The other prompt");
   expect(asked).toHaveLength(1);
   await expect.poll(() => draftsIn(page)).toEqual([0, 0]);
 });
@@ -383,10 +412,10 @@ test("a generation that begins while another prompt is loading goes on in its ow
   await generation.arrived;
   held.release();
   await expect(status(page)).toContainText("A request is running.");
-  await expect(prompt(page)).toHaveValue("Of this document");
+  await expectText(page, "Of this document");
   generation.release();
   await expect(page.locator("#progress")).toContainText("completion tokens");
-  await expect(page.locator("#columns .column")).toContainText("Of this document");
+  await expect(prompt(page)).toContainText("Of this document");
 });
 
 test("of two documents that the user asks for, the last one is shown", async ({ page }) => {
@@ -402,13 +431,13 @@ test("of two documents that the user asks for, the last one is shown", async ({ 
   await row(page, first).click();
   await held.arrived;
   await row(page, last).click();
-  await expect(prompt(page)).toHaveValue("The last one");
+  await expectText(page, "The last one");
   const answered = page.waitForResponse(url);
   held.release();
   await (await answered).finished();
   await page.evaluate(async () => { await (await fetch("/workbench")).text(); }); // takes longer than to show the answer
   await page.reload();
-  await expect(prompt(page)).toHaveValue("The last one");
+  await expectText(page, "The last one");
 });
 
 test("a draft that is discarded while it is being stored is not kept as another one", async ({ page }) => {
@@ -426,9 +455,9 @@ test("a draft that is discarded while it is being stored is not kept as another 
     };
   });
   await prompt(page).fill("To be discarded, and more");
-  await expect(prompt(page)).toHaveValue("");
+  await expectText(page, "");
   await expect.poll(() => draftsIn(page)).toEqual([0, 0]);
   await page.reload();
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
-  await expect(prompt(page)).toHaveValue("");
+  await expectText(page, "");
 });

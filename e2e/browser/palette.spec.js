@@ -1,4 +1,5 @@
-import { basegate, expect, expectAccessible, expectNoOverflow, signIn, test } from "./console.js";
+import { addColdModel, basegate, expect, expectAccessible, expectNoOverflow, signIn, test } from "./console.js";
+import { expectText } from "./workbench.js";
 
 test("the command palette opens pages, keys, models and accounts by the keyboard alone", async ({ page }) => {
   basegate("account", "create", "palette@example.org");
@@ -51,7 +52,7 @@ test("the palette finds saved prompts of the user's own and no accounts", async 
   await page.getByLabel("Prompt", { exact: true }).fill("A poem");
   await page.locator("#name").fill("Ode to a token");
   await page.getByRole("button", { name: "Save", exact: true }).click();
-  await expect(page.locator("#saved-status")).toHaveText("Saved.");
+  await expect(page.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
   await page.goto("/dashboard");
   await page.getByRole("button", { name: "Go to…" }).click();
   const dialog = page.getByRole("dialog", { name: "Go to" });
@@ -61,7 +62,7 @@ test("the palette finds saved prompts of the user's own and no accounts", async 
   expect(items.map((item) => item.kind)).not.toContain("Account");
   expect(items.map((item) => item.path).filter((path) => path.startsWith("/admin"))).toEqual([]);
   await dialog.getByRole("option").click();
-  await expect(page.getByLabel("Prompt", { exact: true })).toHaveValue("A poem");
+  await expectText(page, "A poem");
 });
 
 test("shortcuts are listed, work outside fields, and can be switched off", async ({ page }) => {
@@ -118,4 +119,34 @@ test("the palette and the sheet are there on a phone", async ({ page }) => {
   await page.getByRole("combobox").fill("audit");
   await page.getByRole("option").first().click();
   await expect(page).toHaveURL(/admin\/audit/);
+});
+
+test("the palette does things too: it makes a key, warms a model, and switches the workbench's", async ({ page }) => {
+  const remove = await addColdModel();
+  try {
+    await signIn(page);
+    const dialog = page.getByRole("dialog", { name: "Go to" });
+    const find = async (text) => {
+      await page.waitForLoadState("load");
+      await page.keyboard.press("Control+k");
+      await page.keyboard.type(text);
+    };
+    await find("create key");
+    await expect(dialog.getByRole("option").first()).toContainText("Action");
+    await page.keyboard.press("Enter");
+    await expect(page).toHaveURL(/keys\/new/);
+    await page.goto("/usage");
+    await find("warm cold");
+    await expect(dialog.getByRole("option").first()).toContainText("Warm cold-8b");
+    await page.keyboard.press("Enter");
+    await expect(page.locator("#done")).toHaveText("cold-8b is starting.");
+    await page.goto("/workbench");
+    await expect(page.locator("#bench[data-ready]")).toBeAttached();
+    await find("switch trinity");
+    await expect(dialog.getByRole("option").first()).toContainText("Switch model to trinity-base");
+    await page.keyboard.press("Enter");
+    await expect(page.locator("#model")).toHaveValue("trinity-base");
+  } finally {
+    remove();
+  }
 });

@@ -66,7 +66,7 @@ test("the workbench with a completion and the alternatives of a token", async ({
   }
   await page.getByRole("button", { name: "Generate" }).click();
   await expect(page.locator("#progress")).toHaveText(/\d+ prompt \+ \d+ completion tokens/);
-  await page.locator("#columns .column").getByRole("option").nth(8).click();
+  await page.locator("#prompt [data-i]").nth(8).click();
   await expect(page.locator("#token .alternatives button").first()).not.toContainText("⟨"); // a text, not an id
   await page.evaluate(() => scrollTo(0, 0));
   // Without the header, and as wide as the content, which may be wider than the window.

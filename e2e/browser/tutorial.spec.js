@@ -20,12 +20,11 @@ test("every page of the tutorial is public and links to the next", async ({ page
   }
 });
 
-test("the tutorial has a signed-in user's key, can be searched, and its snippets copied", async ({ page, context }) => {
+test("the tutorial can be searched, and its snippets copied", async ({ page, context }) => {
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   await signIn(page);
   await page.getByRole("link", { name: "Tutorial", exact: true }).click();
   await expect(page.locator("article")).toContainText(`${process.env.CONSOLE.replace(/\/$/, "")}/v1`);
-  await expect(page.locator("article pre").first()).toContainText(process.env.API_KEY.slice(0, 10));
   await page.getByRole("button", { name: "Copy" }).nth(1).click();
   await expect.poll(() => page.evaluate(() => navigator.clipboard.readText())).toContain('"model": "llama-8b"');
 

@@ -25,7 +25,7 @@ func TestOfficialSDKsWorkWithContainers(t *testing.T) {
 		}
 		models[id] = []*service{env.mock("mock-"+id, args...)}
 	}
-	g := env.gateway("dialects: {lamini: true}\n", models)
+	g := env.gateway("dialects: {lamini: true}\nlimits: {children: true}\n", models)
 	breaks := env.mock("breaks")
 	reasons := env.mock("reasons", "--model", checkpoints[chatModel], "--chat-template", mockvllm.TemplateChatML, "--reasoning")
 	faulty := env.serve(env.writeConfig("breaker: {consecutive_failures: 1000}\nreceipts: {enabled: true}\ndialects: {lamini: true, eternalai: true}\n",

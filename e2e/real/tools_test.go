@@ -5,14 +5,17 @@ package real_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/tidwall/gjson"
 )
 
 // tool returns a command of the venv with lm-eval and guidellm, which may not use the network.
@@ -42,35 +45,81 @@ func runTool(t *testing.T, cmd *exec.Cmd) string {
 	return string(output)
 }
 
-// TestLMEval runs a task of log-likelihoods and one of generation directly and through the gateway: the responses that
-// lm-eval logs, and its results, must be equal.
+// TestLMEval runs a task of log-likelihoods and one of generation directly, through the gateway, and with the tokenizer of the
+// gateway too: the responses that lm-eval logs, and its results, must be equal. The figures of the first task are those of
+// POST /v1/loglikelihood.
 func TestLMEval(t *testing.T) {
 	server := backends(t)[0]
 	g := startGateway(t, "", server)
-	direct := evaluate(t, server.url, checkpoint, "none")
-	through := evaluate(t, g.url, modelID, g.secret)
-	if diff := cmp.Diff(direct, through); diff != "" {
-		t.Errorf("lm-eval (-directly +through the gateway):\n%s", diff)
+	ofModel := ",tokenizer=" + model + ",tokenizer_backend=huggingface"
+	direct := evaluate(t, server.url, checkpoint, "none", ofModel)
+	for through, tokenizer := range map[string]string{"the gateway": ofModel, "the gateway and its tokenizer": ",tokenizer_backend=remote,auth_token=" + g.secret} {
+		if diff := cmp.Diff(direct, evaluate(t, g.url, modelID, g.secret, tokenizer)); diff != "" {
+			t.Errorf("lm-eval (-directly +through %s):\n%s", through, diff)
+		}
 	}
 	if len(direct) != 12 {
 		t.Errorf("lm-eval logged %d samples, want 12", len(direct))
 	}
+	var theirs, ours [2]float64 // acc and acc_norm
+	text, err := os.ReadFile("lmeval/questions.jsonl")
+	must(t, err)
+	questions := 0
+	for line := range strings.Lines(string(text)) {
+		var q struct {
+			Question string
+			Choices  []string
+			Answer   int
+		}
+		must(t, json.Unmarshal([]byte(line), &q))
+		var continuations []string
+		for _, c := range q.Choices {
+			continuations = append(continuations, " "+c)
+		}
+		best, bestNorm := 0, 0
+		answer := g.score(map[string]any{"context": q.Question, "continuations": continuations, "add_special_tokens": false})
+		norm := func(i int) float64 { return answer.Data[i].Logprob / float64(utf8.RuneCountInString(q.Choices[i])) }
+		for i := range q.Choices {
+			if answer.Data[i].Logprob > answer.Data[best].Logprob {
+				best = i
+			}
+			if norm(i) > norm(bestNorm) {
+				bestNorm = i
+			}
+		}
+		for i, choice := range []int{best, bestNorm} {
+			if choice == q.Answer {
+				ours[i]++
+			}
+		}
+		questions++
+	}
+	for _, sample := range direct {
+		theirs[0] += sample.Acc
+		theirs[1] += sample.AccNorm
+	}
+	t.Logf("of %d questions, acc is %v by lm-eval and %v by /v1/loglikelihood, acc_norm %v and %v", questions, theirs[0], ours[0], theirs[1], ours[1])
+	if theirs != ours {
+		t.Errorf("acc and acc_norm are %v by lm-eval, and %v by /v1/loglikelihood", theirs, ours)
+	}
 }
 
-// evaluate runs lm-eval's tasks against a server and returns what it logged for each sample.
-func evaluate(t *testing.T, url, name, key string) (samples []string) {
+// sample is what lm-eval logs of one.
+type sample struct {
+	Document   int     `json:"doc_id"`
+	Hash       string  `json:"doc_hash"`
+	Responses  any     `json:"resps"`
+	Filtered   any     `json:"filtered_resps"`
+	Acc        float64 `json:"acc"`
+	AccNorm    float64 `json:"acc_norm"`
+	ExactMatch any     `json:"exact_match"`
+}
+
+// evaluate runs lm-eval's tasks against a server and returns what it logged for each sample. tokenizer are arguments of its model.
+func evaluate(t *testing.T, url, name, key, tokenizer string) (samples []sample) {
 	t.Helper()
-	questions, err := filepath.Abs("lmeval/questions.jsonl")
-	must(t, err)
-	tasks, out := t.TempDir(), t.TempDir()
-	for _, task := range []string{"choices.yaml", "texts.yaml"} {
-		text, err := os.ReadFile(filepath.Join("lmeval", task))
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(tasks, task), []byte(strings.ReplaceAll(string(text), "QUESTIONS", questions)), 0o600))
-	}
-	runTool(t, tool(t, key, "lm_eval", "run", "--model", "local-completions",
-		"--model_args", fmt.Sprintf("model=%s,base_url=%s/v1/completions,tokenizer=%s,tokenizer_backend=huggingface,num_concurrent=1,max_retries=1", name, url, model),
-		"--tasks", "parity_choices,parity_texts", "--include_path", tasks, "--log_samples", "--output_path", out, "--batch_size", "1"))
+	out := t.TempDir()
+	runTool(t, lmEval(t, url, name, key, tokenizer, "--log_samples", "--output_path", out))
 	must(t, filepath.WalkDir(out, func(path string, _ os.DirEntry, err error) error {
 		if err != nil || !strings.HasPrefix(filepath.Base(path), "samples_") {
 			return err
@@ -78,20 +127,80 @@ func evaluate(t *testing.T, url, name, key string) (samples []string) {
 		text, err := os.ReadFile(path)
 		must(t, err)
 		for line := range strings.Lines(string(text)) {
-			var sample struct {
-				Document   int    `json:"doc_id"`
-				Hash       string `json:"doc_hash"`
-				Responses  any    `json:"resps"`
-				Filtered   any    `json:"filtered_resps"`
-				Acc        any    `json:"acc"`
-				ExactMatch any    `json:"exact_match"`
-			}
-			must(t, json.Unmarshal([]byte(line), &sample))
-			samples = append(samples, fmt.Sprintf("%+v", sample))
+			var s sample
+			must(t, json.Unmarshal([]byte(line), &s))
+			samples = append(samples, s)
 		}
 		return nil
 	}))
 	return samples
+}
+
+// lmEval returns the command that runs lm-eval's tasks.
+func lmEval(t *testing.T, url, name, key, tokenizer string, options ...string) *exec.Cmd {
+	t.Helper()
+	questions, err := filepath.Abs("lmeval/questions.jsonl")
+	must(t, err)
+	tasks := t.TempDir()
+	for _, task := range []string{"choices.yaml", "texts.yaml"} {
+		text, err := os.ReadFile(filepath.Join("lmeval", task))
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(tasks, task), []byte(strings.ReplaceAll(string(text), "QUESTIONS", questions)), 0o600))
+	}
+	return tool(t, key, "lm_eval", append([]string{
+		"run", "--model", "local-completions",
+		"--model_args", fmt.Sprintf("model=%s,base_url=%s/v1/completions,num_concurrent=1,max_retries=1%s", name, url, tokenizer),
+		"--tasks", "parity_choices,parity_texts", "--include_path", tasks, "--batch_size", "1",
+	}, options...)...)
+}
+
+// TestLMEvalInAChildKeyRunsOutAndGoesOn gives lm-eval a key that runs out in the middle. When its budget is raised, lm-eval goes on:
+// no request is sent again that has a response.
+func TestLMEvalInAChildKeyRunsOutAndGoesOn(t *testing.T) {
+	g := startGateway(t, "limits: {children: true}", backends(t)[0])
+	made := gjson.Parse(g.post("/v1/keys", `{"name": "lm-eval", "run": "parity", "budget": {"total": 200}}`).body)
+	id, secret := made.Get("id").Str, made.Get("secret").Str
+	run := func() (output []byte, err error) {
+		return lmEval(t, g.url, modelID, secret, ",tokenizer="+model+",tokenizer_backend=huggingface", "--use_cache", filepath.Join(filepath.Dir(g.config), "cache")).CombinedOutput()
+	}
+	succeeded := func() (requests int) {
+		for _, row := range g.ledger() {
+			if row.Status == http.StatusOK {
+				requests++
+			}
+		}
+		return requests
+	}
+	output, err := run()
+	first := succeeded()
+	if err == nil || !strings.Contains(string(output), "budget_exceeded") || first == 0 {
+		t.Fatalf("%v after %d requests, want the end of the budget:\n%s", err, first, output[max(0, len(output)-3000):])
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, g.url+"/v1/keys/"+id, strings.NewReader(`{"budget": {"total": 1000000}}`))
+	must(t, err)
+	request.Header.Set("Authorization", "Bearer "+g.secret)
+	r, err := httpClient.Do(request)
+	must(t, err)
+	if raised := readAll(t, r); raised.status != http.StatusOK {
+		t.Fatalf("raise: %d %s", raised.status, raised.body)
+	}
+	if output, err := run(); err != nil {
+		t.Fatalf("after the budget was raised: %v\n%s", err, output[max(0, len(output)-3000):])
+	}
+	both := succeeded()
+	g.evaluateAgain(t)
+	if all := succeeded() - both; both != all || first >= all {
+		t.Errorf("%d requests succeeded before the end of the budget and %d in both runs, want %d as in one run", first, both, all)
+	}
+	if spent := gjson.Get(g.run("run", "show", "parity", "--json"), "requests").Int(); spent < int64(both) {
+		t.Errorf("the run has %d requests, want at least %d", spent, both)
+	}
+}
+
+// evaluateAgain runs lm-eval's tasks with the account's own key and without a cache.
+func (g *gateway) evaluateAgain(t *testing.T) {
+	t.Helper()
+	runTool(t, lmEval(t, g.url, modelID, g.secret, ",tokenizer="+model+",tokenizer_backend=huggingface"))
 }
 
 // benchRequests is the number of requests of vLLM's load generators.

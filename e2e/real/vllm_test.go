@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,8 +34,12 @@ type vllm struct {
 	log     string
 	chats   bool // it has a chat template
 	rust    bool // it has vLLM's Rust frontend
-	cmd     *exec.Cmd
-	exited  chan struct{}
+	lora    bool // it loads adapters at run time
+
+	more, environment []string // further arguments and variables
+
+	cmd    *exec.Cmd
+	exited chan struct{}
 }
 
 // servers are shared by all tests: a boot takes a minute. A test that stops one starts it again.
@@ -91,14 +96,19 @@ func (s *vllm) arguments() []string {
 	args := []string{
 		filepath.Join(venv, "bin", "vllm"), "serve", model, "--served-model-name", checkpoint, "--host", "127.0.0.1", "--port", port,
 		"--generation-config", "vllm", "--max-model-len", strconv.Itoa(contextLen), "--enforce-eager", "--dtype", "float32",
+		"--enable-tokenizer-info-endpoint",
 	}
 	if s.chats {
 		args = append(args, "--chat-template", "chat_template.jinja", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 	}
-	return args
+	if s.lora {
+		args = append(args, "--enable-lora", "--max-lora-rank", "16", "--max-cpu-loras", "2")
+	}
+	return append(args, s.more...)
 }
 
 // vllmEnvironment keeps vLLM from the network, from statistics and from taking all memory and every core.
+// Variables of the test itself go before: 0.20 does not start with nobind.
 var vllmEnvironment = []string{
 	"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "VLLM_CPU_KVCACHE_SPACE=1",
 	"VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_LOGGING_LEVEL=INFO",
@@ -112,9 +122,12 @@ func (s *vllm) start(t *testing.T) {
 	defer log.Close()
 	args := s.arguments()
 	s.cmd = exec.Command(args[0], args[1:]...)
-	s.cmd.Env = append(os.Environ(), vllmEnvironment...)
+	s.cmd.Env = slices.Concat(vllmEnvironment, os.Environ(), s.environment)
 	if s.rust {
 		s.cmd.Env = append(s.cmd.Env, "VLLM_USE_RUST_FRONTEND=1")
+	}
+	if s.lora {
+		s.cmd.Env = append(s.cmd.Env, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
 	}
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -30,6 +30,8 @@ func (c *Config) check(v value) {
 		"issuer needs client_id, as registered at the provider")
 	mistake(c.Dialects.Eternalai && !c.Receipts.Enabled, "dialects.eternalai",
 		"its responses carry receipts: set receipts.enabled to true")
+	mistake(postgres && c.Files.URL == nil && c.Replay.Enabled, "replay.enabled",
+		"responses are kept where files are: want files.url too")
 	mistake(!postgres && c.Database.KeepRequests != 0, "database.keep_requests",
 		"SQLite keeps all requests: want forever, or database.url")
 	mistake(postgres && c.Database.Path != Default().Database.Path, "database.path",
@@ -51,7 +53,7 @@ func (c *Config) check(v value) {
 	c.checkModelNames(v)
 }
 
-// checkModelNames reports ids and aliases that occur twice, in one model or in two.
+// checkModelNames reports ids and aliases that occur twice, in one model or in two, and adapters with the name of a checkpoint.
 func (c *Config) checkModelNames(v value) {
 	first := map[string]int{}
 	for i, m := range c.Models {
@@ -63,7 +65,28 @@ func (c *Config) checkModelNames(v value) {
 				"an alias that is taken: %s is an id or alias of models[%d] already")
 		}
 	}
+	for i, m := range c.Models {
+		if len(m.Adapters) > m.MaxAdapters {
+			v.child(fmt.Sprintf("models[%d].adapters", i)).errorf("want at most max_adapters, %d, got %d", m.MaxAdapters, len(m.Adapters))
+		}
+		for n, a := range m.Adapters {
+			id := v.child(fmt.Sprintf("models[%d].adapters[%d].id", i, n))
+			id.checkUnique(first, a.ID, i, "an adapter of a name that is taken: %s is an id, alias or adapter of models[%d] already")
+			if taken := slices.IndexFunc(c.Models, func(m Model) bool { return m.IsServedAs(a.ID) }); taken >= 0 {
+				id.errorf("an adapter of a name that is taken: models[%d] is served as %s", taken, quote(a.ID))
+			}
+		}
+	}
 }
+
+// CheckAlias returns an error for what is no further name of a model, nor the id of an adapter.
+func CheckAlias(id string) error {
+	_, err := kinds["alias"].parse(&scalar{text: id, got: quote(id), isText: true})
+	return err
+}
+
+// IsServedAs reports whether vLLM serves the model under a name, or loads it by that name.
+func (m *Model) IsServedAs(name string) bool { return name == m.Checkpoint || name == m.Root }
 
 // checkUnique reports a name that another item has already, in the words of format. first has the index of the item in
 // which each name stands first.
@@ -83,8 +106,10 @@ func (l *Limits) check(v value) {
 
 func (m *Model) check(v value) {
 	first := map[string]int{}
-	for i, b := range m.Backends {
-		v.child(fmt.Sprintf("backends[%d].name", i)).checkUnique(first, b.Name, i, "two backends of one name: %s is backends[%d] already")
+	for i := range m.Backends {
+		for _, b := range m.Backends[i].Expand() {
+			v.child(fmt.Sprintf("backends[%d].name", i)).checkUnique(first, b.Name, i, "two backends of one name: %s is backends[%d] already")
+		}
 	}
 	if !m.Chat && !m.Completions {
 		v.child("completions").errorf("the model serves nothing: want chat: true with completions: false")
@@ -99,9 +124,18 @@ func (m *Model) Managed() bool {
 	return slices.ContainsFunc(m.Backends, func(b Backend) bool { return b.Launch != nil || b.Sleep != nil })
 }
 
-func (b *Backend) check(value) {
+func (b *Backend) check(v value) {
 	if b.Name == "" && b.URL != nil {
 		b.Name = b.URL.Host
+	}
+	if b.Replicas != nil && b.Launch == nil {
+		v.child("replicas").errorf("want a launch section too, which starts them")
+	}
+}
+
+func (r *Replicas) check(v value) {
+	if r.Min > r.Max {
+		v.child("min").errorf("want at most max, %d, got %d", r.Max, r.Min)
 	}
 }
 

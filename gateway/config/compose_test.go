@@ -154,7 +154,7 @@ func TestOnlyTheOverrideMountsTheDockerSocket(t *testing.T) {
 			t.Errorf("%s has the socket", name)
 		}
 	}
-	if image := services["gateway"].Image; image != "basegate:latest" {
+	if image := services["gateway"].Image; image != "${BASEGATE_IMAGE:-basegate:latest}" {
 		t.Errorf("the gateway without the socket is %s, want the image without Compose", image)
 	}
 	if g := override["gateway"]; !strings.Contains(strings.Join(g.Volumes, " "), socket) || len(override) != 1 {
@@ -264,7 +264,7 @@ func TestComposePassesEveryModelVariableToTheGateway(t *testing.T) {
 	gateway := override["gateway"].Environment
 	maps.Copy(gateway, services["gateway"].Environment)
 	models := text[strings.Index(text, "\n  llama-8b:"):strings.Index(text, "\n  prometheus:")]
-	head := text[:strings.Index(text, "\nservices:")]
+	head := text[:strings.Index(text, "\nx-gateway:")]
 	used := regexp.MustCompile(`\$\{([A-Z0-9_]+)`).FindAllStringSubmatch(head+models, -1)
 	passedThrough := regexp.MustCompile(`(?m)^ +([A-Z0-9_]+): *(?:#.*)?$`) // a name without a value
 	used = append(used, passedThrough.FindAllStringSubmatch(head+models, -1)...)

@@ -36,6 +36,8 @@ type Config struct {
 	Files         Files
 	Batches       Batches
 	Receipts      Receipts `restart:"true"`
+	Replay        Replay
+	Telemetry     Telemetry `restart:"true"`
 	Upstream      Upstream
 	Breaker       Breaker
 	Probe         Probe
@@ -96,6 +98,8 @@ type Limits struct {
 	ConcurrencyPerKey     int           `min:"1" default:"8"`   // concurrent requests
 	ConcurrencyPerAccount int           `min:"1" default:"32"`  // concurrent requests of all keys; by default keysWorth times those of a key
 	KeysPerAccount        int           `min:"1" default:"100"` // that are neither revoked nor expired
+	ChildrenPerKey        int           `min:"1" default:"100"` // keys that one key has made, likewise
+	Children              bool          // whether a key may make keys unless it is told otherwise
 	KeyLifetime           time.Duration // after which a new key expires unless its creator chooses otherwise; 0: never
 	SequencesPerRequest   int           `min:"1" default:"1024"` // completions that one request may ask for: prompts × max(n, best_of)
 
@@ -127,6 +131,21 @@ type Receipts struct {
 	Enabled bool
 	Key     string `as:"optional_path"` // the file of the signing key; empty: beside a SQLite database, or else in the working directory
 	Publish string `as:"target"`        // a file, or the URL of a webhook; empty: nowhere
+}
+
+// Replay holds whether responses are kept for requests that ask for the same one again, and their limits. Sizes are in bytes.
+type Replay struct {
+	Enabled            bool
+	MaxBytes           int64         `as:"size" default:"10GiB"` // of all responses
+	MaxBytesPerAccount int64         `as:"size" default:"2GiB"`
+	Keep               time.Duration `as:"age" default:"30d"` // how long a response is kept
+	Across             []string      `of:"gpu"`               // what backends that share responses may differ in
+}
+
+// Telemetry holds where the traces of requests are sent.
+type Telemetry struct {
+	OTLP   *url.URL `as:"collector"`              // http, https, grpc or grpcs; nil: nowhere
+	Sample float64  `as:"fraction" default:"0.1"` // of the requests without traceparent
 }
 
 // Upstream holds the timeouts of an attempt at a backend and the number of attempts per request.
@@ -222,12 +241,22 @@ type Model struct {
 	Balance               string        `of:"least_inflight, prefix" default:"prefix"`
 	Backends              []Backend     `required:"true"`
 	WarmWindows           []Window
+
+	Adapters    []Adapter // LoRA adapters that clients use as models, in addition to those that are added at run time
+	AdaptersDir string    `as:"adapters_dir"`    // where keys with the right may add adapters from; empty: nowhere
+	MaxAdapters int       `min:"1" default:"32"` // those of Adapters included
+}
+
+// Adapter is a LoRA adapter of a model.
+type Adapter struct {
+	ID   string `as:"alias" required:"true"` // the name that clients use
+	Path string `as:"path" required:"true"`  // a folder or a repository, as the backends see it
 }
 
 // The values of Model.Balance.
 const (
 	BalanceLeastInFlight = "least_inflight" // the backend with the fewest requests in flight
-	BalancePrefix        = "prefix"         // the backend that has served the beginning of the prompt, unless it has too many
+	BalancePrefix        = "prefix"         // the backend whose prefix cache has most of the prompt, unless it has too many
 )
 
 // Backend is one vLLM server.
@@ -237,10 +266,39 @@ type Backend struct {
 	GPU    string   `as:"label"`                  // a label for clients; may be empty
 	APIKey Secret   // the bearer token that vLLM expects; empty: none
 
+	MaxLoaded        int    `min:"1" default:"1"`                // adapters that are loaded at a time: vLLM's --max-cpu-loras
 	SchedulingPolicy string `of:"fcfs, priority" default:"fcfs"` // vLLM's --scheduling-policy
+	LogprobTokenIDs  bool   `key:"logprob_token_ids"`            // logprob_token_ids is sent to it, which must not spoil the log-probabilities of other requests
 
-	Launch *Launch // nil: the gateway does not start or stop the backend
-	Sleep  *Sleep  // nil: the gateway does not put the backend to sleep
+	Launch   *Launch   // nil: the gateway does not start or stop the backend
+	Sleep    *Sleep    // nil: the gateway does not put the backend to sleep
+	Replicas *Replicas // nil: the backend is one server
+
+	Replica int    `key:"-"` // the number of the replica that the backend is, from 1; 0: it is none. Set by Expand
+	First   string `key:"-"` // the name of the first replica
+}
+
+// Replicas says how many servers the launch section starts for one backend.
+type Replicas struct {
+	Min   int // that are kept running
+	Max   int `min:"1" max:"64" required:"true"`
+	Queue int `min:"1" default:"8"` // requests that may wait for each before another one is started
+}
+
+// Expand returns the backends that a backend with replicas stands for, the first of its own name, or the backend itself.
+func (b *Backend) Expand() []Backend {
+	if b.Replicas == nil {
+		return []Backend{*b}
+	}
+	all := make([]Backend, b.Replicas.Max)
+	for i := range all {
+		all[i] = *b
+		all[i].Replica, all[i].First = i+1, b.Name
+		if i > 0 {
+			all[i].Name = fmt.Sprintf("%s-%d", b.Name, i+1)
+		}
+	}
+	return all
 }
 
 // Launch holds the commands that start and stop a backend, and their timeouts.
@@ -293,15 +351,15 @@ func Load(path string) (*Config, error) {
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, err
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, err
 	}
 	if len(text) > maxFileBytes {
-		return nil, fmt.Errorf("read configuration: %s is over %d bytes", path, maxFileBytes)
+		return nil, fmt.Errorf("%s is over %d bytes", path, maxFileBytes)
 	}
 	return text, nil
 }

@@ -98,8 +98,8 @@ func TestMinimalFileYieldsTheDefaults(t *testing.T) {
 	}
 	want := config.Default()
 	want.Models = []config.Model{{
-		ID: "llama-8b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix,
-		Backends: []config.Backend{{Name: "127.0.0.1:8001", URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8001"}, SchedulingPolicy: "fcfs"}},
+		ID: "llama-8b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix, MaxAdapters: 32,
+		Backends: []config.Backend{{Name: "127.0.0.1:8001", URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8001"}, SchedulingPolicy: "fcfs", MaxLoaded: 1}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
@@ -206,17 +206,19 @@ func everything(t *testing.T) *config.Config {
 		Gateway:  config.Gateway{Name: "gw-1"},
 		Database: config.Database{Path: "/var/lib/basegate/base.db", Flush: 250 * time.Millisecond},
 		Limits: config.Limits{
-			ConcurrencyPerKey: 12, ConcurrencyPerAccount: 40, KeysPerAccount: 7, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64,
+			ConcurrencyPerKey: 12, ConcurrencyPerAccount: 40, KeysPerAccount: 7, ChildrenPerKey: 5, Children: true, KeyLifetime: 2160 * time.Hour, SequencesPerRequest: 64,
 			UnfinishedBatchesPerAccount: 5,
 		},
-		Files:    config.Files{URL: &url.URL{Scheme: "file", Path: "/var/lib/basegate/files"}, Shared: true, MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, MaxPerAccount: 50, Keep: 7 * 24 * time.Hour},
-		Batches:  config.Batches{PerBackend: 8, Attempts: 3},
-		Receipts: config.Receipts{Key: "/etc/basegate/receipts.key", Enabled: true, Publish: "/var/lib/basegate/head"},
-		Dialects: config.Dialects{Lamini: true, Eternalai: true},
-		Upstream: config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
-		Breaker:  config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
-		Probe:    config.Probe{Interval: time.Second, Timeout: time.Second},
-		Log:      config.Log{Level: "debug", Format: "console"},
+		Files:     config.Files{URL: &url.URL{Scheme: "file", Path: "/var/lib/basegate/files"}, Shared: true, MaxBytes: 1 << 30, MaxBytesPerAccount: 2 << 30, MaxPerAccount: 50, Keep: 7 * 24 * time.Hour},
+		Batches:   config.Batches{PerBackend: 8, Attempts: 3},
+		Replay:    config.Replay{Enabled: true, MaxBytes: 1 << 30, MaxBytesPerAccount: 1 << 20, Keep: 7 * 24 * time.Hour, Across: []string{"gpu"}},
+		Receipts:  config.Receipts{Key: "/etc/basegate/receipts.key", Enabled: true, Publish: "/var/lib/basegate/head"},
+		Telemetry: config.Telemetry{OTLP: &url.URL{Scheme: "grpcs", Host: "collector.example.org:4317"}, Sample: 1},
+		Dialects:  config.Dialects{Lamini: true, Eternalai: true},
+		Upstream:  config.Upstream{ConnectTimeout: 500 * time.Millisecond, FirstByteTimeout: time.Hour, IdleTimeout: time.Minute, Attempts: 10, MaxAnswerBytes: 1 << 20},
+		Breaker:   config.Breaker{ConsecutiveFailures: 1, OpenFor: time.Second, HalfOpenRequests: 2},
+		Probe:     config.Probe{Interval: time.Second, Timeout: time.Second},
+		Log:       config.Log{Level: "debug", Format: "console"},
 		Console: config.Console{
 			FeedbackWebhook: &url.URL{Scheme: "https", Host: "chat.example.org", Path: "/hook", RawQuery: "key=x"},
 			SavedPrompts:    config.SavedPrompts{MaxBytesPerAccount: 5_000_000},
@@ -234,25 +236,26 @@ func everything(t *testing.T) *config.Config {
 		Models: []config.Model{{
 			ID: "Llama_8b.v1-x", Aliases: []string{"llama", "meta-llama/Llama-3.1-8B"}, Checkpoint: "meta-llama/Llama-3.1-8B", Root: "meta-llama/Llama-3.1-8B@main", Precision: "fp8 (e4m3)",
 			MaxModelLen: 131072, MaxScoredPromptTokens: 8192, Xargs: []string{"alpha", "beta_2"}, Chat: true, ChatDefaultMaxTokens: 1024, ColdWait: 30 * time.Second, Balance: config.BalanceLeastInFlight,
+			Adapters: []config.Adapter{{ID: "sql-v3", Path: "/adapters/sql/v3"}, {ID: "hub", Path: "org/adapter"}}, AdaptersDir: "/adapters", MaxAdapters: 3,
 			Backends: []config.Backend{{
 				Name: "gpu1", URL: &url.URL{Scheme: "http", Host: "gpu1:8001", Path: "/vllm"},
-				GPU: "H100-80GB", APIKey: config.NewSecret("${PORT}"), SchedulingPolicy: "priority",
+				GPU: "H100-80GB", APIKey: config.NewSecret("${PORT}"), SchedulingPolicy: "priority", LogprobTokenIDs: true, MaxLoaded: 4,
 				Launch: &config.Launch{
 					Start: []string{"run", "--gpu-memory-utilization", "0.90", "-p", "8000:8000", "", "yes", "${HOME}"},
 					Stop:  []string{"stop"}, BootEstimate: 20 * time.Minute, BootTimeout: 10 * time.Minute,
 				},
-				Sleep: &config.Sleep{Level: 2},
+				Sleep: &config.Sleep{Level: 2}, Replicas: &config.Replicas{Min: 1, Max: 3, Queue: 4},
 			}, {
-				Name: "[::1]", URL: &url.URL{Scheme: "http", Host: "[::1]"}, APIKey: config.NewSecret("-"), SchedulingPolicy: "fcfs",
+				Name: "[::1]", URL: &url.URL{Scheme: "http", Host: "[::1]"}, APIKey: config.NewSecret("-"), SchedulingPolicy: "fcfs", MaxLoaded: 1,
 			}},
 			WarmWindows: []config.Window{
 				{Days: weekend, From: 22 * time.Hour, To: 6 * time.Hour, Location: prague},
 				{Days: 1<<time.Tuesday | 1<<time.Thursday, To: 24 * time.Hour, Location: time.UTC},
 			},
 		}, {
-			ID: "b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix,
+			ID: "b", Checkpoint: "meta-llama/Llama-3.1-8B", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix, MaxAdapters: 32,
 			Backends: []config.Backend{{
-				Name: "127.0.0.1:8001", URL: home, SchedulingPolicy: "fcfs",
+				Name: "127.0.0.1:8001", URL: home, SchedulingPolicy: "fcfs", MaxLoaded: 1,
 				Launch: &config.Launch{
 					Start: []string{"a"}, Stop: []string{"b"},
 					IdleAfter: 30 * time.Minute, BootEstimate: 3 * time.Minute, BootTimeout: 15 * time.Minute,
@@ -261,15 +264,15 @@ func everything(t *testing.T) *config.Config {
 			}},
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}, {
-			ID: "c", Checkpoint: "c", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix,
-			Backends:    []config.Backend{{Name: "127.0.0.1:8001", URL: home, SchedulingPolicy: "fcfs"}},
+			ID: "c", Checkpoint: "c", MaxLogprobs: 20, Completions: true, ChatDefaultMaxTokens: 4096, Balance: config.BalancePrefix, MaxAdapters: 32,
+			Backends:    []config.Backend{{Name: "127.0.0.1:8001", URL: home, SchedulingPolicy: "fcfs", MaxLoaded: 1}},
 			WarmWindows: []config.Window{{Days: 127, To: time.Minute, Location: time.UTC}},
 		}},
 		HoldsSecrets: true,
 		Warnings: []config.Diagnostic{
-			warning(61, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
-			warning(64, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
-			warning(75, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
+			warning(68, "models[0].backends[0].launch.boot_timeout", "a boot times out (10m0s) before it is expected to end (20m0s)"),
+			warning(72, "models[0].backends[1].api_key", "the variable UNSET is not set and taken as empty"),
+			warning(83, "models[2].warm_windows", "no backend of this model has launch or sleep, so nothing can be kept warm"),
 		},
 	}
 }

@@ -86,6 +86,25 @@ func parseYAML(text []byte) (file *ast.File, err error) {
 	return parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 }
 
+// syntaxError is an error of the YAML library, by a part of its text, in words for people who know no parser.
+type syntaxError struct{ part, text string }
+
+// The first of syntaxErrors that matches counts.
+var syntaxErrors = []syntaxError{
+	{"end character of double-quoted", `a text that begins with " does not end`},
+	{"end character of single-quoted", "a text that begins with ' does not end"},
+	{"cannot start any token", "a tab; indent with spaces"},
+	{"tab character", "a tab; indent with spaces"},
+	{"',' or '}' must be specified", "within { } a comma is missing, or the } at the end"},
+	{"',' or ']' must be specified", "within [ ] a comma is missing, or the ] at the end"},
+	{"flow mapping end token", "the } that ends a { is missing"},
+	{"sequence end token", "the ] that ends a [ is missing"},
+	{"unexpected key name", "a colon is missing behind a key"},
+	{"mapping value is not allowed", "a second colon on one line; put a text that has one in quotes"},
+	{"value is not allowed in this context", "this does not fit the lines above; is it indented as they are?"},
+	{"is a reserved character", "a text that begins with @ or ` must stand in quotes"},
+}
+
 func (d *document) addSyntaxError(err error, text []byte) {
 	number, message := 1, err.Error()
 	if syntax, ok := errors.AsType[yaml.Error](err); ok {
@@ -93,6 +112,9 @@ func (d *document) addSyntaxError(err error, text []byte) {
 		if token := syntax.GetToken(); token != nil && token.Position != nil {
 			number = max(1, token.Position.Line)
 		}
+	}
+	if i := slices.IndexFunc(syntaxErrors, func(known syntaxError) bool { return strings.Contains(message, known.part) }); i >= 0 {
+		message = syntaxErrors[i].text
 	}
 	message = "not valid YAML: " + strings.NewReplacer("\n", " ", "\r", " ", "\t", `\t`).Replace(message)
 	if lines := strings.Split(string(text), "\n"); number <= len(lines) && strings.Contains(lines[number-1], "${") {

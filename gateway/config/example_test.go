@@ -92,6 +92,7 @@ models:
         launch:
           start: [docker, compose, up, -d, llama-8b]
           stop: [docker, compose, stop, llama-8b]
+        replicas: {max: 1}
         sleep: {}
     warm_windows:
       - {days: mon-fri, from: "09:00", to: "18:00", timezone: Europe/Prague}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path"
 	"reflect"
 	"regexp"
 	"slices"
@@ -65,6 +66,7 @@ var kinds = map[string]kind{
 	"flush":         {want: "commit, or a duration from 10ms to 1m such as 1s", zero: "commit", parse: durations(10*time.Millisecond, time.Minute, time.ParseDuration)},
 	// Budgets are checked against the rows of the month.
 	"keep_requests": {want: "forever, or a number of days from 31d such as 400d", zero: "forever", parse: durations(31*day, math.MaxInt64, parseDayCount), show: showDays},
+	"fraction":      {want: "a number from 0 to 1", parse: parseFraction},
 	"size":          {want: wantSize, parse: parseSize},
 
 	"identifier":    matching(`[A-Za-z0-9._-]{1,64}`, "1 to 64 of the characters A-Z a-z 0-9 . _ -"),                  // in URLs and JSON
@@ -74,6 +76,7 @@ var kinds = map[string]kind{
 	"group":         matching(`[ -~]+`, "the name of a group in printable ASCII, not empty"),
 	"gateway":       matching(`[!-~]{0,200}`, "at most 200 characters of printable ASCII without spaces, or nothing"),
 	"path":          matching(`[^\x00]+`, "the path of a file"),
+	"adapters_dir":  textThat(isCleanAbsolute, "the absolute path of a folder without . and .., or nothing"),
 	"optional_path": matching(`[^\x00]*`, "the path of a file"),
 	"argument":      {want: "text", parse: func(s *scalar) (any, error) { return s.text, nil }, show: maskedCommand}, // numbers need no quotes
 	"config.Secret": {want: "text", parse: parseSecret},
@@ -85,6 +88,7 @@ var kinds = map[string]kind{
 	"server":     {want: wantServer, isURL: true, parse: parseServer},
 	"public_url": {want: wantServer, isURL: true, parse: parsePublicURL},
 	"issuer":     {want: wantIssuer, isURL: true, optional: true, parse: parseIssuer},
+	"collector":  {want: wantCollector, isURL: true, optional: true, parse: parseCollector},
 	"webhook":    {want: wantWebhook, isURL: true, optional: true, hidden: true, parse: parseWebhook, show: maskedURL},
 	"target":     {want: wantTarget, isURL: true, orPath: true, optional: true, parse: parseTarget, show: maskedTarget},
 	"files":      {want: wantFiles, isURL: true, optional: true, parse: parseFiles},
@@ -213,6 +217,11 @@ func matching(pattern, want string) kind {
 	return textThat(regexp.MustCompile(`^(`+pattern+`)$`).MatchString, want)
 }
 
+// isCleanAbsolute reports whether a path is empty, or absolute and as short as it can be written, and not all of the machine.
+func isCleanAbsolute(p string) bool {
+	return p == "" || path.IsAbs(p) && path.Clean(p) == p && p != "/" && !strings.Contains(p, "\x00")
+}
+
 // isPrintable reports whether every character is visible ASCII.
 func isPrintable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
@@ -310,4 +319,12 @@ func parseSize(s *scalar) (any, error) {
 		return nil, errUnwanted
 	}
 	return n * sizeUnits[parts[2]], nil
+}
+
+func parseFraction(s *scalar) (any, error) {
+	n, err := strconv.ParseFloat(s.text, 64)
+	if err != nil || s.isQuoted() || !(n >= 0 && n <= 1) {
+		return nil, errUnwanted
+	}
+	return n, nil
 }

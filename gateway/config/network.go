@@ -11,12 +11,13 @@ import (
 )
 
 const (
-	wantNetwork = "a network such as 10.0.0.0/8 or fd00::/8"
-	wantOrigin  = "an origin such as https://lab.example.org, without a path"
-	wantServer  = "http:// or https:// with a host, and at most a path prefix"
-	wantIssuer  = "https:// with a host, or http:// on this machine"
-	wantWebhook = "http:// or https:// with a host, or nothing"
-	wantTarget  = "the path of a file, or http:// or https:// with a host, or nothing"
+	wantNetwork   = "a network such as 10.0.0.0/8 or fd00::/8"
+	wantOrigin    = "an origin such as https://lab.example.org, without a path"
+	wantServer    = "http:// or https:// with a host, and at most a path prefix"
+	wantCollector = "http://, https://, grpc:// or grpcs:// with a host, or nothing"
+	wantIssuer    = "https:// with a host, or http:// on this machine"
+	wantWebhook   = "http:// or https:// with a host, or nothing"
+	wantTarget    = "the path of a file, or http:// or https:// with a host, or nothing"
 )
 
 // parseAddress checks a listen address, host:port. An empty host means every address, port 0 any free port.
@@ -156,4 +157,26 @@ func parseOrigin(s *scalar) (any, error) {
 		return nil, s.unwanted(fmt.Sprintf("%s; browsers leave out the port %s", wantOrigin, u.Port()))
 	}
 	return u.Scheme + "://" + strings.ToLower(u.Host), nil
+}
+
+// parseCollector parses the URL of an OpenTelemetry collector, which has the scheme grpc or grpcs for OTLP over gRPC.
+func parseCollector(s *scalar) (any, error) {
+	text, isGRPC := strings.CutPrefix(s.text, "grpc")
+	if isGRPC {
+		text = "http" + text
+	} else {
+		text = s.text
+	}
+	u, err := parseServerURL(text)
+	if err != nil {
+		if u != nil && u.User != nil {
+			s.got = ""
+		}
+		return nil, s.unwanted(fmt.Sprintf("%s; %v", wantCollector, err))
+	}
+	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")
+	if isGRPC {
+		u.Scheme = "grpc" + strings.TrimPrefix(u.Scheme, "http")
+	}
+	return u, nil
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
@@ -23,7 +24,7 @@ type Partial struct {
 func LoadPartial(path string) (*Partial, error) {
 	text, err := readFile(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	doc := newDocument(path, os.LookupEnv)
 	p := &Partial{config: Default(), text: text}

@@ -9,6 +9,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"basegate/internal/wait"
 )
 
 // bufferSize limits the lines that wait, in bytes. As many bytes again may be in a write.
@@ -54,9 +56,9 @@ func (w *Writer) Write(lines []byte) (int, error) {
 		return len(lines), nil
 	}
 	if w.waiting = append(w.waiting, lines...); len(w.waiting) > gatherBytes {
-		signal(w.now)
+		wait.Wake(w.now)
 	}
-	signal(w.wake)
+	wait.Wake(w.wake)
 	return len(lines), nil
 }
 
@@ -65,8 +67,8 @@ func (w *Writer) Write(lines []byte) (int, error) {
 func (w *Writer) Close(timeout time.Duration) error {
 	w.mu.Lock()
 	w.closed = true
-	signal(w.wake)
-	signal(w.now)
+	wait.Wake(w.wake)
+	wait.Wake(w.now)
 	w.mu.Unlock()
 	expired := time.NewTimer(timeout)
 	defer expired.Stop()
@@ -90,14 +92,6 @@ func (w *Writer) Dropped() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.dropped
-}
-
-// signal wakes the goroutine if it waits for the channel.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // drop counts lines as dropped. The caller holds mu.

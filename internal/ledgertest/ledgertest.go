@@ -31,32 +31,12 @@ type Case struct {
 
 // Owner is a key or an account.
 type Owner struct {
-	ID       string `json:"id"`
-	Account  string `json:"account,omitempty"` // of a key
-	Slots    int    `json:"slots,omitempty"`   // 0 is unbounded
-	Disabled bool   `json:"disabled,omitempty"`
-	Caps     Caps   `json:"caps"`
-}
-
-// Caps are the caps of an owner, in tokens; nil is unbounded.
-type Caps struct {
-	MonthTotal  *int64 `json:"month_total,omitempty"`
-	DayTotal    *int64 `json:"day_total,omitempty"`
-	MonthInput  *int64 `json:"month_input,omitempty"`
-	MonthOutput *int64 `json:"month_output,omitempty"`
-}
-
-// Quota returns the caps in the form that ledgers take.
-func (c *Caps) Quota() quota.Caps {
-	limit := func(tokens *int64) quota.Cap {
-		if tokens == nil {
-			return quota.Unbounded()
-		}
-		return quota.Limit(*tokens)
-	}
-	return quota.Caps{
-		MonthTotal: limit(c.MonthTotal), DayTotal: limit(c.DayTotal), MonthInput: limit(c.MonthInput), MonthOutput: limit(c.MonthOutput),
-	}
+	ID       string     `json:"id"`
+	Account  string     `json:"account,omitempty"` // of a key
+	Parent   string     `json:"parent,omitempty"`  // of a key: the one that has made it
+	Slots    int        `json:"slots,omitempty"`   // 0 is unbounded
+	Disabled bool       `json:"disabled,omitempty"`
+	Caps     quota.Caps `json:"caps"`
 }
 
 // Op is an operation.
@@ -104,6 +84,7 @@ type Reply struct {
 	Decision *Decision           `json:"decision,omitempty"` // of Admit
 	Decided  map[string]Decision `json:"decided,omitempty"`  // requests that have waited, and that this operation decided
 	Key      Totals              `json:"key"`                // of the step's key, after the operation
+	Parent   *Totals             `json:"parent,omitempty"`   // of its parent, if it has one
 	Account  Totals              `json:"account"`            // of its account
 }
 
@@ -129,13 +110,13 @@ type Decision struct {
 
 // Refusal is a budget.Exceeded.
 type Refusal struct {
-	Scope    budget.Scope  `json:"scope"`
-	Window   budget.Window `json:"window"`
-	Meter    budget.Meter  `json:"meter"`
-	Limit    int64         `json:"limit"`
-	Used     int64         `json:"used"`
-	Reserved int64         `json:"reserved"`
-	ResetsAt time.Time     `json:"resets_at"`
+	Scope    budget.Scope `json:"scope"`
+	Window   quota.Window `json:"window"`
+	Meter    quota.Meter  `json:"meter"`
+	Limit    int64        `json:"limit"`
+	Used     int64        `json:"used"`
+	Reserved int64        `json:"reserved"`
+	ResetsAt time.Time    `json:"resets_at,omitzero"`
 }
 
 // RefusedBy returns the refusal by a cap.
@@ -145,12 +126,15 @@ func RefusedBy(e *budget.Exceeded) Decision {
 }
 
 // Totals are the tokens that an owner has used in the current windows, and those reserved by requests that were admitted this
-// month.
+// month, and by all.
 type Totals struct {
-	MonthInput  int64 `json:"month_input,omitempty"`
-	MonthOutput int64 `json:"month_output,omitempty"`
-	Day         int64 `json:"day,omitempty"`
-	Reserved    int64 `json:"reserved,omitempty"`
+	LifeInput    int64 `json:"life_input,omitempty"`
+	LifeOutput   int64 `json:"life_output,omitempty"`
+	MonthInput   int64 `json:"month_input,omitempty"`
+	MonthOutput  int64 `json:"month_output,omitempty"`
+	Day          int64 `json:"day,omitempty"`
+	Reserved     int64 `json:"reserved,omitempty"`
+	ReservedEver int64 `json:"reserved_life,omitempty"`
 }
 
 // Row is the row of a request that has ended.

@@ -27,6 +27,7 @@ type Proxy struct {
 	accepted  int // connections
 	cut       func(Reply) (after int, cut bool)
 	cuts      int
+	stop      func(Request) (after int, stop bool)
 	resumed   chan struct{}      // closed unless the proxy is paused
 	connected context.Context    // connections end with it
 	cutAll    context.CancelFunc // ends connected
@@ -41,6 +42,9 @@ type Reply struct {
 	Text      []byte   // the messages
 	Ends      []int    // offset of the end of each message
 }
+
+// Request is what a client sends before it waits for a Reply, but for the startup of a connection.
+type Request Reply
 
 // NewProxy starts a proxy of a server on a port of 127.0.0.1, until the test ends.
 func NewProxy(tb testing.TB, s *Server) *Proxy {
@@ -116,6 +120,14 @@ func (p *Proxy) Pause() {
 	p.resumed = make(chan struct{})
 }
 
+// Stop sets the function that decides for each request whether the proxy is paused when the server has so many of its bytes; nil
+// pauses for none. After Resume the server gets the rest.
+func (p *Proxy) Stop(decide func(Request) (after int, stop bool)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stop = decide
+}
+
 // Resume ends a Pause.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
@@ -179,6 +191,7 @@ func (p *Proxy) forwardRequests(ctx context.Context, client, server net.Conn, pe
 	}
 	prepared := map[string]string{}
 	next, expected, bound := Reply{Executed: true}, true, false
+	request := Request{}
 	for {
 		if expected {
 			select {
@@ -215,10 +228,48 @@ func (p *Proxy) forwardRequests(ctx context.Context, client, server net.Conn, pe
 		case *pgproto3.Sync:
 			expected = true
 		}
-		if forward(message, server) != nil {
+		if request.Text, err = message.Encode(request.Text); err != nil {
 			return
 		}
+		request.Ends = append(request.Ends, len(request.Text))
+		if !expected && isOfPipeline(message) { // which clients send by one write
+			continue
+		}
+		request.Statement, request.Arguments, request.Executed = next.Statement, next.Arguments, next.Executed
+		if p.forwardRequest(request, server) != nil {
+			return
+		}
+		request = Request{}
 	}
+}
+
+// isOfPipeline reports whether a Sync follows a message.
+func isOfPipeline(message pgproto3.FrontendMessage) bool {
+	switch message.(type) {
+	case *pgproto3.Parse, *pgproto3.Bind, *pgproto3.Describe, *pgproto3.Execute, *pgproto3.Close:
+		return true
+	}
+	return false
+}
+
+func (p *Proxy) forwardRequest(r Request, server net.Conn) error {
+	p.mu.Lock()
+	after, stop := 0, false
+	if p.stop != nil {
+		after, stop = p.stop(r)
+	}
+	if stop {
+		p.resumed = make(chan struct{})
+	}
+	p.mu.Unlock()
+	if stop {
+		if _, err := server.Write(r.Text[:after]); err != nil {
+			return err
+		}
+		p.waitWhilePaused()
+	}
+	_, err := server.Write(r.Text[after:])
+	return err
 }
 
 func forward(message pgproto3.FrontendMessage, server net.Conn) error {

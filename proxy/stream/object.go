@@ -26,12 +26,21 @@ func (u Usage) beside(tokens func() int64) Usage {
 // Object is a completion object of vLLM, a plain response body or the payload of an event, with the members that the
 // gateway reads. The values are slices of the parsed bytes, nil if the member is absent.
 type Object struct {
-	failure, object, detail, usage []byte // the members "error", "object", "detail" and "usage"
-	listed                         bool   // the member "choices" is a list
-	choices                        []choice
-	maxChoices                     int // 0: unlimited
-	memory                         counter
+	failure, object, detail []byte // the members "error", "object" and "detail"
+	details                 Details
+	listed                  bool // the member "choices" is a list
+	choices                 []choice
+	maxChoices              int // 0: unlimited
+	memory                  counter
 }
+
+// Details are the members "usage" and "metrics" as vLLM has sent them; nil if absent.
+type Details struct{ Usage, Metrics []byte }
+
+func (d Details) clone() Details { return Details{bytes.Clone(d.Usage), bytes.Clone(d.Metrics)} }
+
+// Details returns what the object has. It refers to the parsed bytes.
+func (o *Object) Details() Details { return o.details }
 
 // choice is an element of the member "choices".
 type choice struct {
@@ -53,7 +62,7 @@ func (o *Object) Release() { o.memory.release() }
 // Parse parses one JSON object and replaces what was parsed before. Its error never quotes the bytes; it is
 // that of Limits.Memory if the choices take too much.
 func (o *Object) Parse(body []byte) error {
-	o.failure, o.object, o.detail, o.usage, o.listed, o.choices = nil, nil, nil, nil, false, o.choices[:0]
+	o.failure, o.object, o.detail, o.details, o.listed, o.choices = nil, nil, nil, Details{}, false, o.choices[:0]
 	s := scanner{data: body}
 	var full error // why no further choice is taken
 	s.members(func(name []byte) {
@@ -65,7 +74,9 @@ func (o *Object) Parse(body []byte) error {
 		case "detail":
 			o.detail = s.value()
 		case "usage":
-			o.usage = s.value()
+			o.details.Usage = s.value()
+		case "metrics":
+			o.details.Metrics = s.value()
 		case "choices":
 			if s.next() == '[' {
 				o.listed = true
@@ -204,10 +215,10 @@ func (o *Object) FinishReasons() []string {
 // Usage returns the usage in the object. It is known only if both counts are there and are token counts, and not zero beside
 // text: the ledger sums them, and an absent one is not zero.
 func (o *Object) Usage() Usage {
-	if len(o.usage) == 0 || o.usage[0] != '{' {
+	if len(o.details.Usage) == 0 || o.details.Usage[0] != '{' {
 		return Usage{}
 	}
-	u := gjson.ParseBytes(o.usage)
+	u := gjson.ParseBytes(o.details.Usage)
 	prompt, completion := tokenCount(u, "prompt_tokens"), tokenCount(u, "completion_tokens")
 	if prompt < 0 || completion < 0 {
 		return Usage{}
@@ -359,7 +370,7 @@ func (t *chunkTemplate) match(body []byte) bool {
 	if s.bad || s.at < len(s.data) {
 		return false
 	}
-	t.failure, t.object, t.detail, t.usage, t.listed = nil, nil, nil, nil, true
+	t.failure, t.object, t.detail, t.details, t.listed = nil, nil, nil, Details{}, true
 	t.choices = append(t.choices[:0], choice{index: t.index, text: text})
 	return true
 }

@@ -48,7 +48,7 @@ func FuzzScan(f *testing.F) {
 			t.Fatalf("%q: %v, but encoding/json says %t", text, err, want)
 		}
 		for _, c := range object.choices {
-			for _, value := range [][]byte{c.text, c.logprobs, c.finishReason, object.usage, object.failure, object.object} {
+			for _, value := range [][]byte{c.text, c.logprobs, c.finishReason, object.details.Usage, object.failure, object.object} {
 				if err == nil && value != nil && !json.Valid(value) {
 					t.Fatalf("%q: the scanner returned the invalid value %q", text, value)
 				}

@@ -67,6 +67,7 @@ type State struct {
 	data       int64 // events with data
 	usage      Usage // of the event that has no choices
 	hasUsage   bool  // that event has been received, whatever it counts
+	details    Details
 	last       Usage // of the event that finished the last choice
 	failure    Failure
 	chunk      chunkTemplate
@@ -118,6 +119,9 @@ func (s *State) reported(perPrompt int) Usage {
 		return s.usage
 	}
 }
+
+// Details returns what the usage event of the stream has; nothing before it has been received.
+func (s *State) Details() Details { return s.details }
 
 // FinishReasons returns why the choices of a complete stream have finished, in the order of their indexes.
 func (s *State) FinishReasons() []string {
@@ -192,8 +196,8 @@ func (s *State) addEvent(event []byte) (kept []byte, status Status) {
 	switch {
 	case chunk.IsError():
 		return nil, s.fail(Failure{Kind: ErrorEvent, Payload: data})
-	case len(chunk.choices) == 0 && !isNull(chunk.usage) && (chunk.listed || s.unfinished == 0):
-		s.hasUsage = true
+	case len(chunk.choices) == 0 && !isNull(chunk.details.Usage) && (chunk.listed || s.unfinished == 0):
+		s.hasUsage, s.details = true, chunk.details.clone()
 		if usage := chunk.Usage(); usage.Known {
 			s.usage = usage
 		}

@@ -15,7 +15,7 @@ type column struct {
 	value         func(Names, *usage.Row) any // a string, bool, int, int64, float64 or time.Time
 	summed        bool                        // the values are int64, and a table ends with their sum
 	omitFromTable bool                        // so that the table fits a terminal
-	jsonOnly      bool                        // the values are strings, and JSON has a member only for one that is not empty
+	jsonOnly      bool                        // only JSON has it, and no member for nil and an empty string
 }
 
 var (
@@ -32,6 +32,8 @@ var (
 	endpointColumn   = field("endpoint", func(r *usage.Row) any { return r.Endpoint })
 	workloadColumn   = field("workload", func(r *usage.Row) any { return r.Workload })
 	userColumn       = field("user", func(r *usage.Row) any { return r.User })
+	runColumn        = field("run", func(r *usage.Row) any { return r.Run })
+	ofRunColumn      = column{name: "run", value: runColumn.value, jsonOnly: true}
 	streamColumn     = field("stream", func(r *usage.Row) any { return r.Stream })
 	statusColumn     = field("status", func(r *usage.Row) any { return r.Status })
 	codeColumn       = field("code", func(r *usage.Row) any { return r.Code })
@@ -41,10 +43,22 @@ var (
 	totalTimeColumn  = field("total_ms", func(r *usage.Row) any { return milliseconds(r.Total) })
 	chainIDColumn    = column{name: "chain_id", value: func(_ Names, r *usage.Row) any { return r.ChainID }, jsonOnly: true}
 
+	savedColumn    = reported("saved_tokens", false, (*usage.Row).Saved)
+	cachedColumn   = reported("cached_tokens", false, (*usage.Row).Cached)
+	knownColumn    = reported("cache_known_tokens", false, (*usage.Row).Known)
+	reportsColumns = Columns{
+		cachedColumn,
+		reported("created_cache_tokens", false, func(r *usage.Row) *int64 { return r.Reported.CreatedTokens }),
+		reported("engine_queue_ms", true, func(r *usage.Row) *int64 { return r.Reported.Queue }),
+		reported("engine_prefill_ms", true, func(r *usage.Row) *int64 { return r.Reported.Prefill }),
+		reported("engine_first_token_ms", true, func(r *usage.Row) *int64 { return r.Reported.FirstToken() }),
+		reported("engine_between_tokens_ms", true, func(r *usage.Row) *int64 { return r.Reported.Between }),
+	}
+
 	requestsColumn   = sum("requests", func(r *usage.Row) int64 { return r.Requests })
 	promptColumn     = sum("prompt_tokens", func(r *usage.Row) int64 { return r.PromptTokens })
 	completionColumn = sum("completion_tokens", func(r *usage.Row) int64 { return r.CompletionTokens })
-	tokensColumn     = sum("total_tokens", func(r *usage.Row) int64 { return r.PromptTokens + r.CompletionTokens })
+	tokensColumn     = sum("total_tokens", (*usage.Row).Tokens)
 )
 
 // field returns a column that needs no names.
@@ -57,6 +71,22 @@ func sum(name string, value func(*usage.Row) int64) column {
 	return column{name: name, summed: true, value: func(_ Names, r *usage.Row) any { return value(r) }}
 }
 
+// reported returns a column of JSON with a number that is not always known: tokens, or a time in microseconds.
+func reported(name string, micros bool, value func(*usage.Row) *int64) column {
+	c := field(name, func(r *usage.Row) any {
+		n := value(r)
+		switch {
+		case n == nil:
+			return nil
+		case micros:
+			return milliseconds(time.Duration(*n) * time.Microsecond)
+		}
+		return *n
+	})
+	c.jsonOnly = true
+	return c
+}
+
 // notInTable returns a copy of the column that tables omit.
 func notInTable(c column) column {
 	c.omitFromTable = true
@@ -66,24 +96,24 @@ func notInTable(c column) column {
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // RequestColumns are the columns of the console's files of requests.
-var RequestColumns = Columns{
+var RequestColumns = append(Columns{
 	requestIDColumn, timeColumn, accountColumn, keyColumn, keyNameColumn, modelColumn, backendColumn,
 	workloadColumn, userColumn, streamColumn,
 	statusColumn, codeColumn, stateColumn, promptColumn, completionColumn,
 	queueColumn, firstTokenColumn, totalTimeColumn,
-}
+}, reportsColumns...)
 
 // commandLine has the columns of the groupings of `basegate usage`, in the order in which its help names them.
 var commandLine = []struct {
 	by      usage.Grouping
 	columns Columns
 }{
-	{usage.ByRequest, Columns{
+	{usage.ByRequest, append(Columns{
 		notInTable(requestIDColumn), timeColumn, keyColumn, accountColumn, modelColumn, backendColumn,
 		notInTable(endpointColumn), notInTable(workloadColumn), notInTable(userColumn), notInTable(streamColumn),
 		statusColumn, codeColumn, stateColumn, promptColumn, completionColumn,
-		notInTable(queueColumn), notInTable(firstTokenColumn), totalTimeColumn, chainIDColumn,
-	}},
+		notInTable(queueColumn), notInTable(firstTokenColumn), totalTimeColumn, chainIDColumn, ofRunColumn, savedColumn,
+	}, reportsColumns...)},
 	{usage.ByKey, grouped(keyColumn, nameColumn, accountColumn)},
 	{usage.ByAccount, grouped(accountColumn)},
 	{usage.ByModel, grouped(modelColumn)},
@@ -91,6 +121,7 @@ var commandLine = []struct {
 	{usage.ByHour, grouped(hourColumn)},
 	{usage.ByUser, grouped(userColumn)},
 	{usage.ByWorkload, grouped(workloadColumn)},
+	{usage.ByRun, grouped(runColumn, accountColumn)},
 }
 
 // fixed returns the columns that every row of a report has.
@@ -105,7 +136,7 @@ func (c Columns) shown() Columns {
 
 // grouped returns the columns that identify a group, followed by its sums.
 func grouped(group ...column) Columns {
-	return append(group, requestsColumn, promptColumn, completionColumn, tokensColumn)
+	return append(group, requestsColumn, promptColumn, completionColumn, tokensColumn, savedColumn, cachedColumn, knownColumn)
 }
 
 // CommandLineColumns returns the columns of `basegate usage`; false if it does not offer the grouping.

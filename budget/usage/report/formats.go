@@ -27,7 +27,7 @@ func (u Usage) WriteJSON(out io.Writer) error {
 		begin, end = ",\n  ", "\n]\n"
 		separator := "{"
 		for i, c := range u.Columns {
-			if c.jsonOnly && values[i] == "" {
+			if c.jsonOnly && (values[i] == "" || values[i] == nil) {
 				continue
 			}
 			text.WriteString(separator + `"` + c.name + `": `)

@@ -18,7 +18,7 @@ var (
 	}
 	groupColumns = map[usage.Grouping][]column{
 		usage.ByModel: {modelColumn}, usage.ByKey: {keyColumn, keyNameColumn, accountColumn}, usage.ByUser: {userColumn},
-		usage.ByWorkload: {workloadColumn}, usage.ByEndpoint: {endpointColumn}, usage.ByAccount: {accountColumn},
+		usage.ByWorkload: {workloadColumn}, usage.ByRun: {runColumn}, usage.ByEndpoint: {endpointColumn}, usage.ByAccount: {accountColumn},
 	}
 )
 
@@ -30,7 +30,7 @@ func GroupColumns(interval, by usage.Grouping, latency bool) Columns {
 		all = append(all, c)
 	}
 	all = append(all, groupColumns[by]...)
-	all = append(all, requestsColumn, errorsColumn, promptColumn, completionColumn, tokensColumn)
+	all = append(all, requestsColumn, errorsColumn, promptColumn, completionColumn, tokensColumn, cachedColumn, knownColumn)
 	if !latency {
 		return all
 	}

@@ -64,7 +64,7 @@ func TestColumnsOfEveryGrouping(t *testing.T) {
 			t.Errorf("console:\ngot  %s\nwant %s", got, want)
 		}
 	}
-	want := []string{"request", "key", "account", "model", "day", "hour", "user", "workload"}
+	want := []string{"request", "key", "account", "model", "day", "hour", "user", "workload", "run"}
 	if diff := cmp.Diff(want, report.CommandLineGroupings()); diff != "" {
 		t.Errorf("groupings of the command line (-want +got):\n%s", diff)
 	}
@@ -106,6 +106,8 @@ var testRequests = []usage.Row{
 		KeyID: "key_1", AccountID: "acc_1", Model: "m", Workload: "batch", User: `<&>"`, RequestID: "req_1", Backend: "gpu1",
 		Endpoint: "/v1/completions", Stream: true, Status: 200, State: "settled",
 		Queue: 1500 * time.Microsecond, FirstToken: 20 * time.Millisecond, Total: 1_234_567_891 * time.Microsecond,
+		CachedTokens: 4, KnownTokens: 10,
+		Reported: usage.Reported{CachedTokens: new(int64(4)), Queue: new(int64(1500)), Prefill: new(int64(20_000)), Between: new(int64(9100))},
 	},
 	{
 		Requests: 1, PromptTokens: 1, Time: time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC),
@@ -135,7 +137,7 @@ req_2,2026-11-02T00:00:00Z,acc_2,key_2,,m,gpu1,,,false,502,vllm_oom,settled,1,0,
 `},
 		"JSON": {commandLine.WriteJSON, `
 [
-  {"request_id": "req_1", "time": "2026-11-20T12:00:00.5Z", "key": "acs-bm-abcdef", "account": "ada@example.org", "model": "m", "backend": "gpu1", "endpoint": "/v1/completions", "workload": "batch", "user": "<&>\"", "stream": true, "status": 200, "code": "", "state": "settled", "prompt_tokens": 10, "completion_tokens": 5, "queue_ms": 1.5, "first_token_ms": 20, "total_ms": 1234567.891},
+  {"request_id": "req_1", "time": "2026-11-20T12:00:00.5Z", "key": "acs-bm-abcdef", "account": "ada@example.org", "model": "m", "backend": "gpu1", "endpoint": "/v1/completions", "workload": "batch", "user": "<&>\"", "stream": true, "status": 200, "code": "", "state": "settled", "prompt_tokens": 10, "completion_tokens": 5, "queue_ms": 1.5, "first_token_ms": 20, "total_ms": 1234567.891, "cached_tokens": 4, "engine_queue_ms": 1.5, "engine_prefill_ms": 20, "engine_first_token_ms": 21.5, "engine_between_tokens_ms": 9.1},
   {"request_id": "req_2", "time": "2026-11-02T00:00:00Z", "key": "key_2", "account": "acc_2", "model": "m", "backend": "gpu1", "endpoint": "/v1/chat/completions", "workload": "", "user": "", "stream": false, "status": 502, "code": "vllm_oom", "state": "settled", "prompt_tokens": 1, "completion_tokens": 0, "queue_ms": 0, "first_token_ms": 0, "total_ms": 1000, "chain_id": "45762"}
 ]
 `},

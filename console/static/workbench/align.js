@@ -41,14 +41,15 @@ function shownLength(tokens, i) {
 
 function alignDifferent(first, second) {
   const rows = [];
-  let at = 0; // in second: the same tokens have other probabilities there
+  let [i, j] = [0, 0]; // the same tokens have other probabilities in the other list
   for (const { kind, tokens } of difference(first, second)) {
     if (kind === "same") {
-      for (const token of tokens) rows.push({ first: [token], second: [second[at++]] });
+      for (let n = 0; n < tokens.length; n++) rows.push({ first: [first[i++]], second: [second[j++]] });
       continue;
     }
     const last = rows.at(-1);
-    if (kind === "second") at += tokens.length;
+    if (kind === "first") i += tokens.length;
+    else j += tokens.length;
     if (kind === "second" && last?.only) { last.second = tokens; last.only = false; } else rows.push({ first: kind === "first" ? tokens : [], second: kind === "second" ? tokens : [], only: kind === "first" });
   }
   return rows.map(({ first, second }) => ({ first, second }));

@@ -53,6 +53,9 @@ export const createPrompt = (prompt) => sendForJSON("POST", "/prompts", prompt);
 export const updatePrompt = (id, prompt) => sendForJSON("PUT", `/prompts/${encodeURIComponent(id)}`, prompt);
 export const deletePrompt = (id) => send("DELETE", `/prompts/${encodeURIComponent(id)}`);
 
+export const getPresets = () => sendForJSON("GET", "/presets");
+export const savePreset = (mode, name, settings) => send("PUT", "/presets", { mode, name, settings });
+export const deletePreset = (mode, name) => send("DELETE", `/presets?mode=${mode}&name=${encodeURIComponent(name)}`);
 export const sharePrompt = (id) => sendForJSON("POST", `/prompts/${encodeURIComponent(id)}/share`, {});
 export const unsharePrompt = (id) => send("DELETE", `/prompts/${encodeURIComponent(id)}/share`);
 export const getSharedPrompt = (share) => sendForJSON("GET", `/shared/${encodeURIComponent(share)}`);
@@ -65,7 +68,7 @@ export const chatPath = "/chat/completions";
 
 const withKey = (path, key) => `${path}?key=${encodeURIComponent(key)}`;
 
-export const complete = (key, body, signal) => sendForJSON("POST", withKey(completionsPath, key), body, signal);
+export const loglikelihood = (key, body, signal) => sendForJSON("POST", withKey("/loglikelihood", key), body, signal);
 
 // withTexts returns tokens with their texts as detokenize returns them. The last one of several that make a character has
 // the character, and joins says how many before it are parts of it.
@@ -135,17 +138,11 @@ export function idOf(name) {
   return Number(name.replace(/^token_id:/, ""));
 }
 
-// withPromptLogprobs returns a prompt's tokens with the prompt_logprobs of a completion. The first token has none, because
-// nothing precedes it.
-export function withPromptLogprobs(tokens, completion) {
-  const logprobs = completion.choices[0].prompt_logprobs ?? [];
+// withLogprobs returns tokens with the token_logprobs of a log-likelihood of all but the first of them.
+export function withLogprobs(tokens, logprobs) {
   return tokens.map((token, i) => {
-    const position = logprobs[i];
-    if (!position) return token;
-    const top = Object.entries(position)
-      .map(([id, { logprob, rank }]) => ({ id: Number(id), logprob, rank }))
-      .sort((a, b) => b.logprob - a.logprob);
-    const own = position[token.id];
-    return own ? { ...token, logprob: own.logprob, rank: own.rank, top } : token;
+    if (i === 0) return token;
+    const { logprob, rank, top = [] } = logprobs[i - 1];
+    return { ...token, logprob, rank, top: top.map((likely) => ({ id: likely.token_id, logprob: likely.logprob, rank: likely.rank })) };
   });
 }

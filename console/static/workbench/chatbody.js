@@ -37,8 +37,21 @@ const checks = {
     if (!isObject(value)) return "Expected a JSON schema, such as {\"type\": \"object\", \"properties\": {…}}";
     return value.type === "json_schema" && !isObject(value.json_schema?.schema) ? "“json_schema” needs a “schema”." : "";
   },
+  structured_outputs: (value) => (isObject(value) ? "" : "Expected a JSON schema, or an object such as {\"regex\": \"[0-9]+\"}"),
+  logit_bias(value) {
+    const wrong = isObject(value) ? Object.entries(value).find(([id, bias]) => !/^\d+$/.test(id) || typeof bias !== "number" || Math.abs(bias) > 100) : [""];
+    return wrong ? `Expected token ids and numbers from -100 to 100, such as {"50256": -100}${wrong[0] ? `; got “${wrong[0]}”` : ""}` : "";
+  },
   chat_template_kwargs: (value) => (isObject(value) ? "" : "Expected an object, such as {\"enable_thinking\": false}"),
 };
+
+const constraints = ["json", "regex", "choice", "grammar", "json_object"];
+
+// valueOf returns the value of a field of JSON that has no problem. A schema alone is structured output.
+export function valueOf(name, text) {
+  const value = JSON.parse(text);
+  return name === "structured_outputs" && !constraints.some((constraint) => constraint in value) ? { json: value } : value;
+}
 
 // problemOf returns what is wrong with the text of a field of JSON, or an empty string. A blank one is not sent.
 export function problemOf(name, text) {

@@ -1,32 +1,23 @@
-// The texts side by side: the selected branch with those generated together with it, or the branches that the user compares.
+// The branches that the user compares, side by side.
 import * as tree from "./tree.js";
 import { $, button, element, isChat, model, modelOf, onRender, render, state } from "./state.js";
 import { TokenView, beginOf } from "./tokens.js";
 import { withText } from "./texts.js";
+import * as blind from "./blind.js";
+import { judgedPlace } from "./judged.js";
 import * as popover from "./popover.js";
 
 const views = new Map(); // TokenViews by the ids of their columns
-let actions; // {continueFrom, edit}
+let continueFrom;
 
-export function start(callbacks) {
-  actions = callbacks;
+export function start(callback) {
+  continueFrom = callback;
   onRender(renderColumns);
   for (const id of ["measure", "show-spaces"]) $(id).addEventListener("change", render);
 }
 
-// visibleNodes returns the nodes shown side by side.
-export function visibleNodes() {
-  const { doc, sideBySide } = state;
-  if (isChat()) return [];
-  if (sideBySide.length > 1) return sideBySide;
-  const node = doc.nodes[doc.selected];
-  if (node.parent === null) return node.tokens.length ? [node.id] : [];
-  const batch = node.made?.batch;
-  return batch ? doc.order.filter((id) => doc.nodes[id].made?.batch === batch) : [doc.selected];
-}
-
 function renderColumns() {
-  const nodes = visibleNodes();
+  const nodes = isChat() || state.sideBySide.length < 2 ? [] : state.sideBySide;
   const box = $("columns");
   const ids = nodes.map((id) => `column-${id}`);
   for (const el of [...box.children]) if (!ids.includes(el.id)) { views.delete(el.id); el.remove(); }
@@ -36,43 +27,47 @@ function renderColumns() {
     renderColumn(el, id);
   });
   box.hidden = nodes.length === 0;
-  $("view").hidden = nodes.length === 0;
 }
 
 function renderColumn(el, id) {
   const { doc } = state;
   const node = doc.nodes[id];
-  const places = tree.path(doc, id).map(withText(modelOf(id)));
+  const places = tree.path(doc, id).map(judgedPlace).map(withText(modelOf(id)));
   const begin = node.parent === null || el.dataset.whole ? 0 : beginOf(places, places.findIndex((place) => doc.nodes[place.node].parent !== null));
   const hidden = el.querySelector(".whole");
   hidden.hidden = begin <= 0;
   hidden.textContent = `Show all of the prompt (${begin.toLocaleString("en")} more tokens)`;
   views.get(el.id).render(places, { measure: $("measure").value, spaces: $("show-spaces").checked, begin: Math.max(begin, 0) });
   const label = node.parent === null ? "prompt" : node.finish;
-  el.querySelector("small").textContent = [node.name, modelOf(id), label].filter(Boolean).join(" · ");
-  el.classList.toggle("chosen", id === doc.selected);
+  const letter = blind.letterOf(id);
+  el.querySelector("small").textContent = (letter ? [`Text ${letter}`, label] : [node.bookmarked && "★", node.name, modelOf(id), label]).filter(Boolean).join(" · ");
+  el.querySelector(".choose").hidden = !letter;
+  el.querySelector(".continue").hidden = Boolean(letter) || node.parent === null;
+  el.classList.toggle("chosen", !letter && id === doc.selected);
 }
 
 function createColumn(id) {
   const isPrompt = state.doc.nodes[id].parent === null;
-  const continueButton = button("Continue", () => actions.continueFrom(id), { className: "quiet", hidden: isPrompt, title: "Generate more text after the end of this one" });
-  const editButton = button("Edit", () => actions.edit(id, el), { className: "quiet", hidden: isPrompt, title: "Change the generated text. The changed text becomes a branch; this one stays" });
+  const continueButton = button("Continue", () => continueFrom(id), { className: "quiet continue", title: "Generate more text after the end of this one" });
   const text = element("div", { id: `tokens-${id}`, className: "tokens mono", "aria-label": "Tokens: arrow keys to move, Enter to pin" });
   const whole = button("", () => { el.dataset.whole = "1"; render(); }, { className: "quiet whole", hidden: true });
   const el = element("section", { id: `column-${id}`, className: "column", "aria-label": isPrompt ? "Tokens of the prompt" : "Continuation" },
-    element("div", { className: "line" }, element("small"), element("span", {}, editButton, continueButton)), whole, text);
+    element("div", { className: "line" }, element("small"), continueButton, blind.choice(id)), whole, text);
   $("columns").append(el);
   views.set(el.id, new TokenView(text, { onMove: popover.inspect, onSelect: popover.togglePin, onLeave: popover.leave, followsPointer: () => !popover.isPinned() }));
   return el;
 }
 
-// follow keeps the end of the first growing column, or of the last turn, in the window, unless the user has scrolled since the request began.
+// follow keeps the end of the growing text, or of the last turn, in the window, unless the user has scrolled since the request began.
 let following = false;
 for (const type of ["wheel", "touchmove"]) addEventListener(type, () => { following = false; }, { passive: true });
 addEventListener("keydown", (event) => { if (["PageUp", "PageDown", "Home", "End", "ArrowUp", "ArrowDown", " "].includes(event.key)) following = false; });
-export function startFollowing() { following = true; }
+export function startFollowing() {
+  following = true;
+  $("prompt").scrollTop = $("prompt").scrollHeight;
+}
 export function follow() {
-  if (following) (isChat() ? $("turns").lastElementChild : $("columns").firstElementChild)?.scrollIntoView({ block: "nearest" });
+  if (following) (isChat() ? $("turns").lastElementChild : $("prompt"))?.scrollIntoView({ block: "nearest" });
 }
 
 // shownModel returns the model of what is shown.

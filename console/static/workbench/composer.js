@@ -2,6 +2,7 @@
 import * as turns from "./turns.js";
 import { $, isChat, onRender, setDocument, state } from "./state.js";
 import { addTurn, answer, extend, ready } from "./conversing.js";
+import { sayProgress } from "./running.js";
 
 export function start() {
   onRender(renderSystem);
@@ -56,7 +57,7 @@ function takeMessage() {
   addTurn(turn.role === "assistant" ? { ...turn, tokens: turns.words(turn.text), edited: true } : turn);
 }
 
-const sayEmpty = () => { $("progress").textContent = "Write a message first."; };
+const sayEmpty = () => sayProgress("Write a message first.");
 
 // add adds the message, and generates nothing.
 function add() {

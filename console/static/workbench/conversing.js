@@ -9,11 +9,11 @@ import { Announcer } from "./announcing.js";
 import { Pace } from "./pace.js";
 import { addDelta } from "./deltas.js";
 import { fetchTexts, resolveTexts, textsOf, withText } from "./texts.js";
-import { firstProblem, readForm } from "./parameters.js";
+import { readForm } from "./parameters.js";
 import { follow } from "./columns.js";
 import { mayRun } from "./allowing.js";
-import { retryDuringBoot, runExclusively } from "./requests.js";
-import { showError } from "./problems.js";
+import { retryDuringBoot, runExclusively, sayProgress } from "./running.js";
+import { isValid, showError } from "./problems.js";
 
 export const settings = () => readForm($("chat-settings"));
 
@@ -21,12 +21,7 @@ const announcer = new Announcer($("announced"));
 
 // ready reports whether a request can be sent. If a parameter is not valid, it says so.
 export function ready() {
-  if (!mayRun()) return false;
-  const problem = firstProblem($("chat-settings"));
-  if (!problem) return true;
-  showError(Object.assign(new Error(`${problem.name}: ${problem.message}`), { param: problem.name, form: $("chat-settings") }));
-  $("chat-settings").elements[problem.name].focus();
-  return false;
+  return mayRun() && isValid($("chat-settings"));
 }
 
 // addTurn adds a turn at the end of the conversation that is shown.
@@ -85,13 +80,13 @@ export async function extend(id) {
 // has been before, and the turn that was shown is shown again.
 async function run({ requested, ids, shown, request, beginning = { text: "" } }) {
   const k = request.top_logprobs ?? 0;
-  const pace = new Pace((text) => { $("progress").textContent = text; });
+  const pace = new Pace(sayProgress);
   announcer.begin();
   let focusLost = false;
   await runExclusively(async (signal) => {
     render();
     focusLost = document.activeElement === document.body; // the button was on a version that is not shown any more
-    if (focusLost) $("stop").focus();
+    if (focusLost) $("progress").querySelector(".run:last-child button").focus();
     try {
       await retryDuringBoot(requested, signal, () => {
         pace.start();

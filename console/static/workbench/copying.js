@@ -33,7 +33,7 @@ export function asLmEval(base, request) {
 }
 
 // The parameters that the OpenAI library for Python has. It sends any other ones if they are in extra_body.
-const common = ["model", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "logprobs", "stop"];
+const common = ["model", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "logprobs", "stop", "logit_bias"];
 const knownOfCompletions = new Set([...common, "prompt", "max_tokens", "echo"]);
 const knownOfChat = new Set([...common, "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "response_format"]);
 

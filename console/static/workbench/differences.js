@@ -1,10 +1,10 @@
 // The differences of two branches, token by token.
 import * as tree from "./tree.js";
 import { difference } from "./align.js";
-import { $, button, element, isChat, modelOf, onRender, state } from "./state.js";
+import { $, button, element, isChat, isRunning, modelOf, onRender, state } from "./state.js";
 import { textOf } from "./tokens.js";
 import { withText } from "./texts.js";
-import { labelOf } from "./branches.js";
+import { labelOf } from "./labels.js";
 
 let shown = null; // {ids, nodes} of the two branches whose differences are shown, and what is shown of them
 
@@ -25,7 +25,7 @@ export function hide() {
 
 // renderDifferences shows the differences again if one of the branches has changed.
 function renderDifferences() {
-  if (!shown || state.running) return;
+  if (!shown || isRunning()) return;
   const { ids } = shown;
   if (isChat() || !ids.every((id) => state.doc.nodes[id])) { hide(); return; }
   const nodes = ids.flatMap((id) => tree.path(state.doc, id).map(({ token }) => token)).concat(ids.map((id) => labelOf(state.doc.nodes[id])));
@@ -46,8 +46,8 @@ function draw(a, b) {
   }
   box.replaceChildren(
     element("div", { className: "line" }, element("h2", { textContent: "Differences" }), button("Close", hide, { className: "quiet" })),
-    element("p", { className: "soft" }, element("del", { textContent: labelOf(state.doc.nodes[a]) }), ` has ${count("first")} tokens that are not in `,
-      element("ins", { textContent: labelOf(state.doc.nodes[b]) }), `, which has ${count("second")} others. ${count("same")} are the same.`), text);
+    element("p", { className: "soft" }, `${count("first")} tokens only in `, element("del", { textContent: labelOf(state.doc.nodes[a]) }), `, ${count("second")} only in `,
+      element("ins", { textContent: labelOf(state.doc.nodes[b]) }), `, ${count("same")} shared.`), text);
   box.hidden = false;
 }
 

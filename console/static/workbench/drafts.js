@@ -2,13 +2,19 @@
 // the user discards it or signs out (see console.js).
 import * as store from "./draftstore.js";
 import * as tree from "./tree.js";
-import { discard, keep, migrate } from "./localdrafts.js";
+import { discard, keep, keepRemoval, migrate } from "./localdrafts.js";
 import { openTabs, takeTab } from "./tabs.js";
 
 const pause = 500; // milliseconds from a change until it is stored
 const retry = 5000; // milliseconds until the draft is stored again after the browser had no room
 
 const newId = () => [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(36)).join("-");
+
+// withPrompt returns a document with the text that earlier versions of the workbench kept beside it.
+function withPrompt(doc, prompt) {
+  const root = tree.rootOf(doc, doc.selected);
+  return !prompt || root.role || root.text === prompt ? doc : tree.select(...tree.ensureRoot(doc, prompt, null));
+}
 
 export class Drafts {
   // promptId returns the id of the prompt that is open, or null. content returns what to keep as {doc, ...fields}, or a falsy value
@@ -112,11 +118,12 @@ export class Drafts {
     return this.whole;
   }
 
-  // leave stores the draft while the page is left, when nothing can be waited for.
+  // leave stores the draft while the page is left, when nothing can be waited for. What is kept is not stored too: that may be late, and
+  // replace the draft of a tab that has taken it over.
   leave() {
     this.keepLast();
     const content = this.content();
-    if (this.stored === this.revision || !content || this.stopped || !this.started) return;
+    if ([this.stored, this.kept].includes(this.revision) || !content || this.stopped || !this.started) return;
     try {
       const tx = store.write(this.db);
       tx.done.catch(() => {});
@@ -144,7 +151,7 @@ export class Drafts {
         if (prompt !== this.prompt || !nodes.length) return null;
         const doc = tree.fromNodes(nodes, draft.selected, draft.next);
         this.draft = { id: draft.id, written: new Map(Object.entries(doc.nodes)) };
-        return { ...draft.fields, doc, time: draft.time };
+        return { ...draft.fields, doc: withPrompt(doc, draft.fields.prompt), time: draft.time };
       } catch {
         return null; // storage may be disabled
       }
@@ -157,12 +164,13 @@ export class Drafts {
     this.timer = 0;
     const { draft: { id }, owner } = this;
     this.forget();
+    try { keepRemoval(id, owner); } catch { /* storage may be disabled */ }
     return this.then(async () => {
       try {
-        discard(id);
         const tx = store.write(this.db);
         if ((await tx.objectStore("drafts").get(id))?.owner === owner) store.remove(tx, id);
         await tx.done;
+        discard(id);
       } catch { /* storage may be disabled */ }
     });
   }

@@ -1,13 +1,15 @@
 // The panel that copies what is selected, and saves the tree as files.
+import * as canvas from "./canvas.js";
 import * as chatbody from "./chatbody.js";
 import * as conversing from "./conversing.js";
 import * as copying from "./copying.js";
 import * as files from "./files.js";
+import * as loom from "./loom.js";
 import * as tree from "./tree.js";
 import * as turns from "./turns.js";
 import { $, bench, isChat, modelOf, state } from "./state.js";
 import { firstProblem } from "./parameters.js";
-import { labelOf } from "./branches.js";
+import { labelOf } from "./labels.js";
 import { nextMessages } from "./composer.js";
 import { shownModel } from "./columns.js";
 import { settings } from "./requests.js";
@@ -23,8 +25,8 @@ export function start(prompt) {
 function request() {
   const { doc } = state;
   if (isChat()) return chatRequest();
-  const isPrompt = doc.nodes[doc.selected].parent === null;
-  return copying.body(shownModel(), isPrompt ? $("prompt").value : tree.prefix(doc, doc.selected), settings());
+  const ids = doc.nodes[doc.selected].parent === null ? [] : tree.prefix(doc, doc.selected);
+  return copying.body(shownModel(), $("copy-ids").checked && ids.length && ids.every((id) => id !== null) ? ids : canvas.text(), settings());
 }
 
 // chatRequest returns the request that Send would send, or the one that the last answer is the answer to.
@@ -40,9 +42,7 @@ function chatRequest() {
 const conversation = () => turns.thread(state.doc, state.doc.selected);
 
 function text() {
-  const { doc } = state;
-  if (isChat()) return files.asDialogue(conversation());
-  return doc.nodes[doc.selected].parent === null ? $("prompt").value : tree.textOf(doc, doc.selected, withText(modelOf(doc.selected)));
+  return isChat() ? files.asDialogue(conversation()) : canvas.text();
 }
 
 function copyAs(kind) {
@@ -57,7 +57,6 @@ function copyAs(kind) {
     curl: () => copying.asCurl(base, request()),
     python: () => copying.asPython(base, request()),
     node: () => copying.asNode(base, request()),
-    document: () => [files.asDocument(prompt), "application/json", "workbench.json"],
     json: () => copying.asJSON(request()),
     batch: () => copying.asBatchLine(request()),
     "lm-eval": () => copying.asLmEval(base, request()),
@@ -76,7 +75,7 @@ function branches() {
       return { name: labelOf(node), depth, role, model: node.made?.model, text: node.text, reasoning, calls, call, finish, settings: node.made?.settings ?? null, tokens: probabilities(tokens) };
     }
     return {
-      name: labelOf(node), depth, model: modelOf(node.id), text: node.parent === null ? node.text || $("prompt").value : tree.plainText(tree.withoutSpecialTokens(state.doc, tokens.map((token) => ({ token, node: node.id }))).map(({ token }) => token)),
+      name: labelOf(node), depth, model: modelOf(node.id), text: node.parent === null ? node.text : tree.plainText(tree.withoutSpecialTokens(state.doc, tokens.map((token) => ({ token, node: node.id }))).map(({ token }) => token)),
       settings: node.made?.settings ?? null, tokens: probabilities(tokens),
     };
   });
@@ -84,11 +83,15 @@ function branches() {
 
 const probabilities = (tokens) => tokens.map(({ id, text: piece, logprob }) => ({ id, text: piece, logprob }));
 
+const resolve = (token, node) => withText(modelOf(node))({ token }).token;
+
 function save(kind, prompt) {
   const title = prompt.name || "Workbench";
   const [content, type, ending] = {
     document: () => [files.asDocument(prompt), "application/json", "workbench.json"],
     json: () => [files.asJSON(title, branches()), "application/json", "json"],
+    loom: () => [loom.asLoom(state.doc, resolve), "application/json", "loom.json"],
+    loomsidian: () => [loom.asLoomsidian(state.doc, resolve), "application/json", "loomsidian.json"],
     markdown: () => [isChat() ? files.asTranscript(title, conversation()) : files.asMarkdown(title, branches()), "text/markdown", "md"],
     notebook: () => [files.asNotebook(title, bench.dataset.base, request(), branches()), "application/x-ipynb+json", "ipynb"],
   }[kind]();

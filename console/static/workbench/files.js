@@ -1,19 +1,23 @@
 // The tree as files: JSON, Markdown, and a Jupyter notebook; and a conversation as Markdown or plain text. A branch is {name, depth, model, text, tokens, settings}; text is
 // what it adds to its parent's, and tokens are [{id, text, logprob}].
 import { literal } from "./copying.js";
+import { ofLoom } from "./loom.js";
+import { pack } from "./tree.js";
 
 export function asJSON(title, branches) {
   return `${JSON.stringify({ title, branches }, null, 2)}\n`;
 }
 
-// asDocument returns the whole document, which ofDocument reads: {name, model, document}.
+// asDocument returns the whole document, which ofDocument reads: {name, model, document}. The number is that of the file's format.
 export const asDocument = (prompt) => `${JSON.stringify({ workbench: 1, ...prompt })}\n`;
 
 export function ofDocument(text) {
   let file = null;
   try { file = JSON.parse(text); } catch { /* it is another kind of file */ }
-  if (file?.workbench !== 1 || !file.document) throw new Error("This is not a document of the workbench. It opens the files of “Whole document”.");
-  return file;
+  if (file?.workbench === 1 && file.document) return file;
+  const doc = ofLoom(file);
+  if (!doc) throw new Error("This is not a document of the workbench. It opens the files of “Whole document”, and those of Loom and Loomsidian.");
+  return { name: "", model: null, document: { tree: pack(doc) } };
 }
 
 export function asMarkdown(title, branches) {

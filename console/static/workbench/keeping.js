@@ -1,7 +1,7 @@
 // What the toolbar says about keeping the document: how large it is, why it was not saved, and how to keep it then.
 import * as tree from "./tree.js";
 import { $, bench, state } from "./state.js";
-import { mebibytes } from "./saved.js";
+import { megabytes } from "./saved.js";
 
 export const maxBytes = Number(bench.dataset.maxBytes);
 
@@ -9,7 +9,7 @@ export const maxBytes = Number(bench.dataset.maxBytes);
 export function showSize() {
   const bytes = tree.bytesOf(state.doc);
   const isTooLarge = bytes > maxBytes;
-  $("saved-size").textContent = `${bytes < 0.05 * (1 << 20) ? "Under 0.1" : mebibytes(bytes)} of ${mebibytes(maxBytes)} MiB${isTooLarge ? ": too large to save. Export it to a file." : ""}`;
+  $("saved-size").textContent = `${bytes < 0.05 * (1 << 20) ? "Under 0.1" : megabytes(bytes)} of ${megabytes(maxBytes)} MB${isTooLarge ? ": too large to save. Export it to a file." : ""}`;
   $("saved-size").classList.toggle("bad", isTooLarge);
   if (isTooLarge) $("export-document").hidden = false;
 }

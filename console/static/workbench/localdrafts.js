@@ -14,7 +14,10 @@ export function keep(draft, changed, removed, isWhole) {
   localStorage.setItem(leavingPrefix + draft.id, JSON.stringify({ draft, nodes, removed, isWhole }));
 }
 
-// discard deletes the last changes of a draft that was removed after the page was shown again.
+// keepRemoval keeps that a draft is removed, until discard: the page may be left before the browser has deleted it.
+export const keepRemoval = (id, owner) => localStorage.setItem(leavingPrefix + id, JSON.stringify({ draft: { id, owner }, isRemoved: true }));
+
+// discard deletes what is kept of a draft that was removed.
 export const discard = (id) => localStorage.removeItem(leavingPrefix + id);
 
 // migrate moves all to the store of drafts. What the browser has no room for, or what cannot be read, stays.
@@ -30,13 +33,15 @@ export async function migrate(db) {
   }
 }
 
-// moveLast adds the last changes to their draft, unless another tab has taken it over or it was removed.
+// moveLast adds the last changes to their draft, or removes it, unless another tab has taken it over or it was removed.
 async function moveLast(db, key) {
-  const { draft, nodes, removed, isWhole } = JSON.parse(localStorage.getItem(key));
+  const { draft, nodes = [], removed, isWhole, isRemoved } = JSON.parse(localStorage.getItem(key));
   const changed = nodes.map((node) => ({ ...node, tokens: packing.ofJSON(node.tokens) }));
   const tx = store.write(db);
   const stored = await tx.objectStore("drafts").get(draft.id);
-  if (stored ? stored.owner === draft.owner && stored.time <= draft.time : isWhole) store.put(tx, draft, changed, removed);
+  const isOwn = stored?.owner === draft.owner;
+  if (isRemoved && isOwn) store.remove(tx, draft.id);
+  if (!isRemoved && (stored ? isOwn && stored.time <= draft.time : isWhole)) store.put(tx, draft, changed, removed);
   await tx.done;
 }
 

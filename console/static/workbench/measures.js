@@ -39,8 +39,10 @@ export function score(tokens, bytes) {
   };
 }
 
-// shade returns how strongly a token is colored by a measure, from 0 to 8, or null if the measure is not known.
+// shade returns how strongly a token is colored by a measure, from 0 to 8, or null if the measure is not known. A token that another
+// model has judged is colored by its surprisal there.
 export function shade(token, measure) {
+  if (token.judged !== undefined) return Math.min(8, Math.round(surprisal(token.judged) * 0.8));
   if (typeof token.logprob !== "number") return null;
   const value = { surprisal: surprisal(token.logprob), rank: rank(token), entropy: entropy(token), probability: surprisal(token.logprob) }[measure];
   if (measure === "rank" && value === null) return 8;

@@ -15,7 +15,7 @@ export class Pace {
     this.tokens += tokens;
     if (this.last - this.shown < 500) return;
     this.shown = this.last;
-    this.show(`Generating… ${this.tokens.toLocaleString("en")} tokens${this.details()}`);
+    this.show(`Generating… ${this.tokens.toLocaleString("en")} ${this.tokens === 1 ? "token" : "tokens"}${this.details()}`);
   }
 
   // end shows what the request has used.

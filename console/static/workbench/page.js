@@ -1,38 +1,32 @@
-// The workbench's page: it connects the modules, and opens, saves and keeps drafts of documents.
+// The workbench's page: it connects the modules, and opens the document.
+import * as actions from "./actions.js";
+import * as blind from "./blind.js";
 import * as branches from "./branches.js";
+import * as canvas from "./canvas.js";
 import * as columns from "./columns.js";
 import * as comparing from "./comparing.js";
 import * as composer from "./composer.js";
 import * as conversing from "./conversing.js";
-import * as exporting from "./exporting.js";
+import * as documents from "./documents.js";
+import * as judging from "./judging.js";
 import * as modes from "./modes.js";
-import * as options from "./options.js";
 import * as popover from "./popover.js";
 import * as presets from "./presets.js";
 import * as selecting from "./selecting.js";
 import * as scoring from "./scoring.js";
+import * as summary from "./summary.js";
 import * as thread from "./thread.js";
-import * as tree from "./tree.js";
-import * as turns from "./turns.js";
-import * as api from "./api.js";
-import { $, bench, isChat, keepPrompt, model, onChange, setDocument, showPrompt, state } from "./state.js";
-import { Drafts } from "./drafts.js";
-import { ofDocument } from "./files.js";
-import { explain, maxBytes, showSize, warn } from "./keeping.js";
-import { SavedPrompts } from "./saved.js";
-import { Sharing, showNotice } from "./sharing.js";
-import { chatParameters, createFields, fillForm } from "./parameters.js";
-import { dateTime } from "../times.js";
-import { retryWhileUnreachable, showError } from "./problems.js";
-import { hide as hideDifferences } from "./differences.js";
-import { edit } from "./editing.js";
-import { branchFrom, branchWithText, continueFrom, generate, settings } from "./requests.js";
+import { $, bench, isChat, state } from "./state.js";
+import { chatParameters, createFields } from "./parameters.js";
+import { again, branchFrom, branchWithText, continueFrom, generate } from "./requests.js";
 
 $("settings").append(...createFields("p"));
-$("second-settings").append(...createFields("q"));
 $("chat-settings").append(...createFields("c", chatParameters));
 comparing.start();
-columns.start({ continueFrom, edit });
+blind.start();
+judging.start();
+columns.start(continueFrom);
+canvas.start({ generate: (at) => { if (!$("generate").disabled) generate(at); } });
 thread.start();
 composer.start();
 branches.start();
@@ -41,245 +35,20 @@ popover.start({ branchFrom: inMode(conversing.branchFrom, branchFrom), branchWit
 modes.start();
 scoring.start();
 selecting.start();
+summary.start();
+actions.start();
 presets.start();
-
-let sharing = null;
-const saved = new SavedPrompts({
-  list: $("saved"), search: $("saved-search"), name: $("name"), status: $("saved-status"), usage: $("saved-usage"),
-  onOpen: openSaved,
-  onDelete: forgetAddress,
-  onChange: (share) => sharing?.show(share),
-});
-sharing = new Sharing(saved);
-const currentDocument = () => ({ tree: tree.pack(state.doc), settings: settings(), chat: conversing.settings() });
-exporting.start(() => { keepPrompt(); return { name: saved.name.value.trim(), model: model(), document: currentDocument() }; });
-
-// The draft of what is not saved. A reload, a crash or a lost session does not lose it.
-const drafts = new Drafts(bench.dataset.account, () => saved.id ?? state.addressed, () => state.unsaved && {
-  prompt: $("prompt").value, message: $("message").value, model: model(), settings: settings(), chat: conversing.settings(),
-  name: saved.name.value, version: saved.current.version, doc: state.doc,
-}, warn);
-
-function edited() {
-  state.unsaved = true;
-  drafts.schedule();
-  queueMicrotask(() => { if (state.unsaved) saved.edited(); }); // showing a document, or another mode, is no edit
-}
-onChange(edited);
-
-// show shows a document that was saved, with the model that was chosen then.
-function show(document_, requested) {
-  hideDifferences();
-  state.doc = tree.unpack(document_.tree);
-  if (!isChat()) showPrompt(tree.rootOf(state.doc, state.doc.selected));
-  modes.fitModel(requested, turns.thread(state.doc, state.doc.selected).findLast((turn) => turn.made)?.made.model);
-  fillForms(document_);
-  $("message").value = "";
-  state.sideBySide = [];
-  setDocument(state.doc);
-  state.unsaved = false;
-  saved.setStatus("");
-  showSize();
-}
-
-// fillForms shows parameters. A document from before conversations has none of theirs.
-function fillForms({ settings: values, chat }) {
-  if (values) fillForm($("settings"), values);
-  comparing.follow();
-  if (chat) fillForm($("chat-settings"), chat);
-}
-
-// mayReplace reports whether another document may be shown: no request writes into what is open, and the user discards what is not
-// saved. At the revision that the user has answered for, it does not ask again.
-function mayReplace(question, answered) {
-  if (state.running || saving) {
-    saved.setStatus(saving ? "The prompt is being saved. Try again when it has been saved." : "A request is running. Wait for it, or stop it first.");
-    return false;
-  }
-  return !state.unsaved || drafts.revision === answered || confirm(`You have unsaved changes. ${question}`);
-}
-
-// replace shows another document when it has been loaded, if the user still wants it then.
-let replacing = null; // of what the user has asked for last
-async function replace(question, load, showLoaded) {
-  if (!mayReplace(question)) return;
-  const { revision } = drafts;
-  const token = replacing = {};
-  try {
-    const loaded = await load();
-    if (token !== replacing || !mayReplace(question, revision)) return;
-    if (state.unsaved) drafts.remove();
-    state.unsaved = false;
-    await showLoaded(loaded);
-  } catch (error) {
-    showError(error);
-  }
-}
-
-function openSaved(id) {
-  return replace("Open the other prompt and discard them?", () => saved.load(id), showSaved);
-}
-
-function openFile(file) {
-  return replace("Open the file and discard them?", async () => {
-    const opened = ofDocument(await file.text());
-    tree.unpack(opened.document.tree); // if this throws, what is open stays
-    return opened;
-  }, showFile);
-}
-
-// showFile shows the document of a file. It is another prompt until it is saved.
-function showFile({ name, model: requested, document: document_ }) {
-  saved.close();
-  leaveAddressed();
-  show(document_, requested);
-  saved.name.value = name ?? "";
-  $("open-panel").open = false;
-  history.replaceState(null, "", "/workbench");
-  edited();
-}
-
-// showSaved shows a saved prompt that was loaded, and then the changes that the user has made to it and not saved. What was shown
-// before is gone at once, so that nothing can be saved or kept of it as this prompt.
-async function showSaved(prompt) {
-  saved.open(prompt);
-  leaveAddressed();
-  show(prompt.document, prompt.model);
-  $("open-panel").open = false;
-  history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(prompt.id)}`);
-  await restoreDraft();
-}
-
-// openAddressed shows the saved prompt of the page's address.
-async function openAddressed(id) {
-  const prompt = await retryWhileUnreachable(() => saved.load(id));
-  if (state.addressed === id) await showSaved(prompt); // else the user has opened another prompt meanwhile
-}
-
-// openShared shows the prompt of another user's link, with the changes that the user has made to it and not saved.
-async function openShared(share) {
-  const prompt = await retryWhileUnreachable(() => api.getSharedPrompt(share));
-  const restored = await restoreDraft();
-  if (state.addressed !== share) return; // the user has opened another prompt meanwhile
-  if (!restored) {
-    show(prompt.document, prompt.model);
-    saved.name.value = prompt.name;
-  }
-  showNotice(prompt);
-}
-
-// leaveAddressed is called when another prompt is open than that of the address with which the page was loaded.
-function leaveAddressed() {
-  state.addressed = null;
-  $("shared-notice").hidden = true;
-}
-
-// forgetAddress removes a prompt that was deleted from the page's address. What is shown of it stays, as the draft of a new prompt.
-function forgetAddress(id) {
-  if (new URLSearchParams(location.search).get("prompt") !== id) return;
-  leaveAddressed();
-  history.replaceState(null, "", "/workbench");
-  drafts.schedule();
-}
-
-// restoreDraft shows the draft of the prompt that is open, if there is one, and reports whether there is.
-async function restoreDraft() {
-  const draft = await drafts.read();
-  if (!draft) return false;
-  if (state.unsaved || state.running) { // the user has gone on meanwhile: the draft stays beside what comes next
-    drafts.forget();
-    return false;
-  }
-  hideDifferences();
-  Object.assign(state, { doc: draft.doc, sideBySide: [] });
-  if (!isChat()) showPrompt(tree.rootOf(state.doc, state.doc.selected));
-  $("prompt").value = draft.prompt;
-  $("message").value = draft.message ?? "";
-  fillForms(draft);
-  const outdated = saved.id && saved.current.version !== draft.version;
-  saved.current.version = draft.version;
-  saved.name.value = draft.name;
-  modes.fitModel(draft.model);
-  setDocument(state.doc);
-  $("progress").textContent = `Draft of ${dateTime(draft.time)} restored.${outdated ? " The prompt has been saved since then: open it again to see what was saved." : ""}`;
-  return true;
-}
-
-// save stores the document on the server. The draft goes only when what was saved is what is shown.
-let saving = false;
-async function save() {
-  if (saving) return;
-  saving = true;
-  keepPrompt();
-  const { revision } = drafts;
-  saved.setStatus("Saving…");
-  try {
-    if (!await saved.save(model(), currentDocument(), maxBytes)) return;
-    leaveAddressed();
-    $("export-document").hidden = true;
-    history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(saved.id)}`);
-    if (drafts.revision !== revision) edited();
-    else if ($("message").value) drafts.schedule(); // it is no part of the conversation
-    else {
-      state.unsaved = false;
-      drafts.remove();
-    }
-  } catch (error) {
-    const isKept = await drafts.flush();
-    saved.setStatus(explain(error, isKept));
-  } finally {
-    saving = false;
-  }
-}
-
-function startOver() {
-  if (!mayReplace("Discard them and start over?")) return;
-  replacing = null;
-  drafts.remove();
-  saved.close();
-  hideDifferences();
-  $("prompt").value = "";
-  $("message").value = "";
-  leaveAddressed();
-  const next = tree.newTree();
-  setDocument(isChat() ? tree.select(...turns.addConversation(next)) : next);
-  state.unsaved = false;
-  drafts.remove();
-  showSize();
-  history.replaceState(null, "", "/workbench");
-}
-
-// editedIfSaved is called when something changes that a saved prompt has beside its text.
-function editedIfSaved() {
-  if (saved.id) edited();
-  else drafts.schedule();
-}
-
-for (const form of [$("settings"), $("second-settings"), $("chat-settings")]) {
-  form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", editedIfSaved);
-}
-for (const id of ["name", "model"]) $(id).addEventListener("change", editedIfSaved);
-$("open-file").addEventListener("change", (event) => { if (event.target.files[0]) openFile(event.target.files[0]).finally(() => { event.target.value = ""; }); });
+for (const id of ["settings", "chat-settings"]) $(id).addEventListener("submit", (event) => event.preventDefault());
 $("generate").addEventListener("click", () => generate());
-$("stop").addEventListener("click", () => state.running?.abort());
-for (const id of ["prompt", "message"]) $(id).addEventListener("input", edited);
-$("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("generate").click(); }); // unless it is disabled
-$("save").addEventListener("submit", (event) => { event.preventDefault(); save(); });
-$("new").addEventListener("click", startOver);
-addEventListener("beforeunload", (event) => { if (state.unsaved && ($("prompt").value || isChat()) && !drafts.keepLast()) event.preventDefault(); });
-addEventListener("pagehide", () => drafts.leave());
-await drafts.start();
-try {
-  await options.start();
-  await saved.refresh();
-  if (bench.dataset.prompt) await openAddressed(bench.dataset.prompt);
-  else if (bench.dataset.shared) await openShared(bench.dataset.shared);
-  else if (!await restoreDraft()) modes.fitMode();
-  options.estimateSoon();
-} catch (error) {
-  try { await restoreDraft(); } catch { /* another version of the workbench has written it */ }
-  showError(error);
-}
-for (const id of ["prompt", "message"]) $(id).readOnly = false; // text typed before would be replaced, or stored as another prompt's draft
+$("again").addEventListener("click", again);
+addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
+addEventListener("drop", (event) => {
+  if (!event.dataTransfer.files.length) return;
+  event.preventDefault();
+  $("open-file").files = event.dataTransfer.files;
+  $("open-file").dispatchEvent(new Event("change"));
+});
+await documents.start();
+$("message").readOnly = false; // text typed before would be replaced, or stored as another prompt's draft
+canvas.allow();
 bench.dataset.ready = "";

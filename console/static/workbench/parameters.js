@@ -1,6 +1,6 @@
 // The sampling parameters with the names and limits of the API. The tables are used for the forms, for the requests, and to find
 // the field that an error is about. An empty field is not sent, so vLLM's default applies. Rare parameters are folded.
-import { problemOf } from "./chatbody.js";
+import { problemOf, valueOf } from "./chatbody.js";
 
 const sampling = [
   { name: "temperature", kind: "number", min: 0, max: 2, step: 0.05, value: 1, hint: "0 = always the most likely token" },
@@ -12,14 +12,25 @@ const sampling = [
   { name: "repetition_penalty", rare: true, kind: "number", min: 0, max: 2, step: 0.05, hint: "above 0; 1 = no penalty" },
   { name: "seed", kind: "integer", hint: "same seed = same text; blank = random" },
 ];
-const stop = { name: "stop", rare: true, kind: "lines", hint: "one per line; \\n = line break" };
+const ending = [
+  { name: "stop", rare: true, kind: "lines", hint: "one per line; \\n = line break" },
+  { name: "stop_token_ids", rare: true, kind: "ids", hint: "ids of tokens that end the text, with spaces between" },
+  { name: "ignore_eos", rare: true, kind: "switch", hint: "true: goes on where the model would end" },
+  { name: "min_tokens", rare: true, kind: "integer", min: 0, hint: "no end before that many tokens" },
+];
+const choosing = [
+  { name: "allowed_token_ids", rare: true, kind: "ids", hint: "only these tokens can be sampled; ids with spaces between", blank: "all" },
+  { name: "bad_words", rare: true, kind: "lines", hint: "texts that are not sampled, one per line; \\n = line break", blank: "none" },
+  { name: "logit_bias", rare: true, kind: "json", hint: "a JSON object of token ids and what is added to their logits, -100 to 100", blank: "none" },
+  { name: "structured_outputs", rare: true, kind: "json", hint: "a JSON schema, or an object with json, regex, choice or grammar", blank: "any text" },
+];
 
 export const parameters = [
   { name: "max_tokens", kind: "integer", min: 1, value: 64, hint: "most tokens to generate" },
   ...sampling,
   { name: "n", kind: "integer", min: 1, max: 16, value: 1, hint: "continuations side by side" },
   { name: "logprobs", kind: "integer", min: 1, max: 20, value: 5, hint: "alternatives per token" },
-  stop,
+  ...ending, ...choosing,
 ];
 
 // chatParameters are those of chat completions.
@@ -28,7 +39,7 @@ export const chatParameters = [
   ...sampling,
   { name: "n", kind: "integer", min: 1, max: 16, value: 1, hint: "versions of an answer" },
   { name: "top_logprobs", kind: "integer", min: 0, max: 20, value: 5, hint: "alternatives per token", blank: "no probabilities" },
-  stop,
+  ...ending, ...choosing.filter(({ name }) => name !== "structured_outputs"),
   { name: "tools", rare: true, kind: "json", hint: "a JSON list of the functions that the model may ask for", blank: "no tools" },
   { name: "tool_choice", rare: true, kind: "choice", values: ["auto", "none", "required"], hint: "whether the model asks for a tool; only with tools" },
   { name: "response_format", rare: true, kind: "json", hint: "a JSON schema of the answer, or a whole response_format", blank: "any text" },
@@ -71,8 +82,10 @@ function createField(p, prefix) {
 }
 
 function createInput(p) {
-  const input = document.createElement({ lines: "textarea", json: "textarea", choice: "select" }[p.kind] ?? "input");
-  if (p.kind === "choice") input.append(...["", ...p.values].map((value) => new Option(value, value)));
+  const input = document.createElement({ lines: "textarea", json: "textarea", choice: "select", switch: "select" }[p.kind] ?? "input");
+  if (p.kind === "switch") input.append(...["", "true", "false"].map((value) => new Option(value, value)));
+  else if (p.kind === "ids") input.inputMode = "numeric";
+  else if (p.kind === "choice") input.append(...["", ...p.values].map((value) => new Option(value, value)));
   else if (p.kind === "lines") input.rows = 2;
   else if (p.kind === "json") {
     input.rows = 4;
@@ -132,8 +145,12 @@ function readValue(p, text) {
     return text.split("\n").filter((line) => line !== "").map((line) => line.replaceAll("\\n", "\n"));
   case "choice":
     return text;
+  case "switch":
+    return text === "true";
+  case "ids":
+    return text.trim().split(/[\s,]+/).map((id) => (/^\d+$/.test(id) ? Number(id) : id));
   case "json":
-    return problemOf(p.name, text) ? text : JSON.parse(text);
+    return problemOf(p.name, text) ? text : valueOf(p.name, text);
   default:
     return Number(text);
   }
@@ -147,6 +164,7 @@ export function fillForm(form, values) {
 
 function fieldText(p, value) {
   if (value === undefined || value === null) return "";
+  if (p.kind === "ids") return value.join(" ");
   if (p.kind === "lines") return value.map((line) => line.replaceAll("\n", "\\n")).join("\n");
   return p.kind === "json" && typeof value !== "string" ? JSON.stringify(value, null, 2) : value;
 }

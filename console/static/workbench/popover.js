@@ -2,6 +2,7 @@
 // pointer and the arrow keys until the user pins it: then alternatives can be chosen, with the arrow keys too.
 import { cumulative, entropy, percent, probability, rank, surprisal } from "./measures.js";
 import { $, button, element, modelOf, onRender, render, state } from "./state.js";
+import { fact } from "./judged.js";
 import { visibleText } from "./tokens.js";
 import { fetchTexts, textsOf } from "./texts.js";
 
@@ -30,10 +31,15 @@ export function inspect(view) {
   show(view, false);
 }
 
+// pin keeps the details of the current token of a view open.
+export function pin(view) {
+  show(view, true);
+}
+
 // togglePin pins the current token of a view, or closes the details if it is pinned.
 export function togglePin(view) {
   if (isPinned() && shown.place.node === view.place.node && shown.place.index === view.place.index) { close(); return; }
-  show(view, true);
+  pin(view);
   ($("token").querySelector(".alternatives button:enabled") ?? $("token").querySelector("button"))?.focus();
 }
 
@@ -50,6 +56,7 @@ export function close() {
   shown = null;
   stopPlacing();
   $("token").hidden = true;
+  document.body.classList.remove("with-sheet");
   if (focused && view.box.isConnected) view.box.focus();
 }
 
@@ -59,6 +66,7 @@ function show(view, pin) {
   $("token").hidden = false;
   renderShown();
   placeAt(view, view.current);
+  if (narrow.matches && pin) raise(view);
   clearTimeout(fetchTimer);
   const { place } = shown;
   fetchTimer = setTimeout(async () => {
@@ -66,6 +74,12 @@ function show(view, pin) {
     renderShown();
     render();
   }, 60);
+}
+
+// raise scrolls the token of a sheet into the upper third of the window, where the sheet does not cover it.
+function raise(view) {
+  document.body.classList.add("with-sheet");
+  view.elementAt(view.current)?.scrollIntoView({ block: "start" });
 }
 
 // placeAt keeps the details at a token.
@@ -92,7 +106,7 @@ function renderShown() {
   const { token } = shown.place;
   const texts = textsOf(modelOf(shown.place.node));
   box.classList.toggle("pinned", pinned);
-  box.replaceChildren(heading(token, texts), facts(token));
+  box.replaceChildren(heading(token, texts), facts(token), fact(token));
   if (token.top?.length) box.append(alternatives(token, texts));
   if (!pinned) return;
   box.append(ownText(own));
@@ -103,17 +117,20 @@ function heading(token, texts) {
   const text = token.joins ? visibleText(token) : visibleText({ ...token, text: texts(token.id) ?? token.text });
   const line = element("div", { className: "line" }, element("h3", {}, "Token ", element("code", { textContent: text })));
   if (token.id === null) line.firstChild.firstChild.textContent = "Word ";
+  if (pinned && narrow.matches) line.append(element("span", { className: "steps" }, sideways("‹", "Previous token", -1), sideways("›", "Next token", 1)));
   if (pinned) line.append(button("Close", close, { className: "quiet", title: "Esc closes it too" }));
   return line;
 }
+
+const sideways = (text, label, step) => button(text, () => go(step), { className: "quiet", "aria-label": label, title: label, dataset: { id: label } });
 
 function facts(token) {
   if (token.id === null) return element("p", { className: "soft", textContent: "no probability: you wrote this word, or no probabilities were asked for" });
   return element("p", {
     className: "soft",
     textContent: typeof token.logprob === "number"
-      ? `id ${token.id} · probability ${percent(token.logprob)} · ${surprisal(token.logprob).toFixed(2)} bits · rank ${rank(token) ?? (token.top?.length ? `below ${token.top.length}` : "unknown")} · entropy ${format(entropy(token), 2, " bits or more")}`
-      : `id ${token.id} · no probability yet: “Score the prompt” finds those of a prompt`,
+      ? `id ${token.id} · probability ${percent(token.logprob)} · ${surprisal(token.logprob).toFixed(2)} bits · rank ${rank(token) ?? (token.top?.length ? `below ${token.top.length}` : "unknown")} · entropy ${entropy(token) === null ? "unknown" : `≥ ${entropy(token).toFixed(2)} bits`}`
+      : `id ${token.id} · no probability yet: “Score prompt” finds those of a prompt`,
   });
 }
 
@@ -139,13 +156,21 @@ function alternatives(token, texts) {
 }
 
 function ownText(value) {
-  const input = element("input", { value, "aria-label": "Text of your own", placeholder: "Text of your own", dataset: { id: "own" }, spellcheck: false });
-  const form = element("form", { className: "line own" }, input, element("button", { textContent: "Continue with it", title: "Put this text in the place of the token and generate what follows. A space at its beginning counts" }));
+  const input = element("input", { value, "aria-label": "Your own text", placeholder: "Your own text", dataset: { id: "own" }, spellcheck: false });
+  const form = element("form", { className: "line own" }, input, element("button", { textContent: "Branch here", title: "Put this text in the place of the token and generate what follows. A space at its beginning counts" }));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (input.value) actions.branchWithText(shown.place, input.value);
   });
   return form;
+}
+
+// go shows the details of a token beside the one that is shown.
+function go(by) {
+  const { view } = shown;
+  view.current = Math.max(view.begin, Math.min(view.places.length - 1, view.current + by));
+  view.markCurrent();
+  show(view, true);
 }
 
 function moveAmongAlternatives(event) {
@@ -156,12 +181,9 @@ function moveAmongAlternatives(event) {
     all[(all.indexOf(document.activeElement) + step + all.length) % all.length]?.focus();
     return;
   }
-  const sideways = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (!sideways || event.target.matches("input") || !shown) return;
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!by || event.target.matches("input") || !shown) return;
   event.preventDefault();
-  const { view } = shown;
-  view.current = Math.max(view.begin, Math.min(view.places.length - 1, view.current + sideways));
-  view.markCurrent();
-  show(view, true);
+  go(by);
   ($("token").querySelector(".alternatives button:enabled") ?? $("token").querySelector("button"))?.focus();
 }

@@ -1,6 +1,7 @@
 // The list of saved prompts, which the server searches, and the prompt that is open.
 import * as api from "./api.js";
-import { dateTime } from "../times.js";
+import { dateTime, inUTC, minute } from "../times.js";
+import { copyName, rows } from "./library.js";
 import { unpack } from "./tree.js";
 
 export class SavedPrompts {
@@ -21,39 +22,22 @@ export class SavedPrompts {
     try {
       const { prompts, more, bytes, max_bytes } = await api.searchPrompts(this.search.value);
       this.render(prompts, more);
-      this.usage.textContent = `${mebibytes(bytes)} of ${mebibytes(max_bytes)} MiB used.`;
+      this.usage.textContent = `${megabytes(bytes)} of ${megabytes(max_bytes)} MB used.`;
     } catch (error) {
       this.setStatus(error.message);
     }
   }
 
   render(prompts, more) {
-    this.list.replaceChildren(...prompts.map((prompt) => this.createRow(prompt)));
+    this.list.replaceChildren(...rows(prompts, {
+      isOpen: (id) => id === this.id, open: this.onOpen, remove: (prompt) => this.delete(prompt),
+      find: (tag) => { this.search.value = tag; this.refresh(); this.search.focus(); },
+    }));
     const last = document.createElement("li");
     last.className = "soft";
     if (!prompts.length) last.textContent = this.search.value ? "No matching prompts." : "No saved prompts yet.";
     if (more) last.textContent = "Older prompts are not shown: search for them.";
     if (last.textContent) this.list.append(last);
-  }
-
-  createRow(prompt) {
-    const item = document.createElement("li");
-    const openButton = document.createElement("button");
-    openButton.type = "button";
-    openButton.className = "quiet";
-    openButton.textContent = prompt.name;
-    if (prompt.id === this.id) openButton.setAttribute("aria-current", "true");
-    openButton.addEventListener("click", () => this.onOpen(prompt.id));
-    const details = document.createElement("small");
-    details.textContent = `${prompt.share ? "shared · " : ""}${prompt.model} · ${dateTime(prompt.updated)}`;
-    const deleteButton = document.createElement("button");
-    deleteButton.type = "button";
-    deleteButton.className = "quiet";
-    deleteButton.textContent = "Delete";
-    deleteButton.setAttribute("aria-label", `Delete ${prompt.name}`);
-    deleteButton.addEventListener("click", () => this.delete(prompt));
-    item.append(openButton, details, deleteButton);
-    return item;
   }
 
   // load returns a prompt that open can show.
@@ -64,10 +48,10 @@ export class SavedPrompts {
   }
 
   // open makes a prompt that was loaded the one that is open.
-  open({ id, version, name, share }) {
+  open({ id, version, name, share, updated }) {
     this.current = { id, version, outdated: false };
     this.name.value = name;
-    this.setStatus("");
+    this.setSaved(updated);
     this.onChange(share);
     this.refresh();
   }
@@ -93,13 +77,13 @@ export class SavedPrompts {
     this.refresh();
     if (current !== this.current) return false;
     if (isNew) this.onChange("");
-    this.setStatus(savedText);
+    this.setSaved(new Date());
     return true;
   }
 
   // edited is called when what is shown is not what was saved any more.
   edited() {
-    if (this.id && ["", savedText].includes(this.status.textContent)) this.setStatus("Edited");
+    if (/^(Saved |$)/.test(this.status.textContent)) this.setStatus("Edited");
   }
 
   async delete(prompt) {
@@ -115,6 +99,13 @@ export class SavedPrompts {
     this.refresh();
   }
 
+  // fork leaves the open prompt as it was saved, so that the next save stores what is shown as a copy.
+  fork() {
+    this.current = unsaved();
+    this.name.value = copyName(this.name.value);
+    this.onChange("");
+  }
+
   // close leaves no prompt open, so that the next save creates one.
   close() {
     this.current = unsaved();
@@ -123,14 +114,19 @@ export class SavedPrompts {
     this.onChange("");
   }
 
-  setStatus(text) { this.status.textContent = text; }
-}
+  setStatus(textContent, title = "") { Object.assign(this.status, { textContent, title }); }
 
-const savedText = "Saved.";
+  // setSaved says when what is shown was saved: today at, or on another day.
+  setSaved(time) {
+    const isToday = new Date(time).toDateString() === new Date().toDateString();
+    this.setStatus(`Saved ${isToday ? minute(time) : dateTime(time)}`, inUTC(time));
+  }
+}
 
 // unsaved returns what is known of a document that is no saved prompt yet.
 const unsaved = () => ({ id: null, version: 0, outdated: false });
 
-export const mebibytes = (bytes) => (bytes / (1 << 20)).toLocaleString("en", { maximumFractionDigits: 1 });
+// megabytes are of 2^20 bytes, as in the limits of the gateway.
+export const megabytes = (bytes) => (bytes / (1 << 20)).toLocaleString("en", { maximumFractionDigits: 1 });
 
-const tooLarge = (bytes, most) => new api.ApiError(413, { code: "too_large", message: `This prompt with its branches takes ${mebibytes(bytes)} MiB, and at most ${mebibytes(most)} MiB can be saved.` }, 0);
+const tooLarge = (bytes, most) => new api.ApiError(413, { code: "too_large", message: `This prompt with its branches takes ${megabytes(bytes)} MB, and at most ${megabytes(most)} MB can be saved.` }, 0);

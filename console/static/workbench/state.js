@@ -1,5 +1,6 @@
 // The state of the page: the document, what is shown of it, and the texts of tokens. Modules change the document with
 // setDocument, and render what they show of it in a function that they pass to onRender.
+import * as history from "./history.js";
 import * as tree from "./tree.js";
 import * as turns from "./turns.js";
 
@@ -9,13 +10,17 @@ export const bench = $("bench");
 export const state = {
   doc: tree.newTree(),
   options: { keys: [], models: [] }, // as the console's API lists them
-  running: null, // AbortController of the task that is running
+  running: null, // AbortSignal of the task that runs alone
+  runs: [], // completions that run or wait: {key, nodes, isActive}
   unsaved: false,
   sideBySide: [], // ids of the branches that the user compares, up to four
   addressed: bench.dataset.prompt || bench.dataset.shared || null, // id of the saved prompt or link in the address, until another prompt is open
 };
 
 export const model = () => $("model").value;
+export const isRunning = () => Boolean(state.running) || state.runs.length > 0;
+// isGrowing reports whether a completion adds to a node.
+export const isGrowing = (id) => state.runs.some((run) => run.nodes.has(id));
 // modelOf returns the model whose token ids a node has.
 export function modelOf(id) {
   const node = state.doc.nodes[id];
@@ -36,8 +41,9 @@ export function render() {
   for (const show of renderers) show();
 }
 
-// setDocument replaces the document, renders it, and stores a draft.
-export function setDocument(next) {
+// setDocument replaces the document, renders it, and stores a draft. The user can undo it: options are those of history's record.
+export function setDocument(next, options) {
+  history.record(state.doc, next, options);
   state.doc = next;
   documentChanged();
   render();
@@ -55,25 +61,31 @@ export function scheduleRender(after = () => {}) {
   if (!frame) frame = requestAnimationFrame(() => { frame = 0; render(); after(); });
 }
 
-// keepPrompt adds the text of the prompt field to the document, so that selecting another root does not lose it.
-export function keepPrompt() {
-  const text = $("prompt").value;
-  if (!text || tree.rootsOf(state.doc, false).some((id) => state.doc.nodes[id].text === text)) return;
-  [state.doc] = tree.ensureRoot(state.doc, text, null);
+// showDocument shows another document, whose changes begin with it.
+export function showDocument(next) {
+  state.doc = next;
+  history.clear();
+  setDocument(next);
 }
 
-// select selects a node, and shows its prompt and its model.
+// undo undoes the last change of the document, or makes the one again that was undone last. It reports whether there was one.
+export function undo(back = true) {
+  const next = history.step(state.doc, back);
+  if (!next) return false;
+  state.doc = next;
+  showModel(rootOfSelected().model);
+  documentChanged();
+  render();
+  return true;
+}
+
+// rootOfSelected returns the root of the branch that is selected.
+export const rootOfSelected = () => tree.rootOf(state.doc, state.doc.selected);
+
+// select selects a node, and shows its model.
 export function select(id) {
-  keepPrompt();
-  state.doc = tree.select(state.doc, id);
-  showPrompt(tree.rootOf(state.doc, id));
-  setDocument(state.doc);
-}
-
-// showPrompt shows the prompt of a root and its model. A conversation has none: its system message is shown with its turns.
-export function showPrompt(root) {
-  if (!root.role) $("prompt").value = root.text;
-  showModel(root.model);
+  setDocument(tree.select(state.doc, id));
+  showModel(rootOfSelected().model);
 }
 
 // showModel chooses a model, if there is one of that name.

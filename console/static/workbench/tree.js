@@ -91,15 +91,6 @@ export function subtree(tree, id) {
   return [...ids];
 }
 
-// restore adds nodes that remove has removed, with the places that they had in the order of before.
-export function restore(tree, before, ids) {
-  const restored = ids.filter((id) => !tree.nodes[id] && (before.nodes[id].parent === null || tree.nodes[before.nodes[id].parent] || ids.includes(before.nodes[id].parent)));
-  const nodes = { ...tree.nodes };
-  for (const id of restored) nodes[id] = before.nodes[id];
-  const old = before.order.filter((id) => nodes[id]);
-  return { ...tree, nodes, order: [...old, ...tree.order.filter((id) => !before.nodes[id])] };
-}
-
 // childrenOf returns the ids of the children of every node that has any.
 function childrenOf(tree) {
   const all = new Map();
@@ -151,13 +142,6 @@ export function branch(tree, id, index, tokens) {
   return add(tree, id, { at: index, tokens });
 }
 
-// continuation returns the places of a node's path after the prompt, and the index in the path of the first of them.
-export function continuation(tree, id) {
-  const places = path(tree, id);
-  const begin = places.findIndex((place) => tree.nodes[place.node].parent !== null);
-  return begin < 0 ? { places: [], begin: places.length } : { places: places.slice(begin), begin };
-}
-
 // textOf returns the text of a node's path: of the prompt and what follows it, without special tokens. resolve adds the text to
 // a place whose token has none.
 export function textOf(tree, id, resolve = (place) => place) {
@@ -166,7 +150,7 @@ export function textOf(tree, id, resolve = (place) => place) {
 }
 
 // isSpecial reports whether a token that a model has generated is none of the text, such as <|end_of_text|>.
-const isSpecial = ({ text }) => /^(<\|[^|]*\|>|<\/?s>|<(bos|eos|pad|unk|start_of_turn|end_of_turn)>)$/.test(text ?? "");
+export const isSpecial = ({ text }) => /^(<\|[^|]*\|>|<\/?s>|<(bos|eos|pad|unk|start_of_turn|end_of_turn)>)$/.test(text ?? "");
 
 // withoutSpecialTokens returns the places without the special tokens that the tokenizer adds at the beginning of a prompt, and
 // those that a model has generated. What the user wrote stays.
@@ -174,7 +158,7 @@ export function withoutSpecialTokens(tree, places) {
   const isPrompt = ({ node }) => tree.nodes[node].parent === null && !tree.nodes[node].role;
   const prompt = places.filter(isPrompt);
   const kept = new Set(prompt.length ? withoutSpecial(prompt.map(({ token }) => token), tree.nodes[prompt[0].node].text) : []);
-  return places.filter((place) => (isPrompt(place) ? kept.has(place.token) : !isSpecial(place.token)));
+  return places.filter((place) => (isPrompt(place) ? kept.has(place.token) : tree.nodes[place.node].edited || !isSpecial(place.token)));
 }
 
 // withoutSpecial returns the tokens of a text without the special ones at the beginning, such as <|begin_of_text|>.

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { body, continuing, problemOf } from "../../../console/static/workbench/chatbody.js";
+import { body, continuing, problemOf, valueOf } from "../../../console/static/workbench/chatbody.js";
 
 const messages = [{ role: "user", content: "Hello" }];
 const schema = { type: "object", properties: { city: { type: "string" } } };
@@ -30,4 +30,14 @@ test("what is wrong with a field of JSON is said", () => {
     ["response_format", JSON.stringify(schema), /^$/], ["response_format", "3", /JSON schema/], ["response_format", "{\"type\":\"json_schema\"}", /schema/],
     ["chat_template_kwargs", "{\"enable_thinking\": false}", /^$/], ["chat_template_kwargs", "[]", /object/],
   ]) assert.match(problemOf(name, value), expected, `${name} ${value}`);
+});
+
+test("what is wrong with the fields of JSON of a completion is said, and a schema alone is structured output", () => {
+  for (const [name, text, problem] of [
+    ["logit_bias", "{\"50256\": -100}", /^$/], ["logit_bias", "{\"50256\": -101}", /got “50256”/], ["logit_bias", "{\"a\": 1}", /got “a”/], ["logit_bias", "[1]", /^Expected token ids/],
+    ["structured_outputs", "{\"regex\": \"a\"}", /^$/], ["structured_outputs", "[]", /^Expected a JSON schema/], ["structured_outputs", "{", /^This is not JSON/],
+  ]) assert.match(problemOf(name, text), problem, `${name} ${text}`);
+  assert.deepEqual(valueOf("structured_outputs", "{\"type\": \"object\"}"), { json: { type: "object" } });
+  assert.deepEqual(valueOf("structured_outputs", "{\"choice\": [\"a\"]}"), { choice: ["a"] });
+  assert.deepEqual(valueOf("logit_bias", "{\"7\": 1}"), { 7: 1 });
 });

@@ -108,16 +108,6 @@ test("an edit keeps the tokens before the changed word", () => {
   assert.equal(tree.unchangedBy(character, " ař b"), 3);
 });
 
-test("a removed branch is restored where it was, without what was added since", () => {
-  const { doc, first, second } = sampleTree();
-  const ids = tree.subtree(doc, first);
-  assert.deepEqual(ids, [first, second]);
-  const [later, added] = tree.add(tree.remove(doc, first), "root", { tokens: tokens(9) });
-  const restored = tree.restore(later, doc, ids);
-  assert.deepEqual(restored.order, ["root", first, second, added]);
-  assert.deepEqual(tree.prefix(restored, second), [1, 2, 3, 4, 50]);
-});
-
 test("the rows below a collapsed branch are not visible", () => {
   const { doc, first, second } = sampleTree();
   const collapsed = tree.change(doc, first, { collapsed: true });

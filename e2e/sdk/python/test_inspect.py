@@ -29,12 +29,12 @@ def weather():
     return execute
 
 
-def run(folder, provider, solver, **arguments):
+def run(folder, provider, solver, model=MODEL, gateway="OPENAI", **arguments):
     """Returns the log of an evaluation of one sample."""
     model = get_model(
-        f"{provider}/{MODEL}",
-        base_url=os.environ["OPENAI_BASE_URL"],
-        api_key=os.environ["OPENAI_API_KEY"],
+        f"{provider}/{model}",
+        base_url=os.environ[gateway + "_BASE_URL"],
+        api_key=os.environ[gateway + "_API_KEY"],
         config=GenerateConfig(max_tokens=99, seed=7, max_retries=0),
         **arguments,
     )
@@ -59,3 +59,13 @@ def test_evaluation(provider, arguments, tmp_path):
 def test_responses_api_is_refused_with_what_is_served(tmp_path):
     log = run(tmp_path, "openai", generate())
     assert log.status == "error" and "the Responses API is not served" in log.error.message
+
+
+@pytest.mark.skipif("ADAPTER" not in os.environ, reason="the gateway has no folder of adapters")
+def test_adapter_that_the_provider_loads(tmp_path):
+    adapter = os.environ["ADAPTER"]
+    for _ in range(2):  # it is there the second time
+        # the provider has one address and key for each base model of a process, so this one is an alias
+        log = run(tmp_path, "vllm", generate(), model=f"tuned:{adapter}", gateway="FAULTY")
+        assert log.status == "success", log.error
+        assert log.samples[0].output.model.startswith(adapter + "@")

@@ -1,0 +1,175 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"basegate/internal/loopback"
+	"basegate/internal/poll"
+)
+
+// replicaLauncher writes a program that starts and stops mocks by their numbers. The first start of the second one fails.
+func replicaLauncher(t *testing.T, most int) (program string) {
+	t.Helper()
+	dir := t.TempDir()
+	program = filepath.Join(dir, "launch")
+	var addresses strings.Builder
+	for i := range most {
+		fmt.Fprintf(&addresses, "%d) at=%s ;;\n", i+1, loopback.Address(t))
+	}
+	must(t, os.WriteFile(program, []byte(fmt.Sprintf(`#!/bin/sh
+cd %s
+n=$BASEGATE_REPLICA
+case $n in
+%sesac
+echo $1 $n $BASEGATE_FENCE >>log
+case $1 in
+start)
+	[ $n != 2 ] || [ -e failed ] || { touch failed; echo no node is free >&2; exit 1; }
+	%s mockvllm --listen $at --model %s --max-num-seqs 2 --token-delay 20ms >mock$n.log 2>&1 &
+	echo $! >pid$n
+	echo url=http://$at ;;
+stop) kill $(cat pid$n) && while kill -0 $(cat pid$n) 2>/dev/null; do sleep 0.02; done ;;
+esac
+`, dir, addresses.String(), binary, checkpoint)), 0o700))
+	t.Cleanup(func() {
+		for i := range most {
+			text, _ := os.ReadFile(filepath.Join(dir, fmt.Sprint("pid", i+1)))
+			var pid int
+			if n, _ := fmt.Sscan(string(text), &pid); n == 1 {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	})
+	return program
+}
+
+// A model gets a second and a third replica while requests wait, also after a start that has failed, and loses them when two and
+// then one are enough. A replica that drains ends its streams first.
+func TestModelScalesToThreeReplicasUnderLoadAndBack(t *testing.T) {
+	t.Parallel() // it waits for minutes
+	launch := replicaLauncher(t, 3)
+	g := newEnvironment(t, settings{
+		probeTimeout: "20s", extra: "limits: {concurrency_per_key: 64, concurrency_per_account: 64}",
+		models: fmt.Sprintf(`{id: m, checkpoint: %s, cold_wait: 30s, balance: least_inflight, backends: [{name: gpu, url: "http://127.0.0.1:1",
+			replicas: {min: 1, max: 3, queue: 1}, launch: {start: [%s, start], stop: [%s, stop], boot_timeout: 60s, idle_after: 2s}}]}`, checkpoint, launch, launch),
+	}).serve()
+	replicas := func() map[string]gjson.Result {
+		all := map[string]gjson.Result{}
+		for _, b := range gjson.Get(g.get(g.admin, "/models").body, "0.backends").Array() {
+			all[b.Get("name").Str] = b
+		}
+		return all
+	}
+	await := func(what, states string) {
+		t.Helper()
+		poll.Within(t, 5*time.Minute, what, func() bool {
+			all := replicas()
+			return fmt.Sprint(all["gpu"].Get("state"), all["gpu-2"].Get("state"), all["gpu-3"].Get("state")) == states
+		})
+	}
+	await("the first replica runs without a request", "ready stopped stopped")
+
+	loaded, unload := context.WithCancel(t.Context())
+	defer unload()
+	var load sync.WaitGroup
+	for range 12 {
+		load.Go(func() {
+			for loaded.Err() == nil {
+				if got := g.complete(`{"model":"m","prompt":"Once upon a time","max_tokens":20,"ignore_eos":true}`); got.status != http.StatusOK {
+					t.Errorf("under load: got %d %s", got.status, got.body)
+					return
+				}
+			}
+		})
+	}
+	await("three replicas run under load", "ready ready ready")
+	unload()
+	load.Wait()
+
+	type stream struct {
+		on     string
+		cancel context.CancelFunc
+		ended  chan string
+	}
+	var streams []stream
+	for range 6 { // two at each
+		before := replicas()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		resp, err := httpClient.Do(g.request(ctx, http.MethodPost, g.url+"/v1/completions",
+			`{"model":"m","prompt":"Once upon a time","max_tokens":700,"ignore_eos":true,"stream":true}`))
+		must(t, err)
+		s := stream{cancel: cancel, ended: make(chan string, 1)}
+		go func() {
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			s.ended <- fmt.Sprint(resp.StatusCode, err) + " " + string(text[max(0, len(text)-20):])
+		}()
+		poll.Until(t, "a replica has the stream", func() bool {
+			for name, b := range replicas() {
+				if b.Get("in_flight").Int() > before[name].Get("in_flight").Int() {
+					s.on = name
+				}
+			}
+			return s.on != ""
+		})
+		streams = append(streams, s)
+	}
+	var draining []stream
+	cancelled := 0
+	for _, s := range streams {
+		switch {
+		case s.on == "gpu-3":
+			draining = append(draining, s)
+		case cancelled < 2:
+			s.cancel()
+			cancelled++
+		}
+	}
+	await("the third replica is not needed", "ready ready draining")
+	if n := replicas()["gpu-3"].Get("in_flight").Int(); n != 2 || len(draining) != 2 {
+		t.Errorf("the replica that drains has %d requests, of %d streams, want two", n, len(draining))
+	}
+	for _, s := range draining {
+		if got := <-s.ended; !strings.HasPrefix(got, "200 <nil> ") || !strings.HasSuffix(got, "data: [DONE]\n\n") {
+			t.Errorf("a stream of the replica that drains ended with %q", got)
+		}
+	}
+	await("one replica is left", "ready stopped stopped")
+	if got := g.complete(smallRequest); got.status != http.StatusOK {
+		t.Errorf("of one replica: got %d %s", got.status, got.body)
+	}
+
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(launch), "log"))
+	must(t, err)
+	var ran []string
+	lastFence := map[string]int64{}
+	for line := range strings.Lines(string(text)) {
+		var action, replica string
+		var fence int64
+		_, err := fmt.Sscan(line, &action, &replica, &fence)
+		must(t, err)
+		ran = append(ran, action+replica)
+		if fence <= lastFence[replica] {
+			t.Errorf("%s of replica %s has the fence %d after %d", action, replica, fence, lastFence[replica])
+		}
+		lastFence[replica] = fence
+	}
+	if got := strings.Join(ran, " "); got != "start1 start2 start3 start2 stop3 stop2" && got != "start1 start2 start3 start2 stop2 stop3" {
+		t.Errorf("got the programs %s", got)
+	}
+}

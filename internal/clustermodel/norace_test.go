@@ -1,5 +1,0 @@
-//go:build !race
-
-package clustermodel_test
-
-const raceDetector = false
