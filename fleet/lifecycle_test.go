@@ -269,3 +269,25 @@ func TestStopDuringAWakePutsTheBackendBackToSleep(t *testing.T) {
 		t.Error("the backend is awake, want asleep")
 	}
 }
+
+func TestWarmingADrainingModelCancelsTheDrain(t *testing.T) {
+	b := newManagedServer(t, 0)
+	b.script("start", "touch $0.up")
+	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
+	if err := m.AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := m.Acquire(nil, fleet.Caller{}, fleet.Prefix{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	if err := m.Stop("the operator stops it"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, m.Backends()[0], fleet.Draining)
+	if err := m.Warm("the operator wants it"); err != nil {
+		t.Error(err)
+	}
+	wantState(t, m.Backends()[0], fleet.Ready)
+}

@@ -257,8 +257,8 @@ func (m *Model) Boot() *BootingError {
 }
 
 // start starts one of the backends, unless one is starting already. It returns a *BootingError with the progress, a
-// *BootFailedError if every backend that could be started is in cooldown, and nil if none can be started or a cancelled
-// drain made one ready.
+// *BootFailedError if every backend that could be started is in cooldown, and nil if none can be started or one is ready
+// already, by a cancelled drain or a short boot.
 func start(backends []*Backend, reason string) error {
 	o := optionsOf(backends, Caller{})
 	switch {
@@ -270,7 +270,7 @@ func start(backends []*Backend, reason string) error {
 		return nil
 	}
 	o.startable.requestStart(reason)
-	if o.startable.is(Ready) { // its drain was cancelled
+	if o.startable.is(Ready) {
 		return nil
 	}
 	if err := o.startable.cooldownError(); err != nil {
@@ -295,17 +295,16 @@ func breakersOpen(backends []*Backend, c Caller) error {
 
 // Warm starts the model, or restarts the idle time of a ready backend, as a request would.
 func (m *Model) Warm(reason string) error {
-	for _, b := range m.backends {
-		if b.is(Ready) {
-			b.requestStart(reason)
-			return nil
-		}
+	isReady := func(b *Backend) bool { return b.is(Ready) }
+	if i := slices.IndexFunc(m.backends, isReady); i >= 0 {
+		m.backends[i].requestStart(reason)
+		return nil
 	}
 	err := start(m.backends, reason)
 	if _, booting := errors.AsType[*BootingError](err); booting {
 		return nil
 	}
-	if err == nil {
+	if err == nil && !slices.ContainsFunc(m.backends, isReady) {
 		return ErrNotManaged
 	}
 	return err
