@@ -125,7 +125,7 @@ func (b *Backend) AdapterFindings(ctx context.Context, adapters []Adapter) (foun
 		a := &adapters[i]
 		listed, err := b.listAdapters(ctx)
 		switch {
-		case err != nil || len(listed) >= max(b.cfg().MaxLoaded, 1):
+		case err != nil || len(listed) >= b.adapterPlaces():
 			return found
 		case slices.Contains(listed, a.Name()):
 			continue

@@ -158,6 +158,15 @@ func (b *Backend) claim(a *Adapter) (*resident, error) {
 	return r, nil
 }
 
+// placed returns the adapters that take a place, the least recently used first. residents.mu is held.
+func (s *residents) placed() []*resident {
+	all := slices.SortedFunc(maps.Values(s.byName), func(a, b *resident) int { return a.at.Compare(b.at) })
+	return slices.DeleteFunc(all, func(r *resident) bool { return !residentStates[r.state].place })
+}
+
+// adapterPlaces returns how many adapters may be loaded at once.
+func (b *Backend) adapterPlaces() int { return max(b.cfg().MaxLoaded, 1) }
+
 // arrangeAdapters asks vLLM for the next change, if one is due: an outdated adapter that no request uses is unloaded, and the first
 // one that waits is loaded. If there is no place for it, the least recently used one that is idle makes room, and if none is
 // idle, that one takes no further requests.
@@ -168,14 +177,10 @@ func (b *Backend) arrangeAdapters() {
 	if s.busy {
 		return
 	}
-	places := 0
 	var idle, oldest *resident
 	retiring := false
-	for _, r := range slices.SortedFunc(maps.Values(s.byName), func(a, b *resident) int { return a.at.Compare(b.at) }) {
-		if !residentStates[r.state].place {
-			continue
-		}
-		places++
+	placed := s.placed()
+	for _, r := range placed {
 		if r.users > 0 {
 			retiring = retiring || r.state == residentRetires
 			oldest = cmp.Or(oldest, r)
@@ -189,7 +194,7 @@ func (b *Backend) arrangeAdapters() {
 	}
 	switch {
 	case len(s.waiting) == 0:
-	case places < max(b.cfg().MaxLoaded, 1):
+	case len(placed) < b.adapterPlaces():
 		r := s.waiting[0]
 		s.waiting = s.waiting[1:]
 		s.byName[r.name], r.state = r, residentLoads
@@ -226,13 +231,7 @@ func (b *Backend) load(ctx context.Context, r *resident) {
 	if listed, err := b.listAdapters(ctx); err == nil {
 		s.mu.Lock()
 		b.observe(listed)
-		places := 0
-		for _, other := range s.byName {
-			if residentStates[other.state].place {
-				places++
-			}
-		}
-		if places > max(b.cfg().MaxLoaded, 1) { // one that was listed has to go first
+		if len(s.placed()) > b.adapterPlaces() { // one that was listed has to go first
 			delete(s.byName, r.name)
 			r.state = residentDropped
 			if r.users > 0 {

@@ -57,7 +57,7 @@ func (s *Server) generate(x *exchange) error {
 	if err := x.resolveMaxTokens(); err != nil {
 		return err
 	}
-	if err := s.reserveAnswer(x); err != nil {
+	if err := s.reserveAny(x); err != nil {
 		return err
 	}
 	defer x.reservation.Release()
@@ -76,7 +76,7 @@ func (s *Server) relay(x *exchange) error {
 	x.delivery.keepalive.waitingFor(waitingForFirstEvent)
 	response, err := s.forward(x)
 	if err == nil && x.scoring != nil {
-		response, err = s.readAnswer(x, response)
+		response, err = s.readScores(x, response)
 	}
 	x.delivery.keepalive.stop()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"basegate/validate"
 )
 
-// scoring is the state of an exchange that serves a log-likelihood: a completion answers it, as soon as its texts have been
-// tokenized, and is served like any other.
+// scoring is the state of an exchange that serves a log-likelihood: as soon as its texts have been tokenized, it is served by a
+// completion like any other.
 type scoring struct {
 	asked    *validate.Request // as the client sent it
 	question loglikelihood.Question
@@ -38,7 +38,7 @@ func (x *exchange) asked() *validate.Request {
 	return x.request
 }
 
-// beginScoring makes a request of token ids the completion that answers it. Texts are tokenized later, by tokenizePairs.
+// beginScoring makes a request of token ids the completion that serves it. Texts are tokenized later, by tokenizePairs.
 func (x *exchange) beginScoring() error {
 	if x.request.Kind != validate.Pairs {
 		return nil
@@ -58,10 +58,10 @@ func (x *exchange) beginScoring() error {
 	if err := x.encodePairs(x.r.Context()); err != nil {
 		return err
 	}
-	return x.answerPairs()
+	return x.chooseMethod()
 }
 
-// tokenizePairs tokenizes the texts of a log-likelihood and makes it the completion that answers it. An estimate for a model that
+// tokenizePairs tokenizes the texts of a log-likelihood and makes it the completion that serves it. An estimate for a model that
 // does not run stays as it is.
 func (x *exchange) tokenizePairs() error {
 	if x.scoring == nil || x.scoring.method != "" {
@@ -86,7 +86,7 @@ func (x *exchange) tokenizePairs() error {
 		return x.uncountable(err)
 	}
 	usable := x.attempts.usable
-	if err := x.answerPairs(); err != nil {
+	if err := x.chooseMethod(); err != nil {
 		return err
 	}
 	if l := x.caller.line; l != nil && l.place != nil { // whose attempts are limited to it
@@ -148,8 +148,8 @@ func (x *exchange) encodePairs(ctx context.Context) (err error) {
 	return encode(texts[1:], c.pairs.Set)
 }
 
-// answerPairs makes the request the completion that answers it.
-func (x *exchange) answerPairs() error {
+// chooseMethod makes the request the completion that serves it with the fewest tokens.
+func (x *exchange) chooseMethod() error {
 	c := x.scoring
 	if err := x.memory.Grow(8 * c.pairs.Size()); err != nil {
 		return bufferFull(err)
@@ -158,14 +158,14 @@ func (x *exchange) answerPairs() error {
 	if c.pairs.TakesNextToken(x.model.MaxLogprobs()) {
 		c.method = loglikelihood.NextToken
 	}
-	return x.answerByMethod()
+	return x.applyMethod()
 }
 
 // idBytes is about what a token id takes in a body, in bytes.
 const idBytes = 7
 
-// answerByMethod makes the request the completion of the method.
-func (x *exchange) answerByMethod() (err error) {
+// applyMethod makes the request the completion of the method.
+func (x *exchange) applyMethod() (err error) {
 	c := x.scoring
 	_, tokens := c.pairs.Prompts()
 	if err := x.memory.Grow(2 * idBytes * tokens); err != nil { // the members, and the body with them
@@ -177,7 +177,7 @@ func (x *exchange) answerByMethod() (err error) {
 	} else {
 		members = c.pairs.AppendScoredBody(members)
 	}
-	if x.request, err = c.asked.Answer(members, x.longPart(), &x.memory); err != nil {
+	if x.request, err = c.asked.Completion(members, x.longPart(), &x.memory); err != nil {
 		x.request = c.asked
 		return err
 	}
@@ -225,15 +225,15 @@ func (x *exchange) boundPairs() {
 	x.prompt.tokens = int64(r.Prompts)*context + textBound(x.r.Context(), r.PromptJSON())
 }
 
-// demand returns the most that the answer can cost if it is asked for as scored prompts.
+// demand returns the most that the results can cost if they are asked for as scored prompts.
 func (c *scoring) demand() budget.Demand {
 	n, tokens := c.pairs.Prompts()
 	return budget.Demand{PromptTokens: tokens, Exact: true, Candidates: n, MaxTokens: 1}
 }
 
-// reserveAnswer is reserve for any request. A log-likelihood whose next tokens may not include all continuations also reserves what
-// its scored prompts cost, unless a cap leaves less: then it has its answer only if they do.
-func (s *Server) reserveAnswer(x *exchange) error {
+// reserveAny is reserve for any request. A log-likelihood whose next tokens may not include all continuations also reserves what
+// its scored prompts cost, unless a cap leaves less: then it has its results only if they do.
+func (s *Server) reserveAny(x *exchange) error {
 	c := x.scoring
 	if c == nil || c.method == loglikelihood.Scored {
 		return s.reserve(x)
@@ -255,9 +255,9 @@ func (c *scoring) namesFor(b *fleet.Backend) []byte {
 	return c.pairs.AppendNames(nil)
 }
 
-// readAnswer reads the results from a response. If the next tokens do not include all continuations, it asks for scored prompts.
+// readScores reads the results from a response. If the next tokens do not include all continuations, it asks for scored prompts.
 // The response that it returns is the one that is charged.
-func (s *Server) readAnswer(x *exchange, p *response) (*response, error) {
+func (s *Server) readScores(x *exchange, p *response) (*response, error) {
 	c := x.scoring
 	err := x.readResults(p)
 	if errors.Is(err, loglikelihood.ErrMissing) {
@@ -266,7 +266,7 @@ func (s *Server) readAnswer(x *exchange, p *response) (*response, error) {
 			return nil, c.refused
 		}
 		c.method = loglikelihood.Scored
-		if err := x.answerByMethod(); err != nil {
+		if err := x.applyMethod(); err != nil {
 			return nil, err
 		}
 		if err := x.checkLength(); err != nil {

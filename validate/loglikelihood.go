@@ -50,8 +50,8 @@ var (
 		fields: append(slices.Clone(questions.fields), fieldEndpoint), required: questions.required, refused: refusedFields,
 		advice: questions.advice, example: questions.example, prompt: fieldContinuations,
 	}
-	// answers is a completion whose fields have the names that a log-likelihood has for them.
-	answers = &schema{prompt: fieldPrompt}
+	// serving is a completion whose fields have the names that a log-likelihood has for them.
+	serving = &schema{prompt: fieldPrompt}
 )
 
 func init() {
@@ -68,9 +68,9 @@ func init() {
 		"logprobs":        "a log-likelihood has tokens and top; send them in its place",
 		"prompt_logprobs": "a log-likelihood has tokens and top; send them in its place",
 	})
-	answers.fields, answers.byName, answers.table = completion.fields, completion.byName, slices.Clone(fields)
+	serving.fields, serving.byName, serving.table = completion.fields, completion.byName, slices.Clone(fields)
 	for id, name := range map[fieldID]string{fieldPrompt: "continuations", fieldLogprobs: "top", fieldPromptLogprobs: "top"} {
-		answers.table[id].name = name
+		serving.table[id].name = name
 	}
 }
 
@@ -170,9 +170,9 @@ func pieceOf(value jsontext.Value) (p loglikelihood.Piece, err error) {
 	return p, err
 }
 
-// Answer returns the completion that answers a request of Pairs: with these members of its body, each after a comma, and those
+// Completion returns the completion that serves a request of Pairs: with these members of its body, each after a comma, and those
 // that both have. subject is the field whose length decides whether it fits the model.
-func (r *Request) Answer(members []byte, subject string, memory Memory) (*Request, error) {
+func (r *Request) Completion(members []byte, subject string, memory Memory) (*Request, error) {
 	body := append(append(make([]byte, 0, len(members)+1<<10), `{"model":`...), r.valueOf(fieldModel)...)
 	body = append(body, members...)
 	for _, id := range []fieldID{fieldUser, fieldCacheSalt, fieldPromptCacheKey} {
@@ -181,11 +181,11 @@ func (r *Request) Answer(members []byte, subject string, memory Memory) (*Reques
 		}
 	}
 	unlimited := Model{MaxLogprobs: math.MaxInt}
-	answer, err := parse(answers, append(body, '}'), Limits{Memory: memory, Model: func(string) Model { return unlimited }})
+	completion, err := parse(serving, append(body, '}'), Limits{Memory: memory, Model: func(string) Model { return unlimited }})
 	if err == nil {
-		answer.question.subject = subject
+		completion.question.subject = subject
 	}
-	return answer, err
+	return completion, err
 }
 
 // Subject returns the field whose length decides whether the request fits its model.

@@ -126,7 +126,7 @@ func TestAnswerIsACompletionOfTokens(t *testing.T) {
 	if context, continuation := r.KnownTokens(); context != 1 || continuation != 1 || !r.Scored() {
 		t.Errorf("known are %d and %d tokens", context, continuation)
 	}
-	answer, err := r.Answer([]byte(`,"prompt":[[1,2],[1,3]],"max_tokens":1,"prompt_logprobs":1`), "context", nil)
+	answer, err := r.Completion([]byte(`,"prompt":[[1,2],[1,3]],"max_tokens":1,"prompt_logprobs":1`), "context", nil)
 	if err != nil {
 		t.Fatal(result(err))
 	}
@@ -151,7 +151,7 @@ func TestAnswerIsACompletionOfTokens(t *testing.T) {
 		t.Errorf("the Rust frontend: %+v", u)
 	}
 
-	if answer, err = r.Answer([]byte(`,"prompt":[1],"max_tokens":1,"temperature":0,"return_tokens_as_token_ids":true,"logprobs":20`), "context", nil); err != nil {
+	if answer, err = r.Completion([]byte(`,"prompt":[1],"max_tokens":1,"temperature":0,"return_tokens_as_token_ids":true,"logprobs":20`), "context", nil); err != nil {
 		t.Fatal(result(err))
 	}
 	got = string(answer.Upstream(validate.Edits{Model: "org/M", NextIDs: []byte("[2,3]")}).Append(nil))
@@ -200,7 +200,7 @@ func FuzzLoglikelihood(f *testing.F) {
 				t.Fatalf("a continuation is %+v", c)
 			}
 		}
-		if _, err := r.Answer([]byte(`,"prompt":[1],"max_tokens":1`), "context", nil); err != nil {
+		if _, err := r.Completion([]byte(`,"prompt":[1],"max_tokens":1`), "context", nil); err != nil {
 			t.Fatal(result(err))
 		}
 	})

@@ -221,13 +221,13 @@ func (r *Request) MaxTokensName() string {
 
 // SentAs returns the name under which the client sent a field of a backend's, or "" if the client did not send it.
 func (r *Request) SentAs(field string) string {
-	if r.schema == answers && field == fields[fieldLogprobTokenIDs].name { // Edits.NextIDs
+	if r.schema == serving && field == fields[fieldLogprobTokenIDs].name { // Edits.NextIDs
 		return fields[fieldContinuations].name
 	}
 	for i := range r.members {
 		if m := &r.members[i]; !m.null && m.field.sent() && fields[m.field].name == field {
 			name := r.schema.table[m.field].name
-			if _, sent := questions.byName[name]; r.schema == answers && !sent {
+			if _, sent := questions.byName[name]; r.schema == serving && !sent {
 				return ""
 			}
 			return name

@@ -4,7 +4,7 @@ import (
 	"strconv"
 )
 
-// The methods of an answer.
+// The methods.
 const (
 	NextToken = "next_token" // the log-probabilities of the token that follows the context
 	Scored    = "scored"     // those of the tokens of prompts
@@ -17,7 +17,7 @@ const (
 	nextLogprobs = 20
 )
 
-// TakesNextToken reports whether the pairs can be answered from the log-probabilities of the token that follows the context,
+// TakesNextToken reports whether the results can be read from the log-probabilities of the token that follows the context,
 // of which a request may ask for at most that many.
 func (p *Pairs) TakesNextToken(maxLogprobs int) bool {
 	if len(p.Each) > maxNextTokens || p.question.Top > min(nextLogprobs, maxLogprobs) || maxLogprobs == 0 {
@@ -34,7 +34,7 @@ func (p *Pairs) TakesNextToken(maxLogprobs int) bool {
 	return true
 }
 
-// TakesNames reports whether a request that names the tokens has all that the answer needs: no ranks, and no alternatives.
+// TakesNames reports whether a request that names the tokens has all that the results need: no ranks, and no alternatives.
 func (p *Pairs) TakesNames() bool { return !p.question.Tokens }
 
 // AppendNextBody appends the members of a completion that asks for the likeliest tokens behind the context, each after a comma.
