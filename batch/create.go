@@ -263,7 +263,7 @@ func (m member) replay(offered bool) (bool, error) {
 	case m.Type != gjson.Null && !m.IsBool():
 		return false, m.Invalid("expected true or false")
 	case m.Bool() && !offered:
-		return false, m.Invalid("responses are not kept on this gateway (replay.enabled); leave it out")
+		return false, m.Invalid("responses are not kept on this gateway (replay.enabled); remove it")
 	}
 	return m.Bool(), nil
 }

@@ -21,7 +21,7 @@ func InvalidField(param, message string) error {
 // name, or empty.
 func UnknownField(name, suggestion string) error {
 	if suggestion == "" {
-		return refuse(InvalidRequest, name, "unknown field %q: this gateway does not take it; leave it out", Clip(name))
+		return refuse(InvalidRequest, name, "unknown field %q: not supported; remove it", Clip(name))
 	}
 	return refuse(InvalidRequest, name, "unknown field %q, did you mean %q?", Clip(name), suggestion).with("suggestion", suggestion)
 }
@@ -29,11 +29,11 @@ func UnknownField(name, suggestion string) error {
 // UnsupportedField returns the error for a field that vLLM has but this gateway does not take. instead is the field to
 // use in its place, or empty.
 func UnsupportedField(name, instead string) error {
-	advice := "leave it out"
+	advice := "remove it"
 	if instead != "" {
 		advice = "use " + instead + " in its place"
 	}
-	return refuse(InvalidRequest, name, "field %q: vLLM has it, but this gateway does not take it; %s", name, advice)
+	return refuse(InvalidRequest, name, "field %q: vLLM has it, but this gateway does not support it; %s", name, advice)
 }
 
 // FieldUnserved returns the error for a field that no backend of the model can serve. param is the top-level field, server
@@ -114,7 +114,7 @@ func MaxTokensTooLarge(field string, promptTokens, maxTokens, maxModelLen int64)
 // tokens. field is its name.
 func TotalTooLarge(field string, total, maxModelLen int64) error {
 	return refuse(ContextLengthExceeded, field,
-		"%s: got %d for prompt and output together, but the model's context is %d tokens; lower it or leave it out",
+		"%s: got %d for prompt and output together, but the model's context is %d tokens; lower or remove it",
 		field, total, maxModelLen).with("max_tokens", total).with("max_model_len", maxModelLen)
 }
 
@@ -126,7 +126,7 @@ func TotalTooSmall(field string, promptTokens, total int64, exact bool) error {
 		prompt = fmt.Sprintf("the prompt may have %d (%s)", promptTokens, ByBytes)
 	}
 	return refuse(InvalidRequest, field,
-		"%s: got %d tokens for prompt and output together, but %s; raise it or leave it out", field, total, prompt)
+		"%s: got %d tokens for prompt and output together, but %s; raise or remove it", field, total, prompt)
 }
 
 // NoChat returns the error of the chat endpoint for a base model. chat are the ids of the models that chat, if there are
@@ -177,7 +177,7 @@ func WrongMethod(method, path, allow string) error {
 
 // UnknownExpectation returns the error for an Expect header other than 100-continue. The contract has no code for it.
 func UnknownExpectation() error {
-	e := refuse(InvalidRequest, "", "the Expect header: expected 100-continue; leave it out")
+	e := refuse(InvalidRequest, "", "the Expect header: expected 100-continue; remove it")
 	e.status = http.StatusExpectationFailed
 	return e
 }

@@ -186,7 +186,7 @@ func (s *Server) waits(x *exchange, err error) *lineWaitsError {
 	return nil
 }
 
-var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the lines of a batch are not streamed, leave it out")
+var errStreamInBatch = apierr.InvalidField("stream", "stream: got true; the lines of a batch are not streamed; remove it")
 
 // usePlace moves the line's place to where the line's prefix belongs, if there is room, and limits its attempts to it.
 func (s *Server) usePlace(x *exchange) error {

@@ -138,7 +138,7 @@ func (x *exchange) encodePairs(ctx context.Context) (err error) {
 	}
 	if c.pairs, err = c.question.Pairs(ids, first); err != nil {
 		return apierr.InvalidField("context", "context: got white space alone, which moves to the continuations, and "+
-			"no special token stands before it; send a text, leave it out, or send boundary: separate")
+			"no special token stands before it; send a text, remove it, or send boundary: separate")
 	}
 	if !c.question.IsTokenized() {
 		if err := x.checkPairLength(int64(len(ids)), 1); err != nil {

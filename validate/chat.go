@@ -34,16 +34,16 @@ type conversation struct {
 var adviceOfChat = map[string]string{
 	"functions":              "the older form of function calling is not served; send the functions as tools",
 	"function_call":          "the older form of function calling is not served; send tool_choice",
-	"audio":                  "audio is not served, only text; leave it out",
+	"audio":                  "audio is not served, only text; remove it",
 	"metadata":               "nothing is stored with a request; send your own tag as user",
 	"prompt":                 "a chat completion has messages; a prompt goes to POST /v1/completions",
-	"suffix":                 "a chat completion does not have it; leave it out",
-	"prompt_logprobs":        "log-probabilities of a prompt are served by POST /v1/completions; leave it out",
-	"echo":                   "it is served by POST /v1/completions; leave it out",
+	"suffix":                 "a chat completion does not have it; remove it",
+	"prompt_logprobs":        "log-probabilities of a prompt are served by POST /v1/completions; remove it",
+	"echo":                   "it is served by POST /v1/completions; remove it",
 	"best_of":                "a chat completion does not have it; ask for n and choose among them",
 	"truncate_prompt_tokens": "a conversation is not truncated; leave messages out",
 	"truncation_side":        "a conversation is not truncated; leave messages out",
-	"add_special_tokens":     "the model's chat template adds them; leave it out",
+	"add_special_tokens":     "the model's chat template adds them; remove it",
 	"chat_template":          "the model's own template is used; its arguments are sent as chat_template_kwargs",
 }
 

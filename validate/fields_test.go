@@ -417,7 +417,7 @@ func TestFieldsOfVLLMThatAreNotTakenAreNamedAsSuch(t *testing.T) {
 		_, err := validate.Completion([]byte(bodyWith(name, "1")), defaultLimits)
 		e := apierr.From(err)
 		if err == nil || e.Code != apierr.InvalidRequest || e.Param != name || len(e.Extras) > 0 ||
-			!strings.HasPrefix(e.Message, fmt.Sprintf("field %q: vLLM has it, but this gateway does not take it; ", name)) {
+			!strings.HasPrefix(e.Message, fmt.Sprintf("field %q: vLLM has it, but this gateway does not support it; ", name)) {
 			t.Errorf("%s: %s", name, result(err))
 		}
 		fmt.Fprintln(&got, e.Message)

@@ -58,7 +58,7 @@ func init() {
 	for _, s := range []*schema{completion, chat} {
 		for name := range s.byName {
 			if _, ours := questions.byName[name]; !ours {
-				questions.advice[name] = "a log-likelihood does not have it, since nothing is sampled or streamed; leave it out"
+				questions.advice[name] = "a log-likelihood does not have it, since nothing is sampled or streamed; remove it"
 			}
 		}
 	}

@@ -127,7 +127,7 @@ var adviceOfCompletion = func() map[string]string {
 			"add_generation_prompt", "chat_template", "chat_template_kwargs", "continue_final_message", "include_reasoning",
 			"reasoning_effort",
 		},
-		"it is no field of a completion; leave it out": {"audio", "metadata", "modalities", "service_tier", "store"},
+		"it is no field of a completion; remove it": {"audio", "metadata", "modalities", "service_tier", "store"},
 	} {
 		for _, name := range names {
 			all[name] = advice

@@ -67,7 +67,7 @@ type Unserved struct {
 	Reason string // for messages: what was expected, and what to do
 }
 
-const orAnother = "; leave it out or use another model"
+const orAnother = "; remove it or use another model"
 
 // rustLimits are what vLLM's Rust frontend refuses or ignores.
 var rustLimits = []struct {

@@ -75,7 +75,7 @@ func TestFieldsAreServedFromTheirFirstVersionOn(t *testing.T) {
 		if c.name == "" {
 			c.since = "0.6.0"
 		} else {
-			want := fmt.Sprintf("%s expected vLLM %s or later, which is the first to have it; leave it out or use another model", c.name, strings.TrimSuffix(c.since, ".0"))
+			want := fmt.Sprintf("%s expected vLLM %s or later, which is the first to have it; remove it or use another model", c.name, strings.TrimSuffix(c.since, ".0"))
 			if c.name == "truncate_prompt_tokens -1" { // 0.20.2 is the first that was seen to take it
 				want = strings.Replace(want, "0.20.2", "0.20", 1)
 			}
@@ -112,12 +112,12 @@ func TestOwnDescriptionOfAServerGoesBeforeItsVersion(t *testing.T) {
 		s.Describe(openAPI(completions, "model messages max_tokens stream"))
 		return s
 	}
-	const denied = " expected a server that has it; this one describes no such field; leave it out or use another model"
-	const tooNew = " expected vLLM 0.20 or later, which is the first to have it; leave it out or use another model"
+	const denied = " expected a server that has it; this one describes no such field; remove it or use another model"
+	const tooNew = " expected vLLM 0.20 or later, which is the first to have it; remove it or use another model"
 	for _, c := range []struct{ members, version, want string }{
 		{`, "bad_words": ["x"]`, "0.12.0", ""},
 		{`, "cache_salt": "x"`, "0.33.0", "cache_salt" + denied},
-		{`, "cache_salt": "x"`, "0.9.2", "cache_salt expected vLLM 0.10 or later, which is the first to have it; leave it out or use another model"},
+		{`, "cache_salt": "x"`, "0.9.2", "cache_salt expected vLLM 0.10 or later, which is the first to have it; remove it or use another model"},
 		{`, "cache_salt": "x"`, "", "cache_salt" + denied},
 		{`, "cache_salt": null`, "0.33.0", ""},
 		{`, "min_p": 0.5, "cache_salt": "x"`, "0.33.0", "min_p" + denied},

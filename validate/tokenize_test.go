@@ -45,7 +45,7 @@ var tokenizerBodies = []struct {
 	{"a misspelt field of detokenize", true, `{"model":"m","token":[1]}`, apierr.InvalidRequest, "token", `did you mean "tokens"?`},
 	{"a field of a completion", false, `{"model":"m","prompt":"a","max_tokens":1}`, apierr.InvalidRequest, "max_tokens", "unknown field"},
 	{"the other endpoint's field", true, `{"model":"m","prompt":"a"}`, apierr.InvalidRequest, "prompt", "unknown field"},
-	{"a field of vLLM's", false, `{"model":"m","messages":[]}`, apierr.InvalidRequest, "messages", "vLLM has it, but this gateway does not take it; use prompt in its place"},
+	{"a field of vLLM's", false, `{"model":"m","messages":[]}`, apierr.InvalidRequest, "messages", "vLLM has it, but this gateway does not support it; use prompt in its place"},
 	{"a name twice", false, `{"model":"m","prompt":"a","prompt":"b"}`, apierr.InvalidRequest, "prompt", "stands twice"},
 	{"the first of two errors", true, `{"x":1,"tokens":"a"}`, apierr.InvalidRequest, "x", "unknown field"},
 

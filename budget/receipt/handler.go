@@ -52,7 +52,7 @@ func (l *Log) ServeReceipt(w http.ResponseWriter, r *http.Request, leafHash, key
 	case len(values) == 1 && (values[0] == "0" || values[0] == "1"):
 		withNonce = values[0] == "1"
 	default:
-		return apierr.InvalidField("nonce", "nonce: want 1 to get the whole receipt, or leave it out")
+		return apierr.InvalidField("nonce", "nonce: want 1 to get the whole receipt, or remove it")
 	}
 	if withNonce && key == "" {
 		return apierr.BadKey(errNonce)

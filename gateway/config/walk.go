@@ -110,7 +110,7 @@ func (v value) decodeEntry(entry *ast.MappingValueNode, keys []key) {
 	}
 	v.doc.lines[written.path], v.doc.nodes[written.path] = line(entry.Key), entry.Value
 	if _, null := entry.Value.(*ast.NullNode); null {
-		written.errorf("this key has no value; leave it out for its default")
+		written.errorf("this key has no value; remove it for its default")
 		return
 	}
 	v.at(name, entry.Value).decode(keys[i])

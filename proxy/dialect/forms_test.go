@@ -219,7 +219,7 @@ func TestUnknownDoubledAndMissingFieldsAreNamed(t *testing.T) {
 	lamini := forms["lamini"]
 	for field, advice := range map[string]string{
 		"model": "model_name", "prompts": "prompt", "stream": "not streamed", "temperature": "POST /v1/completions", "max_new_token": "did you mean",
-		"n": "several times", "cache_id": "leave it out",
+		"n": "several times", "cache_id": "remove it",
 	} {
 		if e := lamini.refusal(t, lamini.bodyWith(field, `1`)); !strings.Contains(e.Message, advice) {
 			t.Errorf("%s: %s", field, e.Message)

@@ -62,7 +62,7 @@ var form = validate.NewForm(`{"model_name": …, "prompt": …}`, []validate.For
 var adviceOnFields = map[string]string{
 	"model":    "the field is called model_name here",
 	"prompts":  "the field is called prompt here, also for a list",
-	"cache_id": "there is no cache to name; leave it out",
+	"cache_id": "there is no cache to name; remove it",
 	"n":        "this form does not have it; send the prompt several times in a list",
 	"stream":   "responses in this form are not streamed; POST /v1/completions streams",
 }
