@@ -146,7 +146,7 @@ func (p *process) start(args []string) {
 	})
 }
 
-// waitForOutput waits until an output matches the pattern and returns the submatches.
+// waitForOutput waits until the lines of an output match the pattern and returns the submatches.
 func (p *process) waitForOutput(o *output, pattern string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -154,7 +154,8 @@ func (p *process) waitForOutput(o *output, pattern string) []string {
 	defer deadline.Stop()
 	for {
 		text, changed := o.last(math.MaxInt64)
-		if match := re.FindStringSubmatch(text); match != nil {
+		whole := text[:strings.LastIndexByte(text, '\n')+1] // the last line may still be written
+		if match := re.FindStringSubmatch(whole); match != nil {
 			return match
 		}
 		select {
