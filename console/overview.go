@@ -10,6 +10,7 @@ import (
 
 	"basegate/budget/admission"
 	"basegate/budget/cluster"
+	"basegate/budget/usage"
 	"basegate/console/history"
 )
 
@@ -23,9 +24,13 @@ type overviewPage struct {
 	Latest   latestFigures
 	Charts   chartData
 	Rows     []overviewRow // by model and backend
-	Codes    []history.CodeSeries
-	Times    []overviewTime // the charts as a table, the newest first
+	Errors   []history.CodeSeries
+	Refusals []history.CodeSeries // clients that left included
+	Times    []overviewTime       // the charts as a table, the newest first
 	Events   []timelineEvent
+	Interval string   // of a point
+	Accounts []topRow // that have used the most tokens of late
+	Keys     []topRow
 	Gateways []gatewayRow // none if there is only one
 	Turns    []turnsRow   // accounts that hold places or wait for one
 }
@@ -75,6 +80,34 @@ func (c *Console) turnsRows(r *request) ([]turnsRow, error) {
 	return rows, nil
 }
 
+// topRow is an account, or a key of one, with its use in the last 60 minutes.
+type topRow struct {
+	usage.Row
+	Account, Key string // names
+}
+
+// maxTopShown limits the accounts and the keys on the page.
+const maxTopShown = 8
+
+// topRows returns the accounts and the keys that have used the most tokens; none if they cannot be read in time.
+func (c *Console) topRows(r *request) (accounts, keys []topRow, err error) {
+	byAccount, byKey, err := c.History.Top(r.ctx(), r.account.ID)
+	if err != nil {
+		return nil, nil, unlessBusy(err)
+	}
+	known, err := c.readNames(r.ctx(), r.account)
+	if err != nil {
+		return nil, nil, err
+	}
+	named := func(rows []usage.Row) (all []topRow) {
+		for _, row := range rows[:min(len(rows), maxTopShown)] {
+			all = append(all, topRow{row, known.account(row.AccountID), known.key(row.KeyID)})
+		}
+		return all
+	}
+	return named(byAccount), named(byKey), nil
+}
+
 // gatewayRow is a row of the table of gateways.
 type gatewayRow struct {
 	cluster.Gateway
@@ -85,10 +118,13 @@ type gatewayRow struct {
 // overviewPeriod is a period that the overview can show.
 type overviewPeriod struct{ ID, Name string } // ID: in the query
 
-var overviewPeriods = []overviewPeriod{{"hour", "Last hour"}, {lastDay, "Last day"}}
+var overviewPeriods = []overviewPeriod{{"hour", "Last hour"}, {lastQuarter, "Last 15 minutes"}, {lastDay, "Last day"}}
 
-// lastDay is the period of the ledger's sums. The other one is that of this gateway.
-const lastDay = "day"
+// lastDay is the period of the ledger's sums. The other ones are those of this gateway.
+const (
+	lastDay     = "day"
+	lastQuarter = "quarter"
+)
 
 const (
 	maxEventsShown = 100 // in the timeline
@@ -113,8 +149,8 @@ type overviewRow struct {
 
 // overviewTime is the figures of one interval.
 type overviewTime struct {
-	Time                                      time.Time
-	Requests, Tokens, Errors, Queue, P50, P95 string
+	Time                                               time.Time
+	Requests, Tokens, Errors, Refused, Queue, P50, P95 string
 }
 
 // timelineEvent is an event with the names of what it is about.
@@ -132,6 +168,14 @@ type chartData struct {
 	Interval int64       `json:"interval"` // seconds
 	Points   int         `json:"points"`
 	Charts   []lineChart `json:"charts"`
+	Marks    []chartMark `json:"marks"`
+}
+
+// chartMark is the start or the end of a backend, drawn in all charts.
+type chartMark struct {
+	Time  int64  `json:"time"` // Unix time
+	Text  string `json:"text"`
+	Level string `json:"level"` // good or bad
 }
 
 // lineChart is one chart. A value of null is unknown.
@@ -153,23 +197,34 @@ func (c *Console) overviewPage(r *request) (err error) {
 			page.Period = p
 		}
 	}
-	report, rows := c.History.Read(time.Hour, history.Step), c.History.Read(time.Hour, 5*time.Minute) // of the table
-	if page.Period.ID == lastDay {
+	var report, rows history.Report // of the charts, and of the table
+	switch page.Period.ID {
+	case lastDay:
 		if report, err = c.History.Day(r.ctx(), r.account.ID); err != nil {
 			return err
 		}
 		rows = report
+	case lastQuarter:
+		report, rows = c.History.Read(15*time.Minute, history.Step), c.History.Read(15*time.Minute, time.Minute)
+	default:
+		report, rows = c.History.Read(time.Hour, history.Step), c.History.Read(time.Hour, 5*time.Minute)
 	}
 	selected := page.selectSeries(report)
 	page.Latest = newLatestFigures(c.History.Read(2*time.Minute, time.Minute), c.History.Totals(2*time.Minute), page.Selected)
 	page.Charts = newChartData(report, selected)
 	page.Rows = overviewRows(report)
-	page.Codes = report.Codes[:min(len(report.Codes), maxCodesShown)]
+	errors, refusals := codesOf(report, true), codesOf(report, false)
+	page.Errors, page.Refusals = errors[:min(len(errors), maxCodesShown)], refusals[:min(len(refusals), maxCodesShown)]
+	page.Interval = formatDuration(report.Interval)
 	page.Times = overviewTimes(rows, page.Selected)
 	if page.Events, err = c.timeline(r, report.Begin); err != nil {
 		return err
 	}
+	page.Charts.Marks = chartMarks(page.Events, selected.Model)
 	if page.Gateways, err = c.gatewayRows(r.ctx()); err != nil {
+		return err
+	}
+	if page.Accounts, page.Keys, err = c.topRows(r); err != nil {
 		return err
 	}
 	if page.Turns, err = c.turnsRows(r); err != nil {
@@ -249,18 +304,43 @@ func newChartData(report history.Report, selected history.Series) chartData {
 	data.Charts = []lineChart{
 		{"requests", "/s", requests},
 		{"tokens", "/s", tokens},
-		{"errors", "", codeLines(report, selected.Model)},
+		{"errors", "", codeLines(report, codesOf(report, true), selected.Model)},
+		{"refusals", "", codeLines(report, codesOf(report, false), selected.Model)},
 		{"queue", "", queue},
 		{"first-token", " s", []chartLine{{"median", selected.FirstToken}, {"95th percentile", selected.FirstToken5}}},
 	}
 	return data
 }
 
-// codeLines returns the errors of a model, or of all, by code: the most frequent codes.
-func codeLines(report history.Report, model string) []chartLine {
+// codesOf returns the errors of the service, or the other codes: refusals, and clients that left.
+func codesOf(report history.Report, failed bool) (codes []history.CodeSeries) {
+	for _, s := range report.Codes {
+		if failed == (s.Outcome == history.Failed) {
+			codes = append(codes, s)
+		}
+	}
+	return codes
+}
+
+// chartMarks returns the starts and the ends of the backends of a model, or of all.
+func chartMarks(events []timelineEvent, model string) []chartMark {
+	marks := []chartMark{}
+	for _, e := range events {
+		switch e.Kind {
+		case history.BootEnded, history.BootFailed, history.BackendDied:
+			if model == "" || e.Model == model {
+				marks = append(marks, chartMark{e.Time.Unix(), e.Subject + ": " + e.Text, e.Level})
+			}
+		}
+	}
+	return marks
+}
+
+// codeLines returns the codes of a model, or of all: the most frequent ones. Without any, it returns a line of none.
+func codeLines(report history.Report, codes []history.CodeSeries, model string) []chartLine {
 	lines := []chartLine{}
 	index := map[string]int{}
-	for _, s := range report.Codes {
+	for _, s := range codes {
 		if model != "" && s.Model != model {
 			continue
 		}
@@ -274,6 +354,14 @@ func codeLines(report history.Report, model string) []chartLine {
 			lines = append(lines, chartLine{s.Code, make([]*float64, report.Points)})
 		}
 		addValues(lines[at].Values, s.Counts)
+	}
+	if len(lines) == 0 {
+		lines = append(lines, chartLine{"none", make([]*float64, report.Points)})
+		for i, v := range report.Series[0].Requests {
+			if v != nil {
+				lines[0].Values[i] = new(float64)
+			}
+		}
 	}
 	return lines
 }
@@ -343,20 +431,15 @@ func overviewTimes(report history.Report, name string) []overviewTime {
 		if s.Requests[i] == nil {
 			continue // the gateway did not run
 		}
-		var errors float64
-		for _, c := range report.Codes {
-			if n := c.Counts[i]; n != nil && (s.Model == "" || c.Model == s.Model) {
-				errors += *n
-			}
-		}
 		row := overviewTime{
 			Time:     report.Begin.Add(time.Duration(i) * report.Interval),
-			Requests: formatKnown(s.Requests[i], formatRate), Tokens: formatKnown(s.Tokens[i], formatRate), Errors: formatNumber(int64(errors)),
+			Requests: formatKnown(s.Requests[i], formatRate), Tokens: formatKnown(s.Tokens[i], formatRate),
+			Errors: formatKnown(s.Failed[i], formatRate), Refused: formatKnown(s.Refused[i], formatRate),
 			Queue: formatKnown(report.Waiting[i], formatRate),
 			P50:   formatKnown(s.FirstToken[i], formatSeconds), P95: formatKnown(s.FirstToken5[i], formatSeconds),
 		}
 		if s.Backend != "" {
-			row.Errors, row.Queue = "", "" // of a model and of all
+			row.Queue = "" // of all
 		}
 		rows = append(rows, row)
 	}
@@ -371,6 +454,7 @@ var eventTexts = map[history.EventKind]struct{ text, level string }{
 	history.BootEnded:     {"Boot ended: ready", "good"},
 	history.BootStopped:   {"Boot stopped", "warn"},
 	history.BootFailed:    {"Boot failed", "bad"},
+	history.BackendDied:   {"Does not respond", "bad"},
 	history.BudgetNear:    {"Budget 80\u202f% used", "warn"},
 	history.BudgetUsed:    {"Budget used up", "bad"},
 	history.DiskLow:       {"Disk nearly full", "bad"},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/budget"
 	"basegate/budget/admission"
 	"basegate/budget/cluster"
 	"basegate/console"
@@ -64,9 +65,15 @@ func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
 	if sum < 63.9 || sum > 64.1 {
 		t.Errorf("the chart of the requests shows %v requests, want 64", sum)
 	}
-	if got, want := data.Get(`charts.#(id=="errors").series.#.name`).String(), `["context_length_exceeded","client_gone","out_of_memory"]`; got != want {
-		t.Errorf("got the error codes %s, want %s", got, want)
+	for chart, want := range map[string]string{"errors": `["out_of_memory"]`, "refusals": `["context_length_exceeded","client_gone"]`} {
+		if got := data.Get(`charts.#(id=="` + chart + `").series.#.name`).String(); got != want {
+			t.Errorf("lines of the %s: got %s, want %s", chart, got, want)
+		}
 	}
+	errors, refusals, _ := strings.Cut(page.body[strings.Index(page.body, `id="overview-errors"`):], `id="overview-refusals"`)
+	has(t, errors, "out_of_memory")
+	lacks(t, errors, "context_length_exceeded", "client_gone")
+	has(t, refusals, "context_length_exceeded", "client_gone")
 
 	one := b.get("/admin/overview?period=day&series=llama-8b+%2F+gpu1")
 	has(t, one.body, `<option selected>llama-8b / gpu1</option>`, `value="day" selected`)
@@ -76,6 +83,28 @@ func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
 	}
 	if got := data.Get("points").Int(); got != 24 {
 		t.Errorf("got %d points of the last day, want 24", got)
+	}
+}
+
+func TestOverviewListsTheTopAccountsAndKeysOfTheHour(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	s.account("ada@example.org", false)
+	s.account("eve@example.org", false)
+	few, _ := s.key("ada@example.org", "few")
+	many, _ := s.key("ada@example.org", "many")
+	own, _ := s.key("eve@example.org", "own")
+	s.addRequest(few, budget.Request{}, 100, 5, "")
+	s.addRequest(many, budget.Request{}, 2000, 34, "")
+	s.addRequest(own, budget.Request{}, 900, 1, "")
+	page := s.signIn("root@example.org").get("/admin/overview").body
+	_, page, _ = strings.Cut(page, `id="overview-accounts"`)
+	accounts, keys, _ := strings.Cut(page, `id="overview-keys"`)
+	has(t, accounts, ">ada@example.org</a>", ">2</a>", "2,139", "901")
+	keys, _, _ = strings.Cut(keys, "</table>")
+	has(t, keys, ">many</a>", "2,034", "/usage/requests?account="+many.AccountID+"&amp;key="+many.ID)
+	if !(strings.Index(keys, ">many<") < strings.Index(keys, ">own<") && strings.Index(keys, ">own<") < strings.Index(keys, ">few<")) {
+		t.Errorf("the keys are not ordered by their tokens:\n%s", keys)
 	}
 }
 
@@ -139,6 +168,35 @@ func TestOverviewNamesTheAccountsOfBudgetAlarms(t *testing.T) {
 		"Breaker opened", "llama-8b / gpu1", "launch: &lt;exit status 3&gt;")
 	if strings.Index(page, "Boot failed") > strings.Index(page, "Budget 80") {
 		t.Error("an older event is above a newer one")
+	}
+}
+
+// The charts have the starts and the ends of the backends that they show, and no other events.
+func TestOverviewMarksBootsAndDeaths(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	s.history.Record(proxy.Ended{Model: "llama-8b", Backend: "gpu1"})
+	for _, e := range []history.Event{
+		{Kind: history.BootBegun, Model: "llama-8b", Backend: "gpu1"}, {Kind: history.BootEnded, Model: "llama-8b", Backend: "gpu1"},
+		{Kind: history.BackendDied, Model: "llama-8b", Backend: "gpu1"}, {Kind: history.BootFailed, Model: "llama-405b", Backend: "node1"},
+	} {
+		s.history.Add(t.Context(), e)
+	}
+	b := s.signIn("root@example.org")
+	for path, want := range map[string]string{
+		"/admin/overview": `["llama-405b / node1: Boot failed","llama-8b / gpu1: Does not respond","llama-8b / gpu1: Boot ended: ready"]`,
+		"/admin/overview?period=quarter&series=llama-8b": `["llama-8b / gpu1: Does not respond","llama-8b / gpu1: Boot ended: ready"]`,
+	} {
+		data := overviewData(t, b.get(path).body)
+		if got := data.Get("marks.#.text").String(); got != want {
+			t.Errorf("marks of %s: got %s, want %s", path, got, want)
+		}
+		if at := data.Get("marks.0.time").Int(); at < data.Get("begin").Int() {
+			t.Errorf("marks of %s: got one at %d, before the charts begin", path, at)
+		}
+	}
+	if points := overviewData(t, b.get("/admin/overview?period=quarter").body).Get("points").Int(); points != 90 {
+		t.Errorf("got %d points of the last 15 minutes, want 90", points)
 	}
 }
 

@@ -17,6 +17,7 @@ const (
 	BootEnded     EventKind = "boot_ended"   // the backend is ready
 	BootStopped   EventKind = "boot_stopped" // an operator has stopped it
 	BootFailed    EventKind = "boot_failed"
+	BackendDied   EventKind = "backend_died" // one that was ready does not respond any more, and nobody has stopped it
 )
 
 // Event is something that happened to a backend and that an operator wants to see.
@@ -60,5 +61,7 @@ func (b *Backend) emitTransition(from, to State, reason string) {
 		b.emit(BootEnded, reason)
 	case from == Starting:
 		b.emit(BootStopped, reason)
+	case from == Ready && to == Unreachable:
+		b.emit(BackendDied, reason)
 	}
 }

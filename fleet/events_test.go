@@ -48,7 +48,7 @@ func TestBreakerEventsAreOpenedAndClosed(t *testing.T) {
 	l := acquire(t, getModel(t, f, "m"))
 	l.Report(breaker.EngineDead, false)
 	l.Release()
-	events.await(t, fleet.BreakerOpened)
+	events.await(t, fleet.BreakerOpened, fleet.BackendDied)
 	if e := events.all[0]; e.Model != "m" || e.Backend != "b0" {
 		t.Errorf("got event %+v, want one of m and b0", e)
 	}
@@ -64,6 +64,17 @@ func TestBootEventsAreBegunAndEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	events.await(t, fleet.BootBegun, fleet.BootEnded)
+}
+
+func TestBackendThatDiesIsAnEvent(t *testing.T) {
+	s := newServer(t, 100)
+	f := startFleet(t, modelConfig(t, "m", s.URL))
+	events := new(eventLog)
+	f.OnEvent(events.add)
+	l := acquire(t, getModel(t, f, "m"))
+	l.Report(breaker.Refused, false)
+	l.Release()
+	events.await(t, fleet.BackendDied)
 }
 
 func TestFailedBootIsAnEventWithItsReason(t *testing.T) {

@@ -21,6 +21,7 @@ const (
 	BootEnded     EventKind = "boot_ended"
 	BootStopped   EventKind = "boot_stopped"
 	BootFailed    EventKind = "boot_failed"
+	BackendDied   EventKind = "backend_died"
 	BudgetNear    EventKind = "budget_80"
 	BudgetUsed    EventKind = "budget_100"
 	DiskLow       EventKind = "disk_low"

@@ -40,15 +40,26 @@ type codeKey struct{ model, code string }
 // clientGone is the code of a request whose client has disconnected, which is nobody's failure.
 const clientGone = "client_gone"
 
-// outcome returns whether a code says that the service has failed a request, or has refused it as the client's fault: its
-// status is 4xx.
-func outcome(code string) (failed, refused bool) {
-	if code == "" || code == clientGone {
-		return false, false
+// Outcome says by whose fault a request has ended with an error code.
+type Outcome string
+
+// The outcomes. That of a request that has succeeded is empty.
+const (
+	Failed  Outcome = "error"       // of the service
+	Refused Outcome = "refused"     // as the client's fault: the status is 4xx
+	Left    Outcome = "client left" // nobody's failure
+)
+
+func outcomeOf(code string) Outcome {
+	switch status := apierr.Code(code).Status(); {
+	case code == "":
+		return ""
+	case code == clientGone:
+		return Left
+	case status >= 400 && status < 500 && !apierr.Code(code).FromUpstream():
+		return Refused
 	}
-	status := apierr.Code(code).Status()
-	refused = status >= 400 && status < 500 && !apierr.Code(code).FromUpstream()
-	return !refused, refused
+	return Failed
 }
 
 // Gauges are sampled with every step.
@@ -71,8 +82,8 @@ type History struct {
 	steps ring
 	hours ring // without what the ledger knows
 
-	readDay sync.Mutex // held while the last day is read
-	day     dayReport
+	day cached[Report]
+	top cached[[][]usage.Row]
 
 	loop wait.Loop
 }

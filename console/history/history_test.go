@@ -112,10 +112,14 @@ func TestReportHasRatesByModelAndBackend(t *testing.T) {
 	}
 	var codes []string
 	for _, c := range r.Codes {
-		codes = append(codes, fmt.Sprintf("%d %s of %q", c.Total, c.Code, c.Model))
+		codes = append(codes, fmt.Sprintf("%d %s of %q: %s", c.Total, c.Code, c.Model, c.Outcome))
 	}
-	if got, want := strings.Join(codes, ", "), `1 client_gone of "m", 1 invalid_api_key of "", 1 out_of_memory of "m", 1 overloaded of "m"`; got != want {
+	if got, want := strings.Join(codes, ", "), `1 client_gone of "m": client left, 1 invalid_api_key of "": refused, 1 out_of_memory of "m": error, 1 overloaded of "m": error`; got != want {
 		t.Errorf("error codes: got %s, want %s", got, want)
+	}
+	if s := find(t, r, history.Key{}); valueOf(s.Failed[last]) != 2 || valueOf(s.Refused[last]) != 2 {
+		t.Errorf("in the last interval: got %v errors of the service and %v refusals and clients that left, want 2 and 2",
+			valueOf(s.Failed[last]), valueOf(s.Refused[last]))
 	}
 }
 

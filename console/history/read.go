@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"basegate/budget/usage"
@@ -27,6 +28,8 @@ type Series struct {
 	Key
 	Requests    []*float64
 	Tokens      []*float64 // of prompts and completions
+	Failed      []*float64 // requests in each interval by the service's fault
+	Refused     []*float64 // requests in each interval by the client's fault, those of clients that left included
 	InFlight    []*float64 // attempts; the highest of each interval; of a backend only
 	FirstToken  []*float64 // median in seconds
 	FirstToken5 []*float64 // 95th percentile in seconds
@@ -35,10 +38,11 @@ type Series struct {
 
 // CodeSeries are the requests of a model that ended with an error code.
 type CodeSeries struct {
-	Model  string // empty if they were refused before their model was known
-	Code   string
-	Counts []*float64 // in each interval
-	Total  int64
+	Model   string // empty if they were refused before their model was known
+	Code    string
+	Outcome Outcome
+	Counts  []*float64 // in each interval
+	Total   int64
 }
 
 // Read returns what this gateway has seen in a part of the last hour that ends with the current interval. The interval is a
@@ -55,28 +59,48 @@ func (h *History) Totals(period time.Duration) map[Key]*Totals {
 	return h.sum(&h.steps, begin, period, period)[0].series
 }
 
-// dayLife is how long a report of the last day is shown: it reads each request of the day, for its latencies, and the page asks
-// for it every ten seconds.
-const dayLife = time.Minute
+// reportLife is how long a report of the ledger is shown: it reads each request of its time, and the page asks for it every ten
+// seconds.
+const reportLife = time.Minute
 
-type dayReport struct {
+// cached is a report of the ledger.
+type cached[T any] struct {
+	mu     sync.Mutex // held while it is read
 	at     time.Time
-	report Report
+	report T
+}
+
+// get returns the report, and reads it again if it is too old.
+func (c *cached[T]) get(now time.Time, read func() (T, error)) (T, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.at) < reportLife {
+		return c.report, nil
+	}
+	report, err := read()
+	if err == nil {
+		c.at, c.report = now, report
+	}
+	return report, err
+}
+
+// Top returns the accounts and the keys that have used the most tokens of all gateways in the last 60 minutes, of a minute ago at
+// most. The error is one of database.DB.Report.
+func (h *History) Top(ctx context.Context, reader string) (accounts, keys []usage.Row, err error) {
+	now := h.clock()
+	all, err := h.top.get(now, func() ([][]usage.Row, error) {
+		return h.ledger.Groups(ctx, usage.Filter{Reader: reader, Since: now.Add(-time.Hour)}, usage.ByAccount, usage.ByKey)
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the last hour: %w", err)
+	}
+	return all[0], all[1], nil
 }
 
 // Day returns the last 24 hours, the current one included, of a minute ago at most: what the ledger knows of all gateways, and
 // this gateway's queue and backends. The error is one of database.DB.Report.
 func (h *History) Day(ctx context.Context, reader string) (Report, error) {
-	h.readDay.Lock()
-	defer h.readDay.Unlock()
-	if now := h.clock(); now.Sub(h.day.at) >= dayLife {
-		report, err := h.readLedger(ctx, reader)
-		if err != nil {
-			return Report{}, err
-		}
-		h.day = dayReport{now, report}
-	}
-	return h.day.report, nil
+	return h.day.get(h.clock(), func() (Report, error) { return h.readLedger(ctx, reader) })
 }
 
 func (h *History) readLedger(ctx context.Context, reader string) (Report, error) {
@@ -147,7 +171,7 @@ func newReport(begin time.Time, interval time.Duration, steps []*step) Report {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Backend, b.Backend))
 	})
 	for k, n := range total.codes {
-		c := CodeSeries{Model: k.model, Code: k.code, Counts: make([]*float64, len(steps)), Total: n}
+		c := CodeSeries{Model: k.model, Code: k.code, Outcome: outcomeOf(k.code), Counts: make([]*float64, len(steps)), Total: n}
 		for i, s := range steps {
 			if n, counted := s.codes[k]; counted || s.sampled {
 				c.Counts[i] = new(float64(n))
@@ -164,7 +188,7 @@ func newReport(begin time.Time, interval time.Duration, steps []*step) Report {
 func newSeries(k Key, total *Totals, interval time.Duration, steps []*step) Series {
 	n := len(steps)
 	s := Series{
-		Key: k, Total: total, Requests: make([]*float64, n), Tokens: make([]*float64, n),
+		Key: k, Total: total, Requests: make([]*float64, n), Tokens: make([]*float64, n), Failed: make([]*float64, n), Refused: make([]*float64, n),
 		FirstToken: make([]*float64, n), FirstToken5: make([]*float64, n),
 	}
 	if k.Backend != "" {
@@ -177,6 +201,7 @@ func newSeries(k Key, total *Totals, interval time.Duration, steps []*step) Seri
 		}
 		s.Requests[i] = new(float64(t.Requests) / interval.Seconds())
 		s.Tokens[i] = new(float64(t.Prompt+t.Completion) / interval.Seconds())
+		s.Failed[i], s.Refused[i] = new(float64(t.Failed)), new(float64(t.Refused+t.Left))
 		if s.InFlight != nil {
 			s.InFlight[i] = new(float64(t.inFlight))
 		}

@@ -11,6 +11,7 @@ import (
 type Totals struct {
 	Requests           int64
 	Failed, Refused    int64 // by the service's fault, and by the client's
+	Left               int64 // clients that left
 	Prompt, Completion int64 // tokens
 	Cached, Known      int64 // prompt tokens that were cached, of those of which that is known
 
@@ -38,11 +39,13 @@ func (t *Totals) add(q *proxy.Ended) {
 
 // count counts the outcome of requests that are among the totals.
 func (t *Totals) count(code string, requests int64) {
-	switch failed, refused := outcome(code); {
-	case failed:
+	switch outcomeOf(code) {
+	case Failed:
 		t.Failed += requests
-	case refused:
+	case Refused:
 		t.Refused += requests
+	case Left:
+		t.Left += requests
 	}
 }
 
@@ -50,6 +53,7 @@ func (t *Totals) merge(other *Totals) {
 	t.Requests += other.Requests
 	t.Failed += other.Failed
 	t.Refused += other.Refused
+	t.Left += other.Left
 	t.Prompt += other.Prompt
 	t.Completion += other.Completion
 	t.Cached += other.Cached

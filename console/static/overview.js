@@ -1,10 +1,14 @@
-// The operator's overview: draws the charts, with the figures that live.js gets.
+// The operator's overview: draws the charts, with the figures that live.js gets. All of them have one cursor and one zoom.
+import { clock, dateTime, minute } from "./times.js";
 
 const chartHeight = 210;
 const colors = ["--ink", "--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6"];
 
 const plots = new Map(); // by the id of the chart
+const levels = { good: "--good", bad: "--bad" };
+const wholePeriod = document.getElementById("plots-reset");
 let shown; // the figures that are drawn
+let zoom; // the part of the time that is shown; undefined if all is
 
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -28,17 +32,56 @@ function columns(data, chart) {
   return [times, ...chart.series.map((s) => s.values)];
 }
 
+/** known returns a value, or the last one of a series at which the cursor is not: of the last whole interval, if it has one. */
+const known = (plot, value, series, index) => index === null ? plot.data[series].slice(0, -1).findLast((v) => v !== null) ?? plot.data[series].at(-1) : value;
+
+/** timeAt returns the time at the cursor with what happened then. */
+function timeAt(time) {
+  if (time === null) return zoom ? "latest, zoomed" : "latest";
+  const near = shown.marks.filter((m) => m.time >= time && m.time < time + shown.interval).map((m) => m.text);
+  return [dateTime(1000 * time), ...near].join(" · ");
+}
+
+/** drawMarks draws a line for each start and end of a backend. */
+function drawMarks({ ctx, bbox, scales, valToPos }) {
+  ctx.save();
+  ctx.lineWidth = devicePixelRatio;
+  for (const mark of shown.marks) {
+    if (mark.time < scales.x.min || mark.time > scales.x.max) continue;
+    const x = Math.round(valToPos(mark.time, "x", true));
+    ctx.strokeStyle = variable(levels[mark.level]);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+/** follow remembers what part of the time the user has chosen. */
+function follow(plot, scale) {
+  const times = plot.data[0], { min, max } = plot.scales.x;
+  if (scale !== "x" || min === null) return;
+  zoom = min > times[0] || max < times.at(-1) ? { min, max } : undefined;
+  wholePeriod.disabled = !zoom;
+}
+
 function options(chart, width) {
   const axis = { stroke: () => variable("--soft"), grid: { stroke: () => variable("--line"), width: 1 }, ticks: { show: false } };
   const first = chart.series.length > 1 && chart.series[0].name === "all" ? 0 : 1; // the sum is in the color of the text
   return {
     width, height: chartHeight,
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.05 : 1] } },
-    axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((v) => format(v, "")) }],
-    series: [{}, ...chart.series.map((s, i) => ({
+    cursor: { sync: { key: "overview" } },
+    hooks: { setScale: [follow], draw: [drawMarks] },
+    axes: [
+      { ...axis, space: 70, values: (_, ticks, axisIndex, space, step) => ticks.map((t) => step < 60 ? clock(1000 * t) : minute(1000 * t)) },
+      { ...axis, size: 64, values: (_, ticks) => ticks.map((v) => format(v, chart.unit)) },
+    ],
+    series: [{ label: "Time", value: (_, time) => timeAt(time) }, ...chart.series.map((s, i) => ({
       label: s.name, width: 1.5, points: { show: false }, spanGaps: false,
       stroke: () => variable(colors[(i + first) % colors.length]),
-      value: (_, v) => format(v, chart.unit),
+      value: (plot, v, series, index) => format(known(plot, v, series, index), chart.unit),
     }))],
   };
 }
@@ -49,19 +92,18 @@ function draw(data) {
   for (const chart of data.charts) {
     const box = document.getElementById(`plot-${chart.id}`);
     const names = chart.series.map((s) => s.name).join("\n");
-    const known = plots.get(chart.id);
-    if (known && known.names === names) {
-      known.plot.setData(columns(data, chart));
+    const drawn = plots.get(chart.id);
+    if (drawn && drawn.names === names) {
+      drawn.plot.setData(columns(data, chart), !zoom);
+      if (zoom) drawn.plot.redraw();
       continue;
     }
-    known?.plot.destroy();
+    drawn?.plot.destroy();
     box.replaceChildren();
-    if (chart.series.length === 0) {
-      box.textContent = "None in this period.";
-      plots.delete(chart.id);
-      continue;
-    }
-    plots.set(chart.id, { names, plot: new uPlot(options(chart, box.clientWidth), columns(data, chart), box) });
+    const before = zoom;
+    const plot = new uPlot(options(chart, box.clientWidth), columns(data, chart), box);
+    plots.set(chart.id, { names, plot });
+    if (before) plot.setScale("x", before);
   }
 }
 
@@ -84,6 +126,11 @@ const redraw = () => { // the colors of a legend are those of the theme in which
 new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
+wholePeriod.addEventListener("click", () => {
+  for (const { plot } of plots.values()) plot.setScale("x", { min: plot.data[0][0], max: plot.data[0].at(-1) });
+});
+
 document.getElementById("plots-note").hidden = true;
+document.getElementById("plots-help").hidden = false;
 draw(readData(document));
 resize.observe(document.querySelector(".plots"));

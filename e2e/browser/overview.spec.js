@@ -7,7 +7,9 @@ test("the overview draws charts, also on a narrow screen, and has tables with th
   await page.getByRole("link", { name: "Administration" }).click();
   await expect(page).toHaveURL(/\/admin\/overview/);
   await expect(page.locator("#plot-requests canvas")).toBeVisible();
-  await expect(page.locator(".plot canvas")).toHaveCount(5);
+  await expect(page.locator(".plot canvas")).toHaveCount(6);
+  const legend = page.locator("#plot-requests .u-legend");
+  await expect(legend, "the latest values").toContainText(/latest.*all\s*[\d.]+\/s/s);
   await expect(page.locator("#overview-rows")).toContainText("llama-8b");
   await page.getByText("The charts as a table").click();
   await expect(page.locator("#overview-times tbody tr").first()).toBeVisible();
@@ -24,6 +26,39 @@ test("the overview draws charts, also on a narrow screen, and has tables with th
   await expect(page.locator("#plot-requests .u-legend")).toContainText("llama-8b");
 });
 
+test("the charts have a 24 h clock, one zoom that a refresh keeps, and the values at the cursor", async ({ page }) => {
+  await (await complete(process.env.API_KEY)).text();
+  await page.clock.install();
+  await signIn(page);
+  await page.goto("/admin/overview");
+  const plot = page.locator("#plot-requests .u-over");
+  const whole = page.getByRole("button", { name: "Whole period" });
+  await expect(whole).toBeDisabled();
+  await page.evaluate(() => {
+    const text = CanvasRenderingContext2D.prototype.fillText;
+    window.drawn = [];
+    CanvasRenderingContext2D.prototype.fillText = function (...args) { window.drawn.push(args[0]); return text.apply(this, args); };
+  });
+  const box = await plot.boundingBox();
+  await page.mouse.move(box.x + box.width * 0.2, box.y + 50);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width * 0.6, box.y + 50, { steps: 5 });
+  await expect(page.locator("#plot-queue .u-legend"), "the cursor of all charts").toContainText(/\d{4}, \d\d:\d\d:\d\d/);
+  await page.mouse.up();
+  await expect(whole).toBeEnabled();
+  await expect.poll(() => page.evaluate(() => window.drawn)).toContainEqual(expect.stringMatching(/^\d\d:\d\d$/));
+  expect((await page.evaluate(() => window.drawn)).filter((text) => /[ap]m/i.test(text))).toEqual([]);
+  await page.mouse.move(0, 0);
+  await expect(page.locator("#plot-queue .u-legend")).toContainText("latest, zoomed");
+  const refreshed = page.waitForResponse("**/admin/overview");
+  await page.clock.runFor(10_000);
+  await refreshed;
+  await expect(page.locator("#plot-queue .u-legend")).toContainText("latest, zoomed");
+  await whole.click();
+  await expect(whole).toBeDisabled();
+  await expect(page.locator("#plot-queue .u-legend")).not.toContainText("zoomed");
+});
+
 test("the overview refreshes itself while it is visible, and says when it is out of date", async ({ page }) => {
   await page.clock.install();
   await signIn(page);
@@ -31,7 +66,7 @@ test("the overview refreshes itself while it is visible, and says when it is out
   await expect(page.locator("#plot-requests canvas")).toBeVisible();
   let refreshes = 0;
   page.on("request", (r) => { if (r.url().includes("/admin/overview")) refreshes++; });
-  const codes = page.locator("#overview-codes");
+  const codes = page.locator("#overview-refusals");
   await complete("acs-bm-unknown");
   await expect(async () => {
     await page.clock.runFor(10_000);

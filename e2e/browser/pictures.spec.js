@@ -42,7 +42,7 @@ test("every page", async ({ page }) => {
   };
   for (const [name, path] of Object.entries(pages)) {
     expect((await page.goto(path)).status(), path).toBe(200);
-    if (name === "admin-overview") await expect(page.locator(".plot canvas")).toHaveCount(5);
+    if (name === "admin-overview") await expect(page.locator(".plot canvas")).toHaveCount(6);
     await picture(page, name);
   }
   await page.goto("/dashboard");
