@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -34,10 +35,20 @@ type adminBackend struct {
 	*fleet.Backend
 	Status, Reason string
 	Level          string // CSS class of the status: good, warn or bad
+	NextBoot       string // when a failed boot is tried again; empty if none has failed
+	Health         health // empty if the backend does not respond
+	Engine         string // what vLLM says of its load; empty if that is not known
 	Changing       bool   // it is starting or draining
 	LastHour       pastHour
 	Findings       []fleet.Finding
 	Outcomes       []outcome // of the last attempts, the newest first
+}
+
+// health is what the breaker knows of a backend.
+type health struct{ Text, Level string }
+
+var healthOf = map[breaker.State]health{
+	breaker.Closed: {"Healthy", "good"}, breaker.HalfOpen: {"Breaker half-open", "warn"}, breaker.Open: {"Breaker open", "bad"},
 }
 
 // pastHour is how a model or a backend has served in the last 60 minutes.
@@ -91,6 +102,18 @@ func newAdminBackend(m *fleet.Model, b *fleet.Backend) adminBackend {
 	row := adminBackend{
 		Backend: b, Status: string(state), Reason: reason, Level: "bad", Changing: state == fleet.Starting || state == fleet.Draining,
 		Findings: b.LaunchFindings(),
+	}
+	if failed := b.BootFailure(); failed != nil && failed.RetryIn > 0 {
+		row.NextBoot = "Next boot attempt in " + formatBrief(failed.RetryIn)
+	} else if failed != nil {
+		row.NextBoot = "Next boot attempt: at the next request"
+	}
+	if e := b.Engine(); e != nil {
+		percent := func(part float64) string { return formatPercent(100 * part) }
+		row.Engine = fmt.Sprintf("%d running, %d waiting; cache: %s used, %s hits", e.Running, e.Waiting, formatKnown(e.Cache, percent), formatKnown(e.HitRate, percent))
+	}
+	if state == fleet.Ready || b.Breaker() != breaker.Closed {
+		row.Health = healthOf[b.Breaker()]
 	}
 	switch state {
 	case fleet.Ready:

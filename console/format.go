@@ -146,6 +146,12 @@ func formatLatency(d time.Duration) string {
 // formatSeconds is formatLatency for seconds.
 func formatSeconds(s float64) string { return formatLatency(time.Duration(s * float64(time.Second))) }
 
+// unitSymbols replace the words of formatDuration.
+var unitSymbols = strings.NewReplacer(" seconds", "\u202fs", " second", "\u202fs", " minutes", "\u202fmin", " minute", "\u202fmin", " hours", "\u202fh")
+
+// formatBrief formats an estimate as formatDuration does, with symbols for units: 6 s.
+func formatBrief(d time.Duration) string { return unitSymbols.Replace(formatDuration(d)) }
+
 // formatDuration formats an estimate or a setting in words and one unit, from seconds to days.
 func formatDuration(d time.Duration) string {
 	switch {

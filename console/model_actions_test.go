@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"basegate/gateway/config"
+	"basegate/internal/poll"
 )
 
 // manage replaces the fleet's models with one that the gateway can start and stop, whose programs do not exist.
@@ -50,6 +51,28 @@ func TestAdministratorsControlModels(t *testing.T) {
 	wantRedirect(t, "book", b.post("/admin/models/cold/windows", "from", "2101-01-02T18:00", "to", "2101-01-02T20:00"), "/admin/models#model-cold")
 	wantStatus(t, "an unknown window", b.post("/admin/models/cold/windows/99/remove"), http.StatusNotFound)
 	has(t, b.get("/admin/audit").body, "warm model", "book window", "2 Jan 2101, 18:00 to 2 Jan 2101, 20:00 UTC")
+}
+
+func TestFailedBootIsAStateWithItsReasonAndTheNextAttempt(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	s.account("ada@example.org", false)
+	root, user := s.signIn("root@example.org"), s.signIn("ada@example.org")
+	s.manage("cold")
+	must(t, s.fleet.Start(t.Context()))
+	defer s.fleet.Close()
+	has(t, user.get("/dashboard").body, `Cold</span> boots in about 1`+"\u202f"+`min`)
+	wantRedirect(t, "warm", root.post("/admin/models/cold/warm"), "/admin/models#model-cold")
+	page := ""
+	poll.Until(t, "the boot has failed", func() bool {
+		page = root.get("/admin/models").body
+		return strings.Contains(page, "Boot failed")
+	})
+	has(t, page, `<span class="tag bad">failed</span><br><small class="soft">launch: `, "<small>Next boot attempt in ")
+	lacks(t, page, "Healthy", "closed")
+	page = user.get("/dashboard").body
+	has(t, page, `<span class="tag bad">Boot failed</span> could not be started. Next boot attempt in `)
+	lacks(t, page, "/nowhere")
 }
 
 // A page that refreshes itself in the background must not take the confirmation that the next page shows.

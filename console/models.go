@@ -13,12 +13,10 @@ import (
 	"basegate/fleet"
 )
 
-// statusStarting is the status in GET /v1/models of a model that is booting.
-const statusStarting = "starting"
-
 // modelRow is a model as pages show it.
 type modelRow struct {
 	*fleet.Model
+	Label    string // of the status
 	Meaning  string // of the status, as a predicate
 	Level    string // CSS class: good, warn or bad
 	Down     bool   // no backend answers, and the gateway cannot start one
@@ -29,20 +27,23 @@ type modelRow struct {
 
 func newModelRow(m *fleet.Model) modelRow {
 	row, status := modelRow{Model: m}, m.Status()
-	boot := m.BootEstimate()
-	failed, hasFailed := errors.AsType[*fleet.BootFailedError](m.CheckServable(fleet.Caller{}))
+	estimate, failed, booting := formatBrief(m.BootEstimate()), m.BootFailure(), m.Boot()
+	open, isOpen := errors.AsType[*fleet.BreakerOpenError](m.CheckServable(fleet.Caller{}))
 	switch {
 	case status == fleet.StatusWarm:
-		row.Meaning, row.Level = "responds at once", "good"
-	case status == statusStarting:
-		row.Meaning, row.Level, row.Starting = "is starting, about "+formatDuration(boot), "warn", true
-	case hasFailed:
-		row.Meaning, row.Level = "could not be started. Next boot attempt in "+formatDuration(failed.RetryIn), "bad"
-	case boot > 0:
-		row.Meaning, row.Level = "is not running; starts on request in about "+formatDuration(boot), "warn"
-		row.Warmable = true
+		row.Label, row.Meaning, row.Level = "Ready", "responds at once", "good"
+	case booting != nil:
+		row.Label, row.Meaning, row.Level, row.Starting = "Starting", "will be ready in about "+formatBrief(booting.RetryIn), "warn", true
+	case failed != nil && failed.RetryIn > 0:
+		row.Label, row.Meaning, row.Level = "Boot failed", "could not be started. Next boot attempt in "+formatBrief(failed.RetryIn), "bad"
+	case failed != nil:
+		row.Label, row.Meaning, row.Level, row.Warmable = "Boot failed", "could not be started; boots again on request, in about "+estimate, "bad", true
+	case isOpen:
+		row.Label, row.Meaning, row.Level, row.Down = "Down", "has failed too often. Next trial in "+formatBrief(open.RetryIn), "bad", true
+	case m.BootEstimate() > 0:
+		row.Label, row.Meaning, row.Level, row.Warmable = "Cold", "boots in about "+estimate, "warn", true
 	default:
-		row.Meaning, row.Level, row.Down = "is down", "bad", true
+		row.Label, row.Meaning, row.Level, row.Down = "Down", "does not respond", "bad", true
 	}
 	return row
 }

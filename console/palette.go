@@ -61,8 +61,9 @@ func (c *Console) palette(r *request) error {
 		if r.account.Admin {
 			path = modelPath(url.PathEscape(m.Base().ID()))
 		}
-		items = append(items, paletteItem{Kind: "Model", Name: m.ID(), Note: m.Status(), Path: path})
-		if row := newModelRow(m); row.Warmable {
+		row := newModelRow(m)
+		items = append(items, paletteItem{Kind: "Model", Name: m.ID(), Note: row.Label, Path: path})
+		if row.Warmable {
 			items = append(items, paletteItem{Kind: "Action", Name: "Warm " + m.ID(), Note: row.Meaning, Path: "/models/" + url.PathEscape(m.ID()) + "/warm", Post: true})
 		}
 	}

@@ -49,7 +49,8 @@ type Backend struct {
 	engineRan    atomic.Int64 // the most that it has run at once
 	recent       atomic.Int64 // leases; see Model.countLease
 	cache        *prefixCache // has a mutex of its own
-	watched      atomic.Int64 // when a batch line last asked for a place, in nanoseconds since 1970
+	watched      atomic.Int64 // when a batch line last asked for a place or a page for the engine, in nanoseconds since 1970
+	engine       atomic.Pointer[Engine]
 
 	info          atomic.Pointer[serverInfo]
 	bootTimes     *bootTimes

@@ -40,7 +40,7 @@ func (*BootingError) Error() string { return "the model is starting" }
 // BootFailedError is returned if the model could not be started.
 type BootFailedError struct {
 	Reason  string
-	RetryIn time.Duration // until the next boot is possible
+	RetryIn time.Duration // until the next boot is possible; 0: it is
 }
 
 // Error implements error.
@@ -521,15 +521,22 @@ func (b *Backend) bootingError() *BootingError {
 	return e
 }
 
-// cooldownError returns the failure of a backend in cooldown; nil if it is not in cooldown.
-func (b *Backend) cooldownError() *BootFailedError {
+// BootFailure returns why the backend could not be started; nil if its last boot has not failed.
+func (b *Backend) BootFailure() *BootFailedError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	left := b.cooldown()
-	if left == 0 {
+	if b.life.state != Failed {
 		return nil
 	}
-	return &BootFailedError{Reason: b.life.reason, RetryIn: left}
+	return &BootFailedError{Reason: b.life.reason, RetryIn: b.cooldown()}
+}
+
+// cooldownError returns the failure of a backend in cooldown; nil if it is not in cooldown.
+func (b *Backend) cooldownError() *BootFailedError {
+	if failed := b.BootFailure(); failed != nil && failed.RetryIn > 0 {
+		return failed
+	}
+	return nil
 }
 
 // cooldown returns how much longer a failed backend is not booted again; 0 if it can be. b.mu is held.

@@ -167,6 +167,19 @@ func (b *Backend) startable() bool {
 	return b.cfg().Launch != nil
 }
 
+// BootFailure returns why the backend that the next request starts could not be started the last time; nil if that has not failed,
+// or a backend is ready or starting.
+func (m *Model) BootFailure() *BootFailedError {
+	o := optionsOf(m.backends, Caller{})
+	switch {
+	case o.serving != nil || o.starting != nil:
+		return nil
+	case o.startable != nil:
+		return o.startable.BootFailure()
+	}
+	return o.failed
+}
+
 // BootEstimate returns the expected duration of a boot of the model; 0 if the gateway cannot start it.
 func (m *Model) BootEstimate() time.Duration {
 	for _, b := range m.backends {

@@ -142,7 +142,10 @@ func (b *Backend) probeQueue(ctx context.Context) {
 		b.turns.expire(b.clock())
 		return
 	}
-	running, waiting, known := engineLoad(response.Body)
+	e, known := readEngine(response.Body)
+	e.readAt = b.clock()
+	b.engine.Store(&e)
+	running, waiting := e.Running, e.Waiting
 	b.queued.Store(waiting)
 	b.engineRuns.Store(running)
 	b.engineRan.Store(max(running, b.engineRan.Load()))
@@ -153,23 +156,62 @@ func (b *Backend) probeQueue(ctx context.Context) {
 	}
 }
 
-// engineLoad returns how many requests run and wait in the engines of a server, from its metrics.
-func engineLoad(metrics []byte) (running, waiting int64, known bool) {
+// Engine is what the engines of a server say of themselves, together.
+type Engine struct {
+	Running, Waiting int64    // requests
+	Cache            *float64 // the part of the KV cache that is used; nil if it is not known
+	HitRate          *float64 // the part of the prompts' tokens that was in the prefix cache, since the server's start; nil likewise
+
+	readAt time.Time
+}
+
+// engineLife is how long what was read of a backend's engines is shown.
+const engineLife = 10 * time.Second
+
+// Engine returns what a ready backend's metrics have said of late; nil if they have said nothing. It makes probes read them.
+func (b *Backend) Engine() *Engine {
+	if !b.is(Ready) {
+		return nil
+	}
+	b.watchQueue()
+	if e := b.engine.Load(); e != nil && b.clock().Sub(e.readAt) < engineLife {
+		return e
+	}
+	return nil
+}
+
+// readEngine reads the metrics of a server. It reports whether they have the number of requests that wait.
+func readEngine(metrics []byte) (e Engine, known bool) {
+	var engines, used, queries, hits float64
 	lines := bufio.NewScanner(bytes.NewReader(metrics))
 	for lines.Scan() {
-		rest, found := strings.CutPrefix(lines.Text(), "vllm:num_requests_")
+		rest, found := strings.CutPrefix(lines.Text(), "vllm:")
 		end := strings.IndexAny(rest, "{ ")
 		if !found || end < 0 {
 			continue
 		}
 		value, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
-		switch {
-		case err != nil:
-		case rest[:end] == "running":
-			running += int64(value)
-		case rest[:end] == "waiting":
-			waiting, known = waiting+int64(value), true
+		if err != nil {
+			continue
+		}
+		switch strings.TrimPrefix(rest[:end], "gpu_") {
+		case "num_requests_running":
+			e.Running += int64(value)
+		case "num_requests_waiting":
+			e.Waiting, known = e.Waiting+int64(value), true
+		case "kv_cache_usage_perc", "cache_usage_perc": // the latter before 0.10
+			used, engines = used+value, engines+1
+		case "prefix_cache_queries_total":
+			queries += value
+		case "prefix_cache_hits_total":
+			hits += value
 		}
 	}
-	return running, waiting, known
+	if engines > 0 {
+		e.Cache = new(used / engines)
+	}
+	if queries > 0 {
+		e.HitRate = new(hits / queries)
+	}
+	return e, known
 }

@@ -290,14 +290,18 @@ test("a model whose boot has failed says when the next attempt is, and not that 
     const row = page.locator("#live-models tr").filter({ hasText: "broken-8b" });
     await expect(async () => {
       await page.goto("/dashboard");
-      await expect(row).toContainText("starts on request", { timeout: 1000 });
+      await expect(row).toContainText(/Cold boots in about 3\ss/, { timeout: 1000 });
     }).toPass();
     await complete(process.env.API_KEY, { model: "broken-8b" });
-    await expect(row).toContainText(/could not be started\. Next boot attempt in \d+ seconds?/);
+    await expect(row).toContainText(/Boot failed could not be started\. Next boot attempt in \d+\ss/);
     await expect(row).not.toContainText("on request");
     await open(page);
     await page.locator("#model").selectOption("broken-8b");
     await expect(page.locator("#model-state")).toContainText("It could not be started. Next boot attempt in");
+    await page.goto("/admin/models");
+    const model = page.getByRole("region", { name: /^broken-8b/ });
+    await expect(model.getByRole("heading").first()).toContainText("Boot failed");
+    await expect(model.getByRole("table").first()).toContainText(/failed.*launch: .*exit status 1.*Next boot attempt/);
   } finally {
     remove();
   }

@@ -79,9 +79,9 @@ test("operator: cold model, warm, requests, paused key, audit log", async ({ pag
     }).toPass();
     const model = page.getByRole("region", { name: /^cold-8b/ });
     const status = model.getByRole("heading", { level: 2 }).locator(".tag");
-    await expect(status).toHaveText("cold");
+    await expect(status).toHaveText("Cold");
     await model.getByRole("button", { name: "Warm cold-8b" }).click();
-    await expect(status).toHaveText("warm", { timeout: 30_000 });
+    await expect(status).toHaveText("Ready", { timeout: 30_000 });
     expect((await complete(secret, { model: "cold-8b", user: "night-7" })).status).toBe(200);
     await expect(model).toContainText("Last hour: 1 request");
 
@@ -98,7 +98,7 @@ test("operator: cold model, warm, requests, paused key, audit log", async ({ pag
     await expect(page.getByRole("row", { name: /pause key nightly run/ })).toContainText(process.env.EMAIL);
     await page.goto("/admin/models");
     await model.getByRole("button", { name: "Stop cold-8b" }).click();
-    await expect(status).toHaveText("cold");
+    await expect(status).toHaveText("Cold");
   } finally {
     removeColdModel();
   }

@@ -12,7 +12,7 @@ test("an operator warms, stops and books a model in place and sees what happens"
   }).toPass();
   const model = page.getByRole("region", { name: /^cold-8b/ });
   const status = model.getByRole("heading", { level: 2 }).locator(".tag");
-  await expect(status).toHaveText("cold");
+  await expect(status).toHaveText("Cold");
   await expect(page.getByRole("region", { name: /^llama-8b / })).toContainText("the gateway cannot start or stop it");
   await expect(page.getByRole("list", { name: "Settings of mock to check" }).first()).toContainText("generation_config.json");
 
@@ -20,8 +20,10 @@ test("an operator warms, stops and books a model in place and sees what happens"
   await expect(page.getByRole("status").first()).toContainText("start requested");
   const log = model.getByRole("region", { name: "Log of box" });
   await expect(log).toContainText("loading weights of cold-8b"); // without a reload
-  await expect(status).toHaveText("warm");
+  await expect(status).toHaveText("Ready");
   await expect(log).toContainText("starting → ready");
+  await expect(model.getByRole("table").first()).toContainText("Healthy");
+  await expect(model.getByRole("table").first(), "what vLLM says of its load").toContainText(/\d running, 0 waiting; cache: .* used, .* hits/);
   await checkPage(page, "admin-models-live");
 
   const requests = async () => Number((await model.textContent()).match(/Last hour: (\d+) request/)?.[1] ?? 0);
@@ -47,15 +49,15 @@ test("an operator warms, stops and books a model in place and sees what happens"
   await expect(page.getByRole("status").first()).toContainText("window removed");
 
   await model.getByRole("button", { name: "Stop cold-8b" }).click();
-  await expect(status).toHaveText("cold");
+  await expect(status).toHaveText("Cold");
   await page.reload();
   const summary = model.getByText("What happened at box");
   if (!(await log.isVisible())) await summary.click(); // it is open while the state changes
   await expect(log).toContainText("shutting down");
   await model.getByRole("button", { name: "Warm cold-8b" }).click();
-  await expect(status).toHaveText("starting");
+  await expect(status).toHaveText("Starting");
   await summary.focus();
-  await expect(status).toHaveText("warm"); // also while the summary has the focus, which it keeps
+  await expect(status).toHaveText("Ready"); // also while the summary has the focus, which it keeps
   await expect(summary).toBeFocused();
   await page.goto("/admin/audit");
   for (const action of ["warm model", "book window", "remove window", "stop model"]) {
