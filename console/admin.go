@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"basegate/budget/quota"
-	"basegate/gateway/config"
 	"basegate/identity"
 )
 
@@ -246,25 +245,4 @@ func (c *Console) changeAccount(r *request) error {
 	}
 	err = action.change(c, r.ctx(), a.Email)
 	return c.redirectDone(r, err, "/admin/accounts/"+a.ID, action.done)
-}
-
-// settingsPage is the data of the page of the configuration.
-type settingsPage struct {
-	Changed []config.Setting
-	Default []config.Setting
-	Pending bool // one of them needs a restart
-}
-
-// settingsPage shows administrators the configuration in force.
-func (c *Console) settingsPage(r *request) error {
-	var page settingsPage
-	for _, v := range c.settings.Load().Configuration {
-		page.Pending = page.Pending || v.Pending
-		if v.Changed || v.Pending {
-			page.Changed = append(page.Changed, v)
-		} else {
-			page.Default = append(page.Default, v)
-		}
-	}
-	return c.render(r, "admin-settings", "Settings", page)
 }

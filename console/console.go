@@ -50,24 +50,26 @@ type Settings struct {
 
 // Deps are the parts of the gateway that a Console uses. All are required, except Gateways and Turns.
 type Deps struct {
-	Keys      *identity.Keys
-	Accounts  *identity.Accounts
-	Sessions  *identity.Sessions
-	AuditLog  *identity.AuditLog
-	Ledger    Ledger
-	Usage     *usage.Store
-	Fleet     *fleet.Fleet
-	History   *history.History
-	DB        *database.DB // stores feedback
-	Prompts   *prompts.Store
-	Feedback  func(notify.Feedback) // sends feedback to the operators
-	Mail      Mailer                // for invitations and replies
-	Log       *zap.Logger
-	Notices   func() []string // returns what administrators should know
-	Completer Completer
-	Batches   *batch.Service
-	Gateways  func(ctx context.Context) ([]cluster.Gateway, error) // lists those on the database; nil if there is only this one
-	Turns     map[string]*admission.Turns                          // for which accounts wait, by the work
+	Keys     *identity.Keys
+	Accounts *identity.Accounts
+	Sessions *identity.Sessions
+	AuditLog *identity.AuditLog
+	Ledger   Ledger
+	Usage    *usage.Store
+	Fleet    *fleet.Fleet
+	History  *history.History
+	DB       *database.DB // stores feedback
+	Prompts  *prompts.Store
+	Feedback func(notify.Feedback) // sends feedback to the operators
+	// TestWebhook sends a test message of an administrator to the webhook of notifications or of feedback.
+	TestWebhook func(ctx context.Context, channel, by string) error
+	Mail        Mailer // for invitations and replies
+	Log         *zap.Logger
+	Notices     func() []string // returns what administrators should know
+	Completer   Completer
+	Batches     *batch.Service
+	Gateways    func(ctx context.Context) ([]cluster.Gateway, error) // lists those on the database; nil if there is only this one
+	Turns       map[string]*admission.Turns                          // for which accounts wait, by the work
 }
 
 // Console serves the pages. It is safe for concurrent use.

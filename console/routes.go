@@ -119,6 +119,7 @@ var routes = []route{
 	{http.MethodPost, "/admin/models/:model/windows/:window/remove", administrators, maxForm, (*Console).removeWindow},
 	{http.MethodPost, "/admin/models/:model/:action", administrators, maxForm, (*Console).controlModel},
 	{http.MethodGet, "/admin/settings", administrators, maxForm, (*Console).settingsPage},
+	{http.MethodPost, "/admin/settings/test/:channel", administrators, maxForm, (*Console).sendTestMessage},
 	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
 	{http.MethodPost, "/admin/feedback/:feedback", administrators, maxForm, (*Console).answerFeedback},
 	{http.MethodGet, "/admin/audit", administrators, maxForm, (*Console).auditPage},

@@ -190,7 +190,7 @@ func (g *Gateway) newConsole(store *identity.Store) *console.Console {
 	return console.New(consoleSettings(g.config, g.booted), console.Deps{
 		Keys: store.Keys, Accounts: store.Accounts, Sessions: store.Sessions, AuditLog: store.AuditLog,
 		Ledger: g.ledger, Usage: g.usage, Fleet: g.fleet, History: g.history, DB: g.db, Prompts: g.prompts,
-		Feedback: g.notifier.Feedback, Mail: g.mailer, Log: g.log.Named("console"), Notices: g.notices,
+		Feedback: g.notifier.Feedback, TestWebhook: g.notifier.Test, Mail: g.mailer, Log: g.log.Named("console"), Notices: g.notices,
 		Completer: g.proxy, Batches: g.batches, Gateways: g.gatewayLister(), Turns: g.turns(),
 	})
 }

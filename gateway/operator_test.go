@@ -102,7 +102,7 @@ func TestSettingsPageShowsTheConfigurationInForce(t *testing.T) {
 		}
 	}
 	page := browser.page(t, "/admin/settings")
-	want("at first", page, "limits.concurrency_per_key", `<code class="id">3</code></td><td data-name="Default"><code class="id">8</code>`, "models[0].backends[0].api_key")
+	want("at first", page, "limits.concurrency_per_key", `<code class="id">3</code></td><td data-name="Default"><code class="id">8</code>`, "<h2>Model m</h2>", "models[0].backends[0].api_key")
 	if strings.Contains(page, "letmein") || strings.Contains(page, "needs a restart") {
 		t.Errorf("the page has a secret, or something that needs a restart:\n%s", page)
 	}

@@ -96,6 +96,7 @@ test("the settings page shows what differs from the default", async ({ page }) =
   await signIn(page);
   await page.goto("/admin/settings");
   await expect(page.getByRole("table").first()).toContainText(process.env.BASEGATE_TEST_ENGINE === "postgres" ? "database.url" : "database.path");
-  await page.getByText("Settings that have their default").click();
+  await expect(page.getByRole("heading", { name: "Model llama-8b", exact: true })).toBeVisible();
+  await page.getByText(/^Settings that have their default/).click();
   await checkPage(page, "admin-settings");
 });

@@ -196,6 +196,24 @@ func (n *Notifier) Feedback(f Feedback) {
 	}
 }
 
+// errNotConfigured is returned by Test for a webhook that there is not.
+var errNotConfigured = errors.New("no such webhook is configured")
+
+// Test makes one attempt to send a message of an administrator to the webhook of a channel, webhook or feedback, whatever the limits
+// are.
+func (n *Notifier) Test(ctx context.Context, name, by string) error {
+	const text = "This is a test message"
+	now := time.Now()
+	for _, c := range append([]*channel{n.feedback}, n.channels...) {
+		if c.name == name && c.enabled() {
+			return c.attempt(ctx, &Notice{
+				Kind: "test", Text: text, Time: now, Account: by, feedback: &Feedback{Time: now, Account: by, Page: "/admin/settings", Message: text},
+			})
+		}
+	}
+	return errNotConfigured
+}
+
 func (n *Notifier) enqueue(c *channel, notice Notice) {
 	select {
 	case c.queue <- notice:

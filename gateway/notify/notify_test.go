@@ -173,6 +173,35 @@ func TestWebhooksReceiveTheDocumentedPayloads(t *testing.T) {
 	})
 }
 
+// A test message is sent at once, whatever the limits are, and its failure is returned without the address.
+func TestTestMessageSaysWhatHasBecomeOfIt(t *testing.T) {
+	bodies, transport := received(t)
+	n, _ := start(t, notify.Settings{Webhook: hook(t, "https://chat.example.org/hook")}, transport, new(outbox), zap.NewNop())
+	defer n.Close()
+	for range 3 {
+		if err := n.Test(t.Context(), "webhook", "root@example.org"); err != nil {
+			t.Errorf("got error %v, want none", err)
+		}
+	}
+	var got struct{ Event, Text, Account string }
+	if err := json.Unmarshal(<-bodies, &got); err != nil || got.Event != "test" || got.Account != "root@example.org" || len(bodies) != 2 {
+		t.Errorf("got %+v, %v and %d more, want three test messages of root@example.org", got, err, len(bodies))
+	}
+	if err := n.Test(t.Context(), "feedback", "root@example.org"); err == nil {
+		t.Error("a webhook that there is not: got no error")
+	}
+	n.Reload(notify.Settings{Feedback: hook(t, "https://chat.example.org/hook?key=secret")})
+	if err := n.Test(t.Context(), "feedback", "root@example.org"); err != nil || len(bodies) != 3 {
+		t.Errorf("feedback: got error %v and %d messages, want one more", err, len(bodies))
+	}
+	failing, _ := start(t, notify.Settings{Webhook: hook(t, "https://chat.example.org/hook?key=secret")},
+		roundTrip(func(*http.Request) (*http.Response, error) { return status(404) }), new(outbox), zap.NewNop())
+	defer failing.Close()
+	if err := failing.Test(t.Context(), "webhook", "root@example.org"); err == nil || !strings.Contains(err.Error(), "404") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got error %v, want one with the status and without the address", err)
+	}
+}
+
 func TestContentIsNotLongerThanDiscordTakes(t *testing.T) {
 	bodies, transport := received(t)
 	n, _ := start(t, notify.Settings{Feedback: hook(t, "https://discord.com/x")}, transport, new(outbox), zap.NewNop())
