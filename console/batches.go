@@ -314,11 +314,6 @@ func problemText(e batch.LineError) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// gatewayQuote matches the end of a message in which the gateway quotes words of its own, such as the values that it expects. What
-// it quotes of a line has a quotation mark that ends it, and the others escaped, so it does not match.
-var gatewayQuote = regexp.MustCompile(
-	`(?:[;:] expected |, did you mean | here: use the short id | other than )(?:[^"…]*"[\w./-]{1,64}"(?:: …)?)*[^"…]*$`)
-
 // withoutQuotes removes what a message of the validation quotes of a line: all between its first quotation mark and its last
 // one, or the last ellipsis, which ends a quotation that was cut. Words at the end that the gateway expects or proposes stay.
 func withoutQuotes(message string) string {
@@ -327,11 +322,11 @@ func withoutQuotes(message string) string {
 		return message
 	}
 	end := message[max(strings.LastIndexByte(message, '"')+1, strings.LastIndex(message, "…")+len("…")):]
-	if at := gatewayQuote.FindStringIndex(message); at != nil {
-		if at[0] < first {
+	if at := apierr.OwnWords(message); at >= 0 {
+		if at < first {
 			return message
 		}
-		end = message[at[0]:]
+		end = message[at:]
 	}
 	return message[:first] + "“…”" + end
 }

@@ -86,7 +86,9 @@ type Console struct {
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
 	tutorial    []docs.Page
-	assets      assets
+
+	errorMeanings map[string]string // by code
+	assets        assets
 }
 
 // New returns a Console that serves no route before Mount.
@@ -94,7 +96,7 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		Deps: d, downloads: downloads{running: map[string]int{}}, patience: downloadPatience, clock: time.Now,
 		formLimiter: ratelimit.New(anonymousForms), crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log),
-		tutorial: readTutorial(), assets: readAssets(),
+		tutorial: readTutorial(), errorMeanings: readErrorMeanings(), assets: readAssets(),
 	}
 	c.settings.Store(&s)
 	c.templates = parseTemplates(c.assets)

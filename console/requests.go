@@ -137,6 +137,9 @@ type requestPage struct {
 	ChainID   string
 }
 
+	Meaning   string // of the error code, with what to do; empty if it has none
+	Param     string // the field that was refused; may be empty
+	Expected  string // of that field; may be empty
 // phase is a part of a request's time. Positions and sizes are percentages of the whole.
 type phase struct {
 	Name     string
@@ -166,7 +169,8 @@ func (c *Console) requestPage(r *request) error {
 	if !found {
 		return errNotFound
 	}
-	page := requestPage{requestRow: requestRow{Row: d.Row, KeyName: d.KeyID}, Boot: d.Boot, ChainID: d.ChainID}
+	page := requestPage{requestRow: requestRow{Row: d.Row, KeyName: d.KeyID}, Boot: d.Boot, ChainID: d.ChainID, Meaning: c.errorMeanings[d.Code]}
+	page.Param, page.Expected = d.Param, d.Expected
 	if k, err := c.keyOf(r.ctx(), d.KeyID, d.AccountID); err == nil {
 		page.KeyName, page.KeyPrefix = k.Name, k.Prefix
 	} else if !errors.Is(err, identity.ErrNoKey) {

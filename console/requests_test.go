@@ -26,8 +26,8 @@ func (s *site) refuse(k identity.Key, id, code string, at time.Time) {
 		ctx := s.t.Context()
 		_, err := tx.ExecContext(ctx, `
 			INSERT INTO refusals (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag, stream,
-				status, code, queue_us, boot_us, total_us)
-			VALUES ($1, $2, $3, $4, 'llama-8b', '', '/v1/completions', '', '', false, 429, $5, 0, 0, 1500)`,
+				status, code, queue_us, boot_us, total_us, param, expected)
+			VALUES ($1, $2, $3, $4, 'llama-8b', '', '/v1/completions', '', '', false, 429, $5, 0, 0, 1500, 'n', 'expected 1 to 8')`,
 			id, at.UnixMicro(), k.ID, k.AccountID, code)
 		if err != nil {
 			return err
@@ -128,7 +128,9 @@ func TestPageOfARequestShowsItsTimesAttemptsAndCharge(t *testing.T) {
 		"Boot <span class=\"soft\">2.00\u202fs", "Queue <span class=\"soft\">1.00\u202fs", "first token <span class=\"soft\">1.00\u202fs",
 		"Stream <span class=\"soft\">6.00\u202fs", "gpu1", "refused", "gpu2", "success", `x="30%"`,
 		"Cached: 8 of the prompt, 4 newly cached", "In the engine: queue 2.00\u202fs, prefill 500\u202fms, first token after 2.50\u202fs<")
-	has(t, b.get("/usage/requests/req_R").body, "budget_exceeded", "Nothing: the request was refused")
+	has(t, b.get("/usage/requests/req_R").body, "budget_exceeded", "Nothing: the request was refused",
+		"A budget of the key or its account is used up. Wait until resets_at, or ask the operator.",
+		"<p>The field <code>n</code> was not accepted: expected 1 to 8</p>", "<summary>Details</summary><code>429 · budget_exceeded · n · req_R</code>")
 	for _, id := range []string{"req_D", "req_R"} {
 		if got := s.signIn("eve@example.org").get("/usage/requests/" + id).status; got != http.StatusNotFound {
 			t.Errorf("another account gets %s with status %d, want 404", id, got)

@@ -125,6 +125,9 @@ func (s *Server) recordRefusal(x *exchange, total time.Duration) {
 		Workload: x.workload(), Run: x.run(), Status: x.delivery.status, Code: string(x.delivery.code),
 		Queue: x.timings.queued, Boot: x.timings.booting, Total: total,
 	}
+	if e, ok := errors.AsType[*apierr.Error](x.delivery.failure); ok {
+		r.Param, r.Expected = e.Expected()
+	}
 	if x.request != nil {
 		r.User, r.Stream = x.request.User, x.request.Stream
 	}

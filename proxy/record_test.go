@@ -72,7 +72,16 @@ func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {
 		want               refusals.Refusal
 	}{
 		{http.MethodPost, "/v1/completions", `{"model":"m","prompt":"` + secret + `","n":0}`, refusals.Refusal{
+			Endpoint: "/v1/completions", Status: 400, Code: "invalid_request", Param: "n", Expected: "expected ",
+		}},
+		{http.MethodPost, "/v1/completions", `{"model":"m","prompt":"a","do_not_store_this":"` + secret + `"}`, refusals.Refusal{
 			Endpoint: "/v1/completions", Status: 400, Code: "invalid_request",
+		}},
+		{http.MethodPost, "/v1/completions", `{"model":"m","prompt":"a","max_tokns":1}`, refusals.Refusal{
+			Endpoint: "/v1/completions", Status: 400, Code: "invalid_request", Expected: `did you mean "max_tokens"?`,
+		}},
+		{http.MethodPost, "/v1/completions", `{"model":"m","prompt":"a","temperature":"` + secret + `; expected store"}`, refusals.Refusal{
+			Endpoint: "/v1/completions", Status: 400, Code: "invalid_request", Param: "temperature", Expected: "expected a number",
 		}},
 		{http.MethodPost, "/v1/completions", `{"model":"` + secret + `","prompt":"a"}`, refusals.Refusal{
 			Endpoint: "/v1/completions", Status: 400, Code: "model_not_found",
@@ -93,7 +102,10 @@ func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {
 		if r.Endpoint != c.want.Endpoint || r.Status != c.want.Status || r.Code != c.want.Code || r.Workload != "batch" {
 			t.Errorf("%s: got %+v, want %+v", c.path, r, c.want)
 		}
-		if text := strings.Join([]string{r.Model, r.Endpoint, r.User, r.Code}, " "); strings.Contains(text, "store") {
+		if r.Param != c.want.Param || !strings.HasPrefix(r.Expected, c.want.Expected) || c.want.Expected == "" && r.Expected != "" {
+			t.Errorf("%s: got the field %q and %q, want %q and %q", c.body, r.Param, r.Expected, c.want.Param, c.want.Expected)
+		}
+		if text := strings.Join([]string{r.Model, r.Endpoint, r.User, r.Code, r.Param, r.Expected}, " "); strings.Contains(text, "store") {
 			t.Errorf("%s: the refusal holds text of the request: %q", c.path, text)
 		}
 	}
@@ -105,15 +117,15 @@ func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {
 	h.completeOnBehalfOf(principal.AccountID, principal.KeyID, `{"model":"m","prompt":"a","n":0}`)
 	const chat = "/v1/chat/completions"
 	h.server.ServeLine(t.Context(), proxy.Line{Account: principal.AccountID, Key: principal.KeyID, Endpoint: chat, Body: []byte(`{"model":"m"}`)}).Release()
-	all := recorded.await(t, 5)
-	if got := []string{all[3].Endpoint, all[4].Endpoint}; got[0] != "/console/api/completions" || got[1] != chat {
+	all := recorded.await(t, 8)
+	if got := []string{all[6].Endpoint, all[7].Endpoint}; got[0] != "/console/api/completions" || got[1] != chat {
 		t.Errorf("the refusals of the console and of a batch are recorded with the endpoints %q, want their paths", got)
 	}
 	if _, err := h.keys.Pause(t.Context(), h.keyID()); err != nil {
 		t.Fatal(err)
 	}
 	poll.Until(t, "the paused key is refused", func() bool { return h.complete(plainRequest).status == http.StatusUnauthorized })
-	all = recorded.await(t, 6)
+	all = recorded.await(t, 9)
 	if last := all[len(all)-1]; last.Status != http.StatusUnauthorized || last.KeyID != h.keyID() {
 		t.Errorf("the refusal of a paused key is recorded as %+v", last)
 	}

@@ -12,13 +12,13 @@ import (
 func insertRows(ctx context.Context, tx database.Tx, rows []Refusal) error {
 	const text = `
 		INSERT INTO refusals (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag,
-			stream, status, code, queue_us, boot_us, total_us, run)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`
+			stream, status, code, queue_us, boot_us, total_us, run, param, expected)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`
 	for i := range rows {
 		f := &rows[i]
 		_, err := tx.ExecContext(ctx, text,
 			f.RequestID, f.Time.UnixMicro(), f.KeyID, f.AccountID, f.Model, f.Backend, f.Endpoint, f.Workload, f.User,
-			f.Stream, int64(f.Status), f.Code, f.Queue.Microseconds(), f.Boot.Microseconds(), f.Total.Microseconds(), f.Run)
+			f.Stream, int64(f.Status), f.Code, f.Queue.Microseconds(), f.Boot.Microseconds(), f.Total.Microseconds(), f.Run, f.Param, f.Expected)
 		if err != nil {
 			return fmt.Errorf("insert refusals: %w", err)
 		}

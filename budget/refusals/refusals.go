@@ -6,7 +6,7 @@
 // together a few a second. Refusals beyond that are counted by account, hour and code, but have no row. Rows are deleted
 // after a month, or earlier if an account or the table has too many.
 //
-// A row holds times, names and the error code, and nothing of the request's text. Package usage reads the rows; deciding
+// A row holds times, names, the error code and what was expected of which field, and nothing of the request's text. Package usage reads the rows; deciding
 // what to refuse is left to package proxy.
 package refusals
 
@@ -40,6 +40,8 @@ type Refusal struct {
 	Stream    bool
 	Status    int    // of the HTTP response
 	Code      string // of the error
+	Param     string // the API's name of the field in error; empty if there is none
+	Expected  string // of that field, in the gateway's words
 	Queue     time.Duration
 	Boot      time.Duration
 	Total     time.Duration

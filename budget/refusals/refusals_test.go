@@ -57,6 +57,7 @@ func TestRefusalIsWrittenWithinSecondsAndReadAsARequest(t *testing.T) {
 	defer r.Close()
 	f := refusal("ada", 1)
 	f.Model, f.User, f.Stream, f.Queue, f.Boot = "m", "run-1", true, 2*time.Second, 3*time.Second
+	f.Param, f.Expected = "n", "expected 1 to 8"
 	f.Time = time.Now().UTC().Truncate(time.Second) // an old one would be deleted at once
 	r.Record(f)
 	store := usage.New(db, zap.NewNop())
@@ -67,7 +68,7 @@ func TestRefusalIsWrittenWithinSecondsAndReadAsARequest(t *testing.T) {
 	got, _, err := store.Request(t.Context(), "", f.RequestID)
 	must(t, err)
 	if got.State != usage.Refused || got.Status != 429 || got.Code != f.Code || got.Model != "m" || got.User != "run-1" ||
-		!got.Stream || got.Queue != f.Queue || got.Boot != f.Boot || !got.Time.Equal(f.Time) {
+		!got.Stream || got.Queue != f.Queue || got.Boot != f.Boot || got.Param != f.Param || got.Expected != f.Expected || !got.Time.Equal(f.Time) {
 		t.Errorf("got %+v, want what was recorded", got)
 	}
 	if _, found, err := store.Request(t.Context(), "another", f.RequestID); err != nil || found {

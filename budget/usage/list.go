@@ -99,10 +99,10 @@ type requestTable struct {
 var (
 	ledgerTable = requestTable{name: `requests`, columns: `request_id, time, key_id, account_id, model, backend, endpoint, workload,
 		user_tag, stream, status, code, queue_us, total_us, state, prompt_tokens, completion_tokens, first_token_us, boot_us, attempts, run,
-		saved_tokens, ` + ReportedColumns}
+		saved_tokens, '', '', ` + ReportedColumns}
 	refusalsTable = requestTable{name: `refusals`, columns: `request_id, time, key_id, account_id, model, backend, endpoint, workload,
 		user_tag, stream, status, code, queue_us, total_us, 'refused', 0, 0, 0, boot_us, '', run,
-		0, NULL, NULL, NULL, NULL, NULL`, refused: true}
+		0, param, expected, NULL, NULL, NULL, NULL, NULL`, refused: true}
 )
 
 // listing selects requests of a table from the newest.
@@ -160,6 +160,7 @@ func scanDetail(row *sql.Rows) (d Detail, err error) {
 	into := []any{
 		&d.RequestID, &at, &d.KeyID, &d.AccountID, &d.Model, &d.Backend, &d.Endpoint, &d.Workload, &d.User, &d.Stream,
 		&d.Status, &d.Code, &queue, &total, &d.State, &d.PromptTokens, &d.CompletionTokens, &first, &boot, &attempts, &d.Run, &d.SavedTokens,
+		&d.Param, &d.Expected,
 	}
 	for _, f := range d.Reported.fields() {
 		into = append(into, f)
@@ -189,6 +190,8 @@ type Detail struct {
 	Row
 	Boot     time.Duration // waiting for the model's boot
 	Attempts []Attempt     // empty if there was at most one, which succeeded
+	Param    string        // of a refusal: the field in error; may be empty
+	Expected string        // of that field
 }
 
 // Request returns a request of an account by its id, or of any account if that is empty; found is false if there is none.

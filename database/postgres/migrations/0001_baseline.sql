@@ -528,7 +528,9 @@ CREATE TABLE refusals (
     queue_us   BIGINT NOT NULL,
     boot_us    BIGINT NOT NULL,
     total_us   BIGINT NOT NULL,
-    run        TEXT NOT NULL DEFAULT ''
+    run        TEXT NOT NULL DEFAULT '',
+    param      TEXT NOT NULL DEFAULT '', -- the API's name of the field in error
+    expected   TEXT NOT NULL DEFAULT ''  -- in the gateway's words, without what was sent
 );
 
 CREATE INDEX refusals_time ON refusals (time);
