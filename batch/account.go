@@ -170,16 +170,16 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	f := s.newUpload(u.Account, u.Key, u.Name)
 	kept := false
 	defer func() { s.endUpload(ctx, &f, kept) }()
-	var lines int
+	var checked Checked
 	reading := context.WithoutCancel(ctx) // net/http ends ctx when the body fails, whose own error says why
 	err = s.receive(ctx, &f, from, func(r io.Reader) (err error) {
-		lines, errs, err = Check(reading, r, u.Endpoint, s.settings.Load().MaxLineBytes, check)
+		checked, errs, err = Check(reading, r, u.Endpoint, s.settings.Load().MaxLineBytes, check)
 		return err
 	})
 	if err != nil || len(errs) > 0 {
 		return File{}, errs, err
 	}
-	f.Lines = int64(lines) // without blank ones
+	f.Lines, f.Tokens = checked.Lines, checked.Tokens // without blank lines
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.keepFile(ctx, tx, &f) })
 	if err != nil {
 		return File{}, nil, unwritable(err)

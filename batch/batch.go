@@ -62,7 +62,7 @@ type Completer interface {
 	Standing(key string) proxy.Standing
 	// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of
 	// their models. With replay, each asks for the response of an earlier request. The functions' errors are those of the API.
-	Checker(ctx context.Context, account, key string, replay bool) (func(endpoint string, body []byte) (model string, err error), error)
+	Checker(ctx context.Context, account, key string, replay bool) (proxy.LineCheck, error)
 }
 
 // Service keeps files and runs batches. It is safe for concurrent use.

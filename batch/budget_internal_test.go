@@ -43,8 +43,8 @@ func (c *cappedCompleter) Standing(string) proxy.Standing {
 	return proxy.Standing{}
 }
 
-func (*cappedCompleter) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
-	return func(string, []byte) (string, error) { return "m", nil }, nil
+func (*cappedCompleter) Checker(context.Context, string, string, bool) (proxy.LineCheck, error) {
+	return func(string, []byte) (proxy.CheckedLine, error) { return proxy.CheckedLine{Model: "m"}, nil }, nil
 }
 
 func (*cappedCompleter) Allocate(string) admission.Allocation { return admission.Allocation{} }

@@ -358,15 +358,15 @@ func (c *testCompleter) set(key string, st proxy.Standing) {
 }
 
 // Checker implements Completer.
-func (c *testCompleter) Checker(ctx context.Context, account, _ string, _ bool) (func(string, []byte) (string, error), error) {
+func (c *testCompleter) Checker(ctx context.Context, account, _ string, _ bool) (proxy.LineCheck, error) {
 	c.mu.Lock()
 	check := c.check
 	c.mu.Unlock()
-	return func(_ string, body []byte) (string, error) {
+	return func(_ string, body []byte) (proxy.CheckedLine, error) {
 		if check == nil {
-			return "m", nil
+			return proxy.CheckedLine{Model: "m"}, nil
 		}
-		return "m", check(ctx, account, body)
+		return proxy.CheckedLine{Model: "m"}, check(ctx, account, body)
 	}, nil
 }
 

@@ -24,6 +24,7 @@ type File struct {
 
 	sha256 []byte // nil while the file grows
 	Lines  int64  // 0 if they are not known
+	Tokens int64  // an estimate of the most that a batch of it costs; 0 if it is not known
 
 	Batch string // the id of the newest batch that has to do with it, or of one that has not ended; set by FilesOf and FileOf
 	InUse bool   // that batch has not ended
@@ -103,6 +104,7 @@ type Batch struct {
 	Errors []LineError // of the validation; set by BatchOf
 
 	InputFile, OutputFile, ErrorFile string
+	InputName                        string // empty if the file has been deleted
 	outputKeep                       int64  // seconds; 0: the configured time
 	errorsObject                     string // in the storage; empty if there is none
 	replay                           bool   // kept responses may answer the lines

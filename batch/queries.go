@@ -98,11 +98,11 @@ func removeObjects(ctx context.Context, tx database.Execer, names []string) erro
 	return nil
 }
 
-const fileColumns = `seq, id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, coalesce(lines, 0)`
+const fileColumns = `seq, id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, coalesce(lines, 0), tokens`
 
 func scanFile(r database.Scanner) (f File, err error) {
 	return f, r.Scan(&f.seq, &f.ID, &f.Account, &f.Key, &f.Purpose, &f.Name, &f.Bytes, &f.sha256, &f.CreatedAt, &f.ExpiresAt,
-		&f.Lines)
+		&f.Lines, &f.Tokens)
 }
 
 func selectFiles(ctx context.Context, q database.Reader, where string, args ...any) ([]File, error) {
@@ -111,9 +111,9 @@ func selectFiles(ctx context.Context, q database.Reader, where string, args ...a
 
 func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 	return database.Exec(ctx, tx, `
-		INSERT INTO files (id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, lines)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif(CAST($10 AS BIGINT), 0))`,
-		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines)
+		INSERT INTO files (id, account_id, key_id, purpose, filename, bytes, sha256, created_at, expires_at, lines, tokens)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif(CAST($10 AS BIGINT), 0), $11)`,
+		f.ID, f.Account, f.Key, string(f.Purpose), f.Name, f.Bytes, f.sha256, f.CreatedAt, f.ExpiresAt, f.Lines, f.Tokens)
 }
 
 // findFile returns a file of an account, or of any if that is empty, that has not expired, or that a batch still needs. The error
@@ -207,14 +207,16 @@ const batchColumns = `seq, id, account_id, key_id, endpoint, completion_window, 
 	coalesce(error_file_id, ''), coalesce(output_keep, 0), status, coalesce(errors, ''), coalesce(metadata, 'null'), models, created_at,
 	expires_at, coalesce(in_progress_at, 0), coalesce(finalizing_at, 0), coalesce(completed_at, 0), coalesce(failed_at, 0),
 	coalesce(expired_at, 0), coalesce(cancelling_at, 0), coalesce(cancelled_at, 0), total, completed, failed, input_tokens,
-	cached_tokens, output_tokens, reasoning_tokens, waits_for, resets_at, parked_at, parked_caps, replay, run`
+	cached_tokens, output_tokens, reasoning_tokens, waits_for, resets_at, parked_at, parked_caps, replay, run,
+	coalesce((SELECT filename FROM files WHERE files.id = batches.input_file_id), '')`
 
 func scanBatch(r database.Scanner) (b Batch, err error) {
 	var models string
 	err = r.Scan(&b.seq, &b.ID, &b.Account, &b.Key, &b.Endpoint, &b.Window, &b.InputFile, &b.OutputFile, &b.ErrorFile,
 		&b.outputKeep, &b.Status, &b.errorsObject, &b.Metadata, &models, &b.CreatedAt, &b.ExpiresAt, &b.InProgressAt, &b.FinalizingAt,
 		&b.CompletedAt, &b.FailedAt, &b.ExpiredAt, &b.CancellingAt, &b.CancelledAt, &b.Total, &b.Completed, &b.Failed, &b.InputTokens,
-		&b.CachedTokens, &b.OutputTokens, &b.ReasoningTokens, &b.Wait.Reason, &b.Wait.ResetsAt, &b.parkedAt, &b.parkedCaps, &b.replay, &b.run)
+		&b.CachedTokens, &b.OutputTokens, &b.ReasoningTokens, &b.Wait.Reason, &b.Wait.ResetsAt, &b.parkedAt, &b.parkedCaps, &b.replay, &b.run,
+		&b.InputName)
 	if err != nil {
 		return Batch{}, err
 	}

@@ -77,10 +77,10 @@ func (m *slowModels) setFull(model string, full bool) {
 
 func (*slowModels) Allocate(string) admission.Allocation { return admission.Allocation{} }
 
-func (*slowModels) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
-	return func(_ string, body []byte) (string, error) {
+func (*slowModels) Checker(context.Context, string, string, bool) (proxy.LineCheck, error) {
+	return func(_ string, body []byte) (proxy.CheckedLine, error) {
 		model, _, _ := strings.Cut(gjson.GetBytes(body, "prompt").Str, " ")
-		return model, nil
+		return proxy.CheckedLine{Model: model}, nil
 	}, nil
 }
 

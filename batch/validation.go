@@ -17,21 +17,30 @@ import (
 	"basegate/proxy"
 )
 
-// Check validates an input file for an endpoint: all of it, or up to maxErrors errors. check validates the body of a
-// line and returns its model.
-func Check(ctx context.Context, file io.Reader, endpoint string, maxLine int64, check func(endpoint string, body []byte) (string, error)) (int, []LineError, error) {
+// Checked is an input file whose lines are valid.
+type Checked struct {
+	Lines  int64
+	Tokens int64 // an estimate of the most that they cost
+}
+
+// Check validates an input file for an endpoint: all of it, or up to maxErrors errors.
+func Check(ctx context.Context, file io.Reader, endpoint string, maxLine int64, check proxy.LineCheck) (Checked, []LineError, error) {
 	v := newValidation(endpoint, maxLine, check)
 	err := v.read(ctx, file)
-	return len(v.lines), v.errors, err
+	return Checked{int64(len(v.lines)), v.tokens}, v.errors, err
 }
+
+// maxTokens limits the estimate of a file, far from an overflow.
+const maxTokens = 1 << 60
 
 // validation is the state of the validation of one file. Its memory for a line does not depend on the line's length.
 type validation struct {
 	endpoint string
 	maxLine  int64
-	check    func(endpoint string, body []byte) (model string, err error)
+	check    proxy.LineCheck
 
 	lines  []checkedLine
+	tokens int64 // an estimate of the most that they cost
 	models []string
 	ids    map[[16]byte]int64 // hashes of the custom_ids, and their lines
 	errors []LineError
@@ -40,7 +49,7 @@ type validation struct {
 	yielded int64        // the offset in the file at the last turn
 }
 
-func newValidation(endpoint string, maxLine int64, check func(string, []byte) (string, error)) *validation {
+func newValidation(endpoint string, maxLine int64, check proxy.LineCheck) *validation {
 	return &validation{endpoint: endpoint, maxLine: maxLine, check: check, ids: map[[16]byte]int64{}}
 }
 
@@ -98,7 +107,7 @@ func (v *validation) line(text []byte, offset, number int64) error {
 		return nil
 	}
 	v.ids[id] = number
-	model, err := v.check(v.endpoint, l.body)
+	checked, err := v.check(v.endpoint, l.body)
 	if err != nil {
 		e := apierr.From(err)
 		if e.Code.Status() >= 500 || e.Code == apierr.InvalidAPIKey {
@@ -107,10 +116,11 @@ func (v *validation) line(text []byte, offset, number int64) error {
 		v.add(number, problem(string(e.Code), e.Param, "%s", e.Message))
 		return nil
 	}
-	index := slices.Index(v.models, model)
+	v.tokens = min(v.tokens+checked.Tokens, maxTokens)
+	index := slices.Index(v.models, checked.Model)
 	if index < 0 {
 		index = len(v.models)
-		v.models = append(v.models, model)
+		v.models = append(v.models, checked.Model)
 	}
 	ref := lineRef{model: index, offset: offset, length: int64(len(text))}
 	v.lines = append(v.lines, checkedLine{ref, prefixOf(l.body)})

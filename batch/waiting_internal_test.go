@@ -370,8 +370,8 @@ func (c *frugalCompleter) Standing(string) proxy.Standing {
 
 func (*frugalCompleter) Allocate(string) admission.Allocation { return admission.Allocation{} }
 
-func (*frugalCompleter) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
-	return func(string, []byte) (string, error) { return "m", nil }, nil
+func (*frugalCompleter) Checker(context.Context, string, string, bool) (proxy.LineCheck, error) {
+	return func(string, []byte) (proxy.CheckedLine, error) { return proxy.CheckedLine{Model: "m"}, nil }, nil
 }
 
 func (c *frugalCompleter) ServeLine(_ context.Context, l proxy.Line) proxy.LineResult {
@@ -457,12 +457,12 @@ func (m *twoModels) AcquirePlace(model string, _ int, _ bool) (proxy.Place, prox
 	return freePlace{}, ""
 }
 
-func (*twoModels) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
-	return func(_ string, body []byte) (string, error) {
+func (*twoModels) Checker(context.Context, string, string, bool) (proxy.LineCheck, error) {
+	return func(_ string, body []byte) (proxy.CheckedLine, error) {
 		if strings.Contains(string(body), "full") {
-			return "full", nil
+			return proxy.CheckedLine{Model: "full"}, nil
 		}
-		return "free", nil
+		return proxy.CheckedLine{Model: "free"}, nil
 	}, nil
 }
 

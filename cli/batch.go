@@ -344,9 +344,9 @@ func newBatchCheck() *cobra.Command {
 
 // checkLines validates the lines of a batch, whose endpoint is that of the first line if it is empty, and prints what is
 // wrong to out. It returns the number of lines; the error is errWrongLines if there is something wrong.
-func checkLines(cmd *cobra.Command, cfg *config.Config, file io.Reader, endpoint string, out io.Writer) (int, error) {
+func checkLines(cmd *cobra.Command, cfg *config.Config, file io.Reader, endpoint string, out io.Writer) (int64, error) {
 	url, whole := batch.EndpointOf(file, cfg.Server.MaxBodyBytes)
-	lines, wrong, err := batch.Check(cmd.Context(), whole, cmp.Or(endpoint, url), cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
+	checked, wrong, err := batch.Check(cmd.Context(), whole, cmp.Or(endpoint, url), cfg.Server.MaxBodyBytes, gateway.LineChecker(cmd.Context(), cfg))
 	if err != nil {
 		return 0, err
 	}
@@ -356,7 +356,7 @@ func checkLines(cmd *cobra.Command, cfg *config.Config, file io.Reader, endpoint
 	if len(wrong) > 0 {
 		return 0, errWrongLines
 	}
-	return lines, nil
+	return checked.Lines, nil
 }
 
 // describeLine describes an error of a batch's validation.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -10,7 +11,9 @@ import (
 	"time"
 
 	"basegate/batch"
+	"basegate/budget"
 	apierr "basegate/errors"
+	"basegate/identity"
 	"basegate/proxy"
 )
 
@@ -30,9 +33,11 @@ type batchesPage struct {
 type batchRow struct {
 	batch.Batch
 	KeyName string
-	Email   string    // of the account
-	Rate    float64   // lines a second; 0 if it is not known
-	Ends    time.Time // estimated; zero if it is not known
+	Email   string        // of the account
+	Rate    float64       // lines a second; 0 if it is not known
+	Ends    time.Time     // estimated; zero if it is not known
+	Took    time.Duration // since the first line began, until now if it has not ended; 0 if none has begun
+	Waiting string        // what the batch waits for; empty if it does not wait
 }
 
 // batchTexts are the texts and the CSS classes of the states of a batch.
@@ -77,24 +82,97 @@ func (b *batchRow) Percent() float64 {
 	return 100 * float64(b.Done()) / float64(b.Total)
 }
 
-// Waiting says what the batch waits for; empty if it does not wait.
-func (b *batchRow) Waiting() string { return waitingText(&b.Batch) }
-
-var waitingTexts = map[proxy.WaitReason]string{
-	proxy.WaitsForBudget:   "budget: a budget of the key or the account is used up",
-	proxy.WaitsForKey:      "the key, which is paused or expired",
-	proxy.WaitsForAccount:  "the account, which is disabled or not approved",
-	proxy.WaitsForModel:    "the model to start",
-	proxy.WaitsForCapacity: "room: live requests come first",
-	proxy.WaitsForWindow:   "a warm window of the model: batches do not start it",
-}
-
-func waitingText(b *batch.Batch) string {
+// waitingText says what a batch waits for; empty if it does not wait.
+func (c *Console) waitingText(ctx context.Context, b *batch.Batch) string {
 	w := b.WaitsFor()
 	if w == nil {
 		return ""
 	}
-	return "Waiting for " + cmp.Or(waitingTexts[w.Reason], string(w.Reason)) + "."
+	text := string(w.Reason)
+	switch w.Reason {
+	case proxy.WaitsForBudget:
+		text = c.budgetWait(ctx, b.Key)
+	case proxy.WaitsForKey:
+		text = c.keyWait(b.Key)
+	case proxy.WaitsForAccount:
+		text = "the account, which is disabled or not approved"
+	case proxy.WaitsForModel:
+		text = c.modelWait(b.Models)
+	case proxy.WaitsForCapacity:
+		text = "room at the model’s backends, where live requests come first"
+	case proxy.WaitsForWindow:
+		text = "a warm window of the model, because batches do not start it"
+	}
+	return "Waiting for " + text + "."
+}
+
+// keyWait says why the lines of a key wait for it.
+func (c *Console) keyWait(id string) string {
+	key, err := c.Keys.Lookup(id)
+	switch {
+	case errors.Is(err, identity.ErrKeyPaused):
+		return "the key " + key.KeyName + ", which is paused"
+	case errors.Is(err, identity.ErrKeyExpired):
+		return "the key " + key.KeyName + ", which has expired"
+	}
+	return "its key"
+}
+
+// balance returns a key and what is left of its budgets, and of those above it.
+func (c *Console) balance(ctx context.Context, id string) (identity.Principal, budget.Balance) {
+	key, _ := c.Keys.Lookup(id)
+	payer := budget.Payer{Key: key.KeyID, KeyCaps: key.KeyCaps, Account: key.AccountID, AccountCaps: key.AccountCaps}
+	if p := key.Parent; p != nil {
+		payer.Parent = &budget.ParentKey{ID: p.KeyID, Caps: p.KeyCaps}
+	}
+	return key, c.Ledger.Recent(ctx, payer)
+}
+
+// estimateText says how many tokens a batch costs at most, as a share of what is left of the tightest budget of its key.
+func (c *Console) estimateText(ctx context.Context, tokens int64, id string) string {
+	key, balance := c.balance(ctx, id)
+	text := "About " + formatNumber(tokens) + " tokens at most"
+	left := tightest(balance.Caps())
+	switch {
+	case left == nil:
+		return text + ", and the key " + key.KeyName + " has no budget."
+	case tokens > left.Left:
+		return fmt.Sprintf("%s: more than the %s that the key %s has left of the %s budget. Lines that do not fit wait for it.",
+			text, formatNumber(left.Left), key.KeyName, left.Name)
+	}
+	return fmt.Sprintf("%s, %s of the %s that the key %s has left of the %s budget.",
+		text, formatShare(tokens, left.Left), formatNumber(left.Left), key.KeyName, left.Name)
+}
+
+// budgetWait says which budget the lines of a key wait for.
+func (c *Console) budgetWait(ctx context.Context, id string) string {
+	key, balance := c.balance(ctx, id)
+	of := map[budget.Scope]string{budget.ScopeKey: "of the key " + key.KeyName, budget.ScopeAccount: "of the account"}
+	if key.Parent != nil {
+		of[budget.ScopeParent] = "of the key " + key.Parent.KeyName
+	}
+	if e := balance.Exhausted(); e != nil {
+		return fmt.Sprintf("the %s%s budget %s: %s of %s tokens are used",
+			windowNames[e.Window], meterNames[e.Meter], of[e.Scope], formatNumber(e.Used), formatNumber(e.Limit))
+	}
+	if left := tightest(balance.Caps()); left != nil {
+		return fmt.Sprintf("budget: %s tokens are left of the %s budget, too few for the next line", formatNumber(left.Left), left.Name)
+	}
+	return "budget, which requests that are running have reserved"
+}
+
+// modelWait says which of a batch's models its lines wait for.
+func (c *Console) modelWait(ids []string) string {
+	for _, id := range ids {
+		m, ok := c.Fleet.Model(id)
+		if !ok {
+			return id + ", which is not configured"
+		}
+		if row := newModelRow(m); row.Level != "good" {
+			return id + ", which " + row.Meaning
+		}
+	}
+	return "its model"
 }
 
 // Late reports whether the batch is estimated to expire before its end.
@@ -113,9 +191,12 @@ func (b *batchRow) RateText() string {
 	return fmt.Sprintf("%.1f lines/min", 60*b.Rate)
 }
 
-// batchRow adds the rate and the estimated end to a batch.
-func (c *Console) batchRow(b batch.Batch) batchRow {
-	row, now := batchRow{Batch: b}, c.clock()
+// batchRow adds to a batch how it is getting on.
+func (c *Console) batchRow(ctx context.Context, b batch.Batch) batchRow {
+	row, now := batchRow{Batch: b, Waiting: c.waitingText(ctx, &b)}, c.clock()
+	if b.InProgressAt > 0 {
+		row.Took = time.Unix(cmp.Or(row.EndedAt(), now.Unix()), 0).Sub(time.Unix(b.InProgressAt, 0))
+	}
 	row.Rate = c.rates.observe(&b, now)
 	if left := b.Total - row.Done(); row.Rate > 0 && b.WaitsFor() == nil && left > 0 {
 		row.Ends = now.Add(time.Duration(min(float64(left)/row.Rate, 1e8) * float64(time.Second)))
@@ -139,7 +220,7 @@ func (c *Console) batchesPage(r *request) error {
 	}
 	page := &batchesPage{}
 	for _, b := range batches {
-		row := c.batchRow(b)
+		row := c.batchRow(r.ctx(), b)
 		row.KeyName, row.Email = known.key(b.Key), known.account(b.Account)
 		page.Batches = append(page.Batches, row)
 		page.Running = page.Running || row.Running()
@@ -155,7 +236,6 @@ func (c *Console) batchesPage(r *request) error {
 // batchPage is the data of a batch's page.
 type batchPage struct {
 	batchRow
-	InputName string             // empty if the file has been deleted
 	Problems  []wrongLine        // of its validation
 	Failures  []batch.FailedLine // the first lines of the error file
 	HasOutput bool               // its files still exist
@@ -168,15 +248,11 @@ func (c *Console) batchPage(r *request) error {
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	page := &batchPage{batchRow: c.batchRow(b), Problems: wrongLines(b.Errors), Now: c.clock()}
+	page := &batchPage{batchRow: c.batchRow(r.ctx(), b), Problems: wrongLines(b.Errors), Now: c.clock()}
 	page.KeyName = c.keyName(b.Key)
-	input, _, err := c.findFile(r, b.InputFile)
+	page.HasOutput, err = c.hasFile(r, b.OutputFile)
 	if err == nil {
-		page.InputName = input.Name
-		_, page.HasOutput, err = c.findFile(r, b.OutputFile)
-	}
-	if err == nil {
-		_, page.HasErrors, err = c.findFile(r, b.ErrorFile)
+		page.HasErrors, err = c.hasFile(r, b.ErrorFile)
 	}
 	if err == nil && page.HasErrors {
 		page.Failures, err = c.Batches.FailedLines(r.ctx(), r.account.ID, b.ID, failedLinesShown)
@@ -184,18 +260,18 @@ func (c *Console) batchPage(r *request) error {
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	return c.render(r, "batch", "Batch "+b.ID, page)
+	return c.render(r, "batch", "Batch "+cmp.Or(b.InputName, b.ID), page)
 }
 
-// findFile returns a file of the user. It returns false if there is none.
-func (c *Console) findFile(r *request, id string) (f batch.File, found bool, err error) {
+// hasFile reports whether the user has a file with this id, which may be empty.
+func (c *Console) hasFile(r *request, id string) (found bool, err error) {
 	if id != "" {
-		f, err = c.Batches.FileOf(r.ctx(), r.account.ID, id)
+		_, err = c.Batches.FileOf(r.ctx(), r.account.ID, id)
 	}
 	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Code == apierr.NotFound {
-		return f, false, nil
+		return false, nil
 	}
-	return f, id != "" && err == nil, err
+	return id != "" && err == nil, err
 }
 
 // cancelBatch cancels a batch of the user, or of any account below /admin.
@@ -226,7 +302,7 @@ func (c *Console) batchHint(r *request) (h batchHint, err error) {
 		b := &batches[i]
 		h.Done, h.Total = h.Done+b.Completed+b.Failed, h.Total+b.Total
 		if len(batches) == 1 {
-			h.Only, h.Waiting = b.ID, waitingText(b)
+			h.Only, h.Waiting = b.ID, c.waitingText(r.ctx(), b)
 		}
 	}
 	return h, nil

@@ -8,6 +8,7 @@ import (
 
 	"basegate/batch"
 	apierr "basegate/errors"
+	"basegate/proxy"
 )
 
 func TestProblemsOfLinesQuoteNothingOfTheLine(t *testing.T) {
@@ -94,16 +95,16 @@ func TestEstimatedEndBehindTheDeadlineIsMarked(t *testing.T) {
 		ID: "batch_1", Status: batch.InProgress, Total: 1000, Completed: 90, Failed: 10,
 		InProgressAt: now.Add(-100 * time.Second).Unix(), ExpiresAt: now.Add(time.Hour).Unix(),
 	}
-	row := c.batchRow(b)
+	row := c.batchRow(t.Context(), b)
 	if want := now.Add(900 * time.Second); !row.Ends.Equal(want) || row.Late() || row.RateText() != "1.0 lines/s" {
 		t.Errorf("got %v, late %v, %s, want %v in time at 1.0 lines/s", row.Ends, row.Late(), row.RateText(), want)
 	}
 	b.ExpiresAt = now.Add(time.Minute).Unix()
-	if row = c.batchRow(b); !row.Late() {
+	if row = c.batchRow(t.Context(), b); !row.Late() {
 		t.Error("an end after the deadline is not marked")
 	}
-	b.Wait.Reason = "budget"
-	if row = c.batchRow(b); !row.Ends.IsZero() {
+	b.Wait.Reason = proxy.WaitsForCapacity
+	if row = c.batchRow(t.Context(), b); !row.Ends.IsZero() {
 		t.Errorf("a batch that waits: got the end %v, want none", row.Ends)
 	}
 }

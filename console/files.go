@@ -212,6 +212,7 @@ type filePage struct {
 	Endpoint string         // in the form
 	Once     string         // in the form, so that one form creates one batch
 	Problem  *problem       // why no batch was created; nil if it was not tried
+	Estimate string         // of what a batch with the key costs; empty if that is not known
 }
 
 // usualWindow is the completion window that the form proposes.
@@ -233,6 +234,9 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 	page.fileRow = fileRow{f, c.keyName(f.Key)}
 	page.Windows, page.Choices = batch.Windows(), c.Batches.Endpoints()
 	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
+	if f.Input() && f.Tokens > 0 {
+		page.Estimate = c.estimateText(r.ctx(), f.Tokens, page.Key)
+	}
 	return c.renderStatus(r, status, "file", f.Name, &page)
 }
 

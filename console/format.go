@@ -27,6 +27,7 @@ func templateFunctions(a assets) template.FuncMap {
 		"percent":  formatPercent,
 		"rate":     formatRate,
 		"latency":  formatLatency,
+		"duration": formatDuration,
 		"date":     func(t time.Time) string { return t.UTC().Format("2 Jan 2006") },
 		"datetime": func(t time.Time) string { return t.UTC().Format("2 Jan 2006, 15:04:05") + " UTC" },
 		"unix":     func(seconds int64) time.Time { return time.Unix(seconds, 0) },

@@ -36,6 +36,7 @@ import (
 	"basegate/gateway/notify"
 	"basegate/identity"
 	"basegate/internal/databasetest"
+	"basegate/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(databasetest.Main{M: m}) }
@@ -276,8 +277,10 @@ func (unauthorizedCompleter) ServeOnBehalfOf(_, _, _ string, w http.ResponseWrit
 // noLines accepts every key for the lines of a batch, and no line.
 type noLines struct{ batch.Completer }
 
-func (noLines) Checker(context.Context, string, string, bool) (func(string, []byte) (string, error), error) {
-	return func(string, []byte) (string, error) { return "", apierr.UnknownField("any", "") }, nil
+func (noLines) Checker(context.Context, string, string, bool) (proxy.LineCheck, error) {
+	return func(string, []byte) (proxy.CheckedLine, error) {
+		return proxy.CheckedLine{}, apierr.UnknownField("any", "")
+	}, nil
 }
 
 func must(t *testing.T, err error) {

@@ -24,11 +24,11 @@ func NewBatches(cfg *config.Config, db *database.DB) (*batch.Service, func() err
 }
 
 // LineChecker returns a function that validates the bodies of lines with the configured models, without a gateway.
-func LineChecker(ctx context.Context, cfg *config.Config) func(string, []byte) (string, error) {
+func LineChecker(ctx context.Context, cfg *config.Config) proxy.LineCheck {
 	server := proxy.New(proxySettings(cfg, false), proxy.Deps{
 		Fleet: NewFleet(cfg, zap.NewNop()), Memory: admission.NewMemory(maxBufferedBytes(cfg)), Registry: prometheus.NewRegistry(), Log: zap.NewNop(),
 	})
-	return func(endpoint string, body []byte) (string, error) {
+	return func(endpoint string, body []byte) (proxy.CheckedLine, error) {
 		return server.CheckLine(ctx, identity.Principal{}, endpoint, body, false)
 	}
 }

@@ -294,22 +294,32 @@ func (w *lineResponse) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Checker returns a function that validates the bodies of lines as the key sends them, and returns the short ids of their
-// models; see CheckLine.
-func (s *Server) Checker(ctx context.Context, account, key string, replay bool) (func(endpoint string, body []byte) (model string, err error), error) {
+// CheckedLine is a line whose body is valid.
+type CheckedLine struct {
+	Model  string // its short id
+	Tokens int64  // an estimate of the most that the line costs: its completions in full, and of text a token for bytesPerToken bytes
+}
+
+// bytesPerToken is about the length of a token of a text.
+const bytesPerToken = 4
+
+// LineCheck validates the body of a line for an endpoint.
+type LineCheck func(endpoint string, body []byte) (CheckedLine, error)
+
+// Checker returns what validates the bodies of lines as the key sends them; see CheckLine.
+func (s *Server) Checker(ctx context.Context, account, key string, replay bool) (LineCheck, error) {
 	principal, err := s.deps.Keys.Identify(ctx, account, key)
 	if err != nil {
 		return nil, err
 	}
-	return func(endpoint string, body []byte) (string, error) {
+	return func(endpoint string, body []byte) (CheckedLine, error) {
 		return s.CheckLine(ctx, principal, endpoint, body, replay)
 	}, nil
 }
 
 // CheckLine validates the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a
-// key, and returns the short id of its model. With replay, the line asks for the response of an earlier request. The error is one of
-// package errors.
-func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte, replay bool) (model string, err error) {
+// key. With replay, the line asks for the response of an earlier request. The error is one of package errors.
+func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte, replay bool) (CheckedLine, error) {
 	r := (&http.Request{URL: &url.URL{Path: endpoint}, Header: http.Header{}}).WithContext(ctx)
 	if replay {
 		r.Header.Set(apierr.ReplayHeader, "true")
@@ -320,15 +330,20 @@ func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint
 	x.memory = s.deps.Memory.Allocate(key.KeyID)
 	defer x.memory.Release()
 	if err := x.memory.Grow(int64(len(body))); err != nil {
-		return "", bufferFull(err)
+		return CheckedLine{}, bufferFull(err)
 	}
 	if err := s.parse(x, body); err != nil {
-		return "", err
+		return CheckedLine{}, err
 	}
 	if err := x.checkKnownLength(); err != nil {
-		return "", err
+		return CheckedLine{}, err
 	}
-	return x.model.ID(), nil
+	prompt := int64(len(body)) / bytesPerToken
+	if x.request.Kind == validate.Tokens {
+		prompt = x.request.PromptTokens
+	}
+	demand := x.demand().Normalized()
+	return CheckedLine{x.model.ID(), prompt + demand.Output(demand.MaxTokens)}, nil
 }
 
 // AcquirePlace returns a place for a line of a batch at a backend of the model, or says what the line would wait for. It

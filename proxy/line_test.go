@@ -7,6 +7,26 @@ import (
 	"basegate/proxy"
 )
 
+func TestCheckedLineHasAnEstimateOfItsTokens(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, nil, startBackend(t, newBlockingBackend().ServeHTTP))
+	principal, err := h.keys.Authenticate(t.Context(), h.secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for body, want := range map[string]int64{
+		`{"model":"m","prompt":"abcdefgh","max_tokens":15}`:       49/4 + 15,
+		`{"model":"m","prompt":"abcdefgh","max_tokens":7,"n":2}`:  54/4 + 2*7,
+		`{"model":"m","prompt":[1,2,3],"max_tokens":13}`:          3 + 13,
+		`{"model":"m","prompt":[[1,2,3],[4,5]],"max_tokens":100}`: 5 + 2*100,
+	} {
+		got, err := h.server.CheckLine(t.Context(), principal, proxy.CompletionsPath, []byte(body), false)
+		if err != nil || got.Model != "m" || got.Tokens != want {
+			t.Errorf("%s: got %+v, %v, want %d tokens", body, got, err, want)
+		}
+	}
+}
+
 // A line without a place says what it would wait for: its key and its budget before its model. A line that no unused budget fits
 // ends.
 func TestLineWithoutAPlaceIsJudgedWithoutABackend(t *testing.T) {

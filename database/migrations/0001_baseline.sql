@@ -628,6 +628,7 @@ CREATE TABLE files (
     bytes      INTEGER NOT NULL,
     sha256     BLOB,    -- NULL while the file grows
     lines      INTEGER, -- of an uploaded file; NULL for the results of a batch, whose lines the batch counts
+    tokens     INTEGER NOT NULL DEFAULT 0, -- an estimate of the most that a batch of it costs; 0: not known
     created_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL
 );

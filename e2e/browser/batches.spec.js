@@ -47,6 +47,7 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
   const input = lines(300, { max_tokens: 200, min_tokens: 200 }); // runs for some 15 s, so that the reload meets it
   await drop(page, "prompts.jsonl", input);
   await expect(page.getByText("prompts.jsonl stored: 300 lines, no errors.")).toBeVisible();
+  await expect(page.getByText(/About 6\d,\d{3} tokens at most/)).toBeVisible(); // 300 × 200 completion tokens, and the prompts
   await checkPage(page, "file");
   await page.getByLabel("Finish within").selectOption("1h");
   await page.getByRole("button", { name: "Create batch" }).click();
@@ -65,6 +66,7 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
 
   await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "Batches" }).click();
   await expect(page.getByRole("row", { name: /completed/ })).toContainText("300 of 300 lines");
+  await expect(page.getByRole("link", { name: "prompts.jsonl" })).toBeVisible();
   await checkPage(page, "batches");
   await page.goto("/files");
   await checkPage(page, "files");
@@ -108,7 +110,7 @@ test("a running batch is watched and cancelled at the width of a phone", async (
   await expect.poll(() => refreshes).toBeGreaterThan(0);
 
   await page.goto("/dashboard");
-  await page.getByRole("link", { name: "1 batch has not ended" }).click();
+  await page.getByRole("link", { name: "1 batch running" }).click();
   await page.getByText("Cancel batch…").click();
   await expectNoOverflow(page, "a batch that may be cancelled");
   await page.setViewportSize({ width: 390, height: 844 });

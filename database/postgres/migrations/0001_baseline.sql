@@ -755,6 +755,7 @@ CREATE TABLE files (
     bytes      BIGINT NOT NULL,
     sha256     BYTEA,  -- NULL while the file grows
     lines      BIGINT, -- of an uploaded file; NULL for the results of a batch, whose lines the batch counts
+    tokens     BIGINT NOT NULL DEFAULT 0, -- an estimate of the most that a batch of it costs; 0: not known
     created_at BIGINT NOT NULL,
     expires_at BIGINT NOT NULL
 );
