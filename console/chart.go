@@ -23,6 +23,7 @@ type bar struct {
 	X, Y, Width, Height float64
 	Series              int // from 1
 	Title               string
+	URL                 string // of its requests; may be empty
 }
 
 // gridline is a horizontal line with its label.
@@ -46,9 +47,15 @@ type series struct {
 
 // dayRow is one interval, such as a day, with the tokens of each series.
 type dayRow struct {
-	Day    string
-	Tokens []int64
-	Total  int64
+	Day   string
+	Cells []dayCell
+	Total int64
+}
+
+// dayCell is the tokens of a series in an interval.
+type dayCell struct {
+	Tokens int64
+	URL    string // of their requests; may be empty
 }
 
 // maxSeries is the number of colors in the style sheet.
@@ -65,8 +72,8 @@ type chartRow struct {
 const maxLabels = 7
 
 // newChart draws rows by interval and series. layout formats the starts of the intervals in the table, and axis those below the
-// chart.
-func newChart(rows []chartRow, starts []time.Time, layout, axis string) chart {
+// chart. link returns the URL of the requests of a series in the interval with a start.
+func newChart(rows []chartRow, starts []time.Time, layout, axis string, link func(series string, start time.Time) string) chart {
 	if len(rows) == 0 {
 		return chart{}
 	}
@@ -79,7 +86,7 @@ func newChart(rows []chartRow, starts []time.Time, layout, axis string) chart {
 	step := (len(starts) + maxLabels - 1) / maxLabels
 	for i, at := range starts {
 		slots[at.Unix()] = i
-		c.Days = append(c.Days, dayRow{Day: at.Format(layout), Tokens: make([]int64, len(c.Series))})
+		c.Days = append(c.Days, dayRow{Day: at.Format(layout), Cells: make([]dayCell, len(c.Series))})
 		if i%step == 0 {
 			c.Labels = append(c.Labels, axisLabel{X: 100 * (float64(i) + .5) / float64(len(starts)), Text: at.Format(axis)})
 		}
@@ -90,7 +97,8 @@ func newChart(rows []chartRow, starts []time.Time, layout, axis string) chart {
 			at = len(c.Series) - 1
 		}
 		if slot, ok := slots[r.start.Unix()]; ok {
-			c.Days[slot].Tokens[at] += r.tokens
+			c.Days[slot].Cells[at].Tokens += r.tokens
+			c.Days[slot].Cells[at].URL = link(c.Series[at].Name, r.start)
 			c.Days[slot].Total += r.tokens
 		}
 	}
@@ -138,7 +146,8 @@ func (c *chart) draw() {
 	slot := 100 / float64(len(c.Days))
 	for i, d := range c.Days {
 		var below int64
-		for at, n := range d.Tokens {
+		for at, cell := range d.Cells {
+			n := cell.Tokens
 			if n == 0 {
 				continue
 			}
@@ -146,8 +155,8 @@ func (c *chart) draw() {
 			c.Bars = append(c.Bars, bar{
 				X: slot * (float64(i) + .12), Width: slot * .76,
 				Y: 100 - 100*float64(below)/float64(top), Height: 100 * float64(n) / float64(top),
-				Series: c.Series[at].Number,
-				Title:  fmt.Sprintf("%s, %s: %s tokens", d.Day, c.Series[at].Name, formatNumber(n)),
+				Series: c.Series[at].Number, URL: cell.URL,
+				Title: fmt.Sprintf("%s, %s: %s tokens", d.Day, c.Series[at].Name, formatNumber(n)),
 			})
 		}
 	}

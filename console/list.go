@@ -3,6 +3,7 @@ package console
 import (
 	"maps"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -43,20 +44,25 @@ func queryOf(values map[string]string) url.Values {
 	return q
 }
 
-// days are the days, UTC, that a list is limited to.
+// days are the days, UTC, or the times of a day, that a list is limited to.
 type days struct {
 	From, To string    // in the query; empty: no bound
+	Times    bool      // they are times of a day
 	since    time.Time // zero: no bound
 	until    time.Time // exclusive; zero: no bound
 }
 
-// days returns the days in the query. What is not a day is no bound.
+// days returns the days in the query, or the times, of which the last minute counts. What is neither is no bound.
 func (r *request) days() (d days) {
-	if day, err := time.Parse(time.DateOnly, r.query("from")); err == nil {
-		d.From, d.since = r.query("from"), day
+	layout, last := time.DateOnly, 24*time.Hour
+	if d.Times = strings.Contains(r.query("from")+r.query("to"), "T"); d.Times {
+		layout, last = formTime, time.Minute
 	}
-	if day, err := time.Parse(time.DateOnly, r.query("to")); err == nil {
-		d.To, d.until = r.query("to"), day.AddDate(0, 0, 1)
+	if at, err := time.Parse(layout, r.query("from")); err == nil {
+		d.From, d.since = r.query("from"), at
+	}
+	if at, err := time.Parse(layout, r.query("to")); err == nil {
+		d.To, d.until = r.query("to"), at.Add(last)
 	}
 	return d
 }

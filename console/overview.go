@@ -167,6 +167,7 @@ type chartData struct {
 	Begin    int64       `json:"begin"`    // Unix time of the first point
 	Interval int64       `json:"interval"` // seconds
 	Points   int         `json:"points"`
+	UTC      bool        `json:"utc"` // its times are days or hours of UTC, not of the browser's zone
 	Charts   []lineChart `json:"charts"`
 	Marks    []chartMark `json:"marks"`
 }
@@ -282,7 +283,7 @@ func findSeries(series []history.Series, name string) history.Series {
 // newChartData returns the charts of a series. Those of all requests have a line for each model.
 func newChartData(report history.Report, selected history.Series) chartData {
 	data := chartData{
-		Begin: report.Begin.Unix(), Interval: int64(report.Interval / time.Second), Points: report.Points,
+		Begin: report.Begin.Unix(), Interval: int64(report.Interval / time.Second), Points: report.Points, Marks: []chartMark{},
 	}
 	requests := []chartLine{{"all", selected.Requests}}
 	tokens := []chartLine{{"all", selected.Tokens}}

@@ -28,16 +28,17 @@ var endings = []struct {
 type historyPage struct {
 	pager
 	days
-	Key, Model, Search string
-	Account            string             // id of another account, "all", or empty for the user's own
-	Accounts           []identity.Account // options for administrators
-	Ending             usage.Ending
-	Endings            any            // options of the filter
-	Keys               []identity.Key // options of the filter
-	Models             []*fleet.Model // options of the filter
-	CSV                string         // URL of the file of the newest requests that the filter selects
-	Rows               []requestRow
-	Searched           time.Time // how far back the filter was applied; zero if the page is full or the last one
+	Key, Model, Run string
+	Search          string
+	Account         string             // id of another account, "all", or empty for the user's own
+	Accounts        []identity.Account // options for administrators
+	Ending          usage.Ending
+	Endings         any            // options of the filter
+	Keys            []identity.Key // options of the filter
+	Models          []*fleet.Model // options of the filter
+	CSV             string         // URL of the file of the newest requests that the filter selects
+	Rows            []requestRow
+	Searched        time.Time // how far back the filter was applied; zero if the page is full or the last one
 }
 
 // requestRow is one request of the table.
@@ -71,7 +72,7 @@ func (r requestRow) Refused() bool { return r.State == usage.Refused }
 
 func (c *Console) requests(r *request) error {
 	page := historyPage{
-		Key: r.query("key"), Model: r.query("model"), Search: r.query("q"), Ending: usage.Ending(r.query("ending")),
+		Key: r.query("key"), Model: r.query("model"), Run: r.query("run"), Search: r.query("q"), Ending: usage.Ending(r.query("ending")),
 		days: r.days(), Endings: endings, Models: c.Fleet.Models(),
 	}
 	after, err := usage.ParseCursor(r.query("after"))
@@ -101,7 +102,7 @@ func (c *Console) requests(r *request) error {
 		return err
 	}
 	q := queryOf(map[string]string{
-		"key": page.Key, "model": page.Model, "q": page.Search, "from": page.From, "to": page.To,
+		"key": page.Key, "model": page.Model, "run": page.Run, "q": page.Search, "from": page.From, "to": page.To,
 		"ending": string(page.Ending), "account": page.Account,
 	})
 	page.Searched, page.pager, page.CSV = found.Searched, r.pager(q, found.Next.String()), withQuery("/usage/requests.csv", q)
@@ -122,7 +123,8 @@ func (c *Console) requestsFilter(r *request) (usage.Filter, error) {
 	within := r.days()
 	return usage.Filter{
 		Reader: r.account.ID, Limit: maxRequestsShown, Since: within.since, Until: within.until,
-		Account: selected.accountID(), Key: r.query("key"), Model: r.query("model"), Search: r.query("q"),
+		Account: selected.accountID(), Key: r.query("key"), Model: r.query("model"), Run: r.query("run"),
+		Search: r.query("q"),
 	}, err
 }
 
@@ -135,11 +137,11 @@ type requestPage struct {
 	Speed     float64 // completion tokens a second after the first one; 0 if not known
 	Boot      time.Duration
 	ChainID   string
-}
-
 	Meaning   string // of the error code, with what to do; empty if it has none
 	Param     string // the field that was refused; may be empty
 	Expected  string // of that field; may be empty
+}
+
 // phase is a part of a request's time. Positions and sizes are percentages of the whole.
 type phase struct {
 	Name     string

@@ -215,6 +215,36 @@ func (s *selection) charted() usage.Grouping {
 	return s.By
 }
 
+// requests returns the URL of the list of the requests of a group, from a day or time to another; empty if the list cannot select
+// them.
+func (s *selection) requests(r *usage.Row, by usage.Grouping, from, to string) string {
+	q := map[string]string{"from": from, "to": to, "key": s.Key, "model": s.Model}
+	if !s.own {
+		q["account"] = s.Account
+	}
+	name, value := "", ""
+	switch by {
+	case usage.ByModel:
+		name, value = "model", r.Model
+	case usage.ByKey:
+		name, value = "key", r.KeyID
+	case usage.ByRun:
+		name, value = "run", r.Run
+	case usage.ByAccount:
+		name, value = "account", r.AccountID
+	case usage.ByUser:
+		name, value = "q", r.User
+	case usage.ByWorkload:
+		name, value = "q", r.Workload
+	default: // of an endpoint
+	}
+	if value == "" {
+		return ""
+	}
+	q[name] = value
+	return withQuery("/usage/requests", queryOf(q))
+}
+
 // query returns the selection as the query of a URL.
 func (s *selection) query() url.Values {
 	q := queryOf(map[string]string{

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -32,7 +33,8 @@ type usagePage struct {
 	RefusedTotal      int64
 	PreviousDays      string
 	HasLatency        bool
-	Forecasts         []string // of the current month's tokens; none for other selections
+	Charts            *chartData // of latencies and errors; nil if the range is too long, or they cannot be read in time
+	Forecasts         []string   // of the current month's tokens; none for other selections
 }
 
 // preset is a link to a common range.
@@ -45,7 +47,8 @@ type preset struct {
 type share struct {
 	usage.Row
 	Name, Note string
-	Previous   int64 // tokens of the range before
+	URL        string // of its requests; may be empty
+	Previous   int64  // tokens of the range before
 }
 
 // Change says how the tokens differ from those of the range before.
@@ -206,11 +209,34 @@ func (c *Console) readUsage(r *request, page *usagePage, n names) error {
 	for _, refused := range page.Refused {
 		page.RefusedTotal += refused.Requests
 	}
+	if s.days() <= s.LatencyDays() {
+		if page.Charts, err = c.usageCharts(r.ctx(), s, filter); err != nil {
+			return err
+		}
+	}
 	page.PreviousDays = formatRange(previousRange.Since, previousRange.Until.AddDate(0, 0, -1))
 	page.Chart = newUsageChart(s, charted[0], n)
 	page.Head, page.ChartHead = nameOf(page.Groups, s.By), nameOf(intervalOptions, s.Interval)
 	page.fill(current[0], previous[0], n)
 	return nil
+}
+
+// usageCharts returns the charts of latencies and errors, by hour or day.
+func (c *Console) usageCharts(ctx context.Context, s *selection, filter usage.Filter) (*chartData, error) {
+	interval := 24 * time.Hour
+	if s.Interval == usage.ByHour && !s.All() { // which reads each request
+		interval = time.Hour
+	}
+	of, err := c.History.OfLedger(ctx, filter, interval)
+	if err != nil {
+		return nil, unlessBusy(err)
+	}
+	data := newChartData(of, findSeries(of.Series, s.Model))
+	data.UTC = true
+	data.Charts = slices.DeleteFunc(data.Charts, func(one lineChart) bool {
+		return one.ID != "errors" && one.ID != "refusals" && one.ID != "first-token"
+	})
+	return &data, nil
 }
 
 // formatRange formats a range of days.
@@ -237,6 +263,7 @@ func (p *usagePage) fill(current, previous []usage.Row, n names) {
 	for i := range current {
 		g := groupOf(&current[i])
 		row := share{Row: current[i], Name: g.name, Note: g.note, Previous: before[g]}
+		row.URL = p.requests(&row.Row, p.By, p.From.Format(time.DateOnly), p.To.Format(time.DateOnly))
 		p.Total.Add(&row.Row)
 		if i < maxUsageRows {
 			p.Rows = append(p.Rows, row)
@@ -254,12 +281,14 @@ const maxUsageRows = 50
 // newUsageChart draws tokens by interval, stacked by group.
 func newUsageChart(s *selection, rows []usage.Row, n names) chart {
 	of := make([]chartRow, len(rows))
+	groups := map[string]*usage.Row{} // by the name of the series
 	for i := range rows {
 		name, note := n.group(&rows[i], s.charted())
 		if note != "" {
 			name += " (" + note + "…)"
 		}
 		of[i] = chartRow{rows[i].Time, name, rows[i].Tokens()}
+		groups[name] = &rows[i]
 	}
 	layout, axis := time.DateOnly, "2 Jan"
 	first, next := s.From, func(at time.Time) time.Time { return at.AddDate(0, 0, 1) }
@@ -278,7 +307,16 @@ func newUsageChart(s *selection, rows []usage.Row, n names) chart {
 	for at := first; at.Before(s.To.AddDate(0, 0, 1)); at = next(at) {
 		starts = append(starts, at)
 	}
-	return newChart(of, starts, layout, axis)
+	return newChart(of, starts, layout, axis, func(series string, start time.Time) string {
+		if groups[series] == nil { // the sum of others
+			return ""
+		}
+		layout, last := time.DateOnly, next(start).AddDate(0, 0, -1)
+		if s.Interval == usage.ByHour {
+			layout, last = formTime, start.Add(59*time.Minute)
+		}
+		return s.requests(groups[series], s.charted(), start.Format(layout), last.Format(layout))
+	})
 }
 
 // exportUsage sends the groups, the intervals or the requests of what the page shows as a CSV or JSON file.

@@ -4,16 +4,21 @@ import (
 	"crypto/rand"
 	"encoding/csv"
 	"fmt"
+	"html"
+	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/tidwall/gjson"
 
 	"basegate/budget"
 	"basegate/budget/quota"
 	"basegate/console"
+	"basegate/database"
 	"basegate/identity"
 )
 
@@ -70,6 +75,113 @@ func TestUsageIsShownOnThePageAndInCSVFiles(t *testing.T) {
 		t.Errorf("the file of requests has %v, want all from the newest", file)
 	}
 	has(t, requests.header.Get("Content-Disposition"), "by-request.csv")
+}
+
+// links returns the links to lists of requests within a part of a page.
+func links(page string) (all []string) {
+	for _, m := range regexp.MustCompile(`href="(/usage/requests\?[^"]+)"`).FindAllStringSubmatch(page, -1) {
+		all = append(all, html.UnescapeString(m[1]))
+	}
+	return all
+}
+
+func TestBarsAndRowsOfUsageLeadToTheirRequests(t *testing.T) {
+	s, k := newSiteWithUsage(t)
+	b := s.signIn("ada@example.org")
+	today := time.Now().UTC().Format(time.DateOnly)
+	month := time.Now().UTC().Format("2006-01")
+	for query, want := range map[string]string{
+		"by=model":           "from=" + today + "&model=llama-8b&to=" + today,
+		"by=key":             "from=" + today + "&key=" + k.ID + "&to=" + today,
+		"by=workload":        "from=" + today + "&q=interactive&to=" + today,
+		"interval=month":     "from=" + month + "-01&model=llama-8b&to=" + monthEnd(time.Now().UTC()),
+		"model=llama-8b":     "from=" + today + "&model=llama-8b&to=" + today,
+		"by=key&key=" + k.ID: "from=" + today + "&key=" + k.ID + "&to=" + today,
+	} {
+		page := b.get("/usage?" + query).body
+		link := "/usage/requests?" + want
+		if n := slices.Index(links(page), link); n < 0 {
+			t.Errorf("%s: got the links %q, want %q", query, links(page), link)
+			continue
+		}
+		if got := strings.Count(b.get(link).body, `<code class="id">`); got != 4 {
+			t.Errorf("%s lists %d requests, want the 4 of the bar", link, got)
+		}
+	}
+	lacks(t, b.get("/usage?by=endpoint").body, `href="/usage/requests?`) // a list of requests has no such filter
+
+	now := time.Now().UTC() // a bar of an hour
+	page := b.get("/usage?interval=hour&from=" + now.Format(time.DateOnly) + "&to=" + now.Format(time.DateOnly)).body
+	for _, link := range links(page) {
+		if strings.Contains(link, "T") && strings.Contains(link, "model=llama-8b") {
+			listed := b.get(link).body
+			has(t, listed, `type="datetime-local"`)
+			if got := strings.Count(listed, `<code class="id">`); got > 4 || got == 0 {
+				t.Errorf("%s lists %d requests, want those of the hour", link, got)
+			}
+			return
+		}
+	}
+	t.Errorf("got the links %q, want one to an hour", links(page))
+}
+
+// monthEnd returns the last day of a month.
+func monthEnd(at time.Time) string {
+	return time.Date(at.Year(), at.Month()+1, 0, 0, 0, 0, 0, time.UTC).Format(time.DateOnly)
+}
+
+func TestUsageHasChartsOfLatenciesAndErrors(t *testing.T) {
+	s, k := newSiteWithUsage(t)
+	a, err := s.accounts.Find(t.Context(), "ada@example.org")
+	must(t, err)
+	other := s.account("eve@example.org", false)
+	evesKey, _ := s.key("eve@example.org", "eve")
+	s.refuse(k, "req_R", "budget_exceeded", time.Now())
+	s.refuse(evesKey, "req_E", "overloaded", time.Now())
+	s.insertEnded(a, k, "req_S", 5, time.Now())
+	s.insertEnded(other, evesKey, "req_T", 5, time.Now())
+	b := s.signIn("ada@example.org")
+	for query, want := range map[string]struct{ points, codes string }{
+		"":                 {"30", `["budget_exceeded","vllm_oom"]`},
+		"key=" + k.ID:      {"30", `[]`}, // refusals are counted by account
+		"model=llama-405b": {"30", `["vllm_oom"]`},
+		"interval=hour&from=" + time.Now().UTC().Format(time.DateOnly): {"24", `["budget_exceeded","vllm_oom"]`},
+	} {
+		data := overviewData(t, b.get("/usage?"+query).body)
+		if got := data.Get(`charts.#(id=="errors").series.#.name`).String(); got != want.codes || data.Get("points").String() != want.points {
+			t.Errorf("%s: got the errors %s at %s points, want %s at %s", query, got, data.Get("points"), want.codes, want.points)
+		}
+		if got := data.Get("charts.#.id").String(); got != `["errors","first-token"]` {
+			t.Errorf("%s: got the charts %s", query, got)
+		}
+	}
+	data := overviewData(t, b.get("/usage").body)
+	var known []float64
+	for _, v := range data.Get(`charts.#(id=="first-token").series.0.values`).Array() {
+		if v.Type != gjson.Null {
+			known = append(known, v.Float())
+		}
+	}
+	if len(known) != 1 || math.Abs(known[0]-.25) > .25/8 { // of today
+		t.Errorf("got the medians %v of the time to first token, want 0.25 s today", known)
+	}
+	lacks(t, b.get("/usage?from=2020-01-01").body, "plot-errors") // latencies of more than 400 days are not read
+}
+
+func TestUsageShowsCachedAndReplayedTokensBesideThoseSpent(t *testing.T) {
+	s := newSite(t)
+	a := s.account("ada@example.org", false)
+	k, _ := s.key("ada@example.org", "laptop")
+	s.insertEnded(a, k, "req_1", 2000, time.Now())
+	s.insertEnded(a, k, "req_2", 0, time.Now())
+	must(t, s.db.WriteExclusive(t.Context(), func(tx database.Tx) error {
+		if err := database.Exec(t.Context(), tx, `UPDATE requests SET cached_tokens = 1500 WHERE request_id = 'req_1'`); err != nil {
+			return err
+		}
+		return database.Exec(t.Context(), tx, `UPDATE requests SET saved_tokens = 777, state = 'replayed' WHERE request_id = 'req_2'`)
+	}))
+	has(t, s.signIn("ada@example.org").get("/usage").body, `<dd class="headline">2,000</dd>`, `<dd class="headline">1,500</dd>`,
+		"75.0\u202f% of the prompt tokens", `<dd class="headline">777</dd>`)
 }
 
 func TestCSVEscapesFormulas(t *testing.T) {

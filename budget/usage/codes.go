@@ -21,17 +21,27 @@ type CodeCount struct {
 	Requests int64
 }
 
-// Codes returns how many requests have ended with which error code since the begin of an hour. It reads the rows of those
-// that failed, by the accounts' indexes on them, and the numbers of those that were refused.
-func (s *Store) Codes(ctx context.Context, reader string, since time.Time) (all []CodeCount, err error) {
-	err = s.report(ctx, reader, reportWait, func(ctx context.Context, from source) error {
+// Codes returns how many requests that a filter selects have ended with which error code; its range is of whole hours. It reads the
+// rows of those that failed, by the accounts' indexes on them, and the numbers of those that were refused, which are known by account
+// only: there are none for a key, a model or a run.
+func (s *Store) Codes(ctx context.Context, f Filter) (all []CodeCount, err error) {
+	err = s.report(ctx, f.Reader, reportWait, func(ctx context.Context, from source) error {
 		var q statement
+		since, until := f.bounds()
 		q.addParam(`SELECT r.time / 3600000000, r.model, CASE WHEN r.code = '' THEN 'interrupted' ELSE r.code END, count(*)
 			FROM accounts a CROSS JOIN requests r
-			WHERE r.account_id = a.id AND (r.code <> '' OR r.state = 'interrupted') AND r.time >= `, since.UnixMicro())
-		q.addParam(` GROUP BY 1, 2, 3
-			UNION ALL SELECT period, '', code, sum(requests) FROM refusal_hours WHERE period >= `, hours.number(since.UnixMicro()))
-		q.add(` GROUP BY period, code`)
+			WHERE r.account_id = a.id AND (r.code <> '' OR r.state = 'interrupted') AND r.time >= `, since)
+		q.addParam(` AND r.time < `, until)
+		q.addFilter(&f, "r.")
+		q.add(` GROUP BY 1, 2, 3`)
+		if f.Key == "" && f.Model == "" && f.Run == "" {
+			q.addParam(` UNION ALL SELECT period, '', code, sum(requests) FROM refusal_hours WHERE period >= `, hours.number(since))
+			q.addParam(` AND period < `, hours.number(until))
+			if f.Account != "" {
+				q.addParam(` AND account_id = `, f.Account)
+			}
+			q.add(` GROUP BY period, code`)
+		}
 		return q.each(ctx, from, func(rows *sql.Rows) error {
 			var hour int64
 			var c CodeCount

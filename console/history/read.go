@@ -107,23 +107,45 @@ func (h *History) readLedger(ctx context.Context, reader string) (Report, error)
 	const interval = time.Hour
 	begin := h.clock().Truncate(interval).Add(interval - Keep)
 	sums := h.sum(&h.hours, begin, Keep, interval)
-	filter := usage.Filter{Reader: reader, Since: begin, Latency: true}
-	groups, err := h.ledger.Groups(ctx, filter, usage.Over(usage.ByHour, usage.ByModel))
-	if err != nil {
-		return Report{}, fmt.Errorf("read the last day: %w", err)
+	err := h.addLedger(ctx, sums, usage.Filter{Reader: reader, Since: begin}, interval)
+	return newReport(begin, interval, sums), err
+}
+
+// OfLedger returns what the ledger knows of the requests that a filter selects, whose range is of whole intervals: hours or days. The
+// report has no queue and no backends. The error is one of database.DB.Report.
+func (h *History) OfLedger(ctx context.Context, filter usage.Filter, interval time.Duration) (Report, error) {
+	sums := make([]*step, filter.Until.Sub(filter.Since)/interval)
+	for i := range sums {
+		sums[i] = newStep(0)
+		sums[i].sampled = filter.Since.Add(time.Duration(i) * interval).Before(h.clock()) // without requests, their number is known to be 0
 	}
-	codes, err := h.ledger.Codes(ctx, reader, begin)
-	if err != nil {
-		return Report{}, fmt.Errorf("read the last day: %w", err)
+	err := h.addLedger(ctx, sums, filter, interval)
+	return newReport(filter.Since, interval, sums), err
+}
+
+// addLedger adds what the ledger knows of the requests that a filter selects to the intervals since its begin.
+func (h *History) addLedger(ctx context.Context, sums []*step, filter usage.Filter, interval time.Duration) error {
+	filter.Latency = true
+	by := usage.ByDay
+	if interval == time.Hour {
+		by = usage.ByHour
 	}
-	at := func(hour time.Time) *step { return sums[min(int(hour.Sub(begin)/interval), len(sums)-1)] }
+	groups, err := h.ledger.Groups(ctx, filter, usage.Over(by, usage.ByModel))
+	if err != nil {
+		return fmt.Errorf("read the requests of a time: %w", err)
+	}
+	codes, err := h.ledger.Codes(ctx, filter)
+	if err != nil {
+		return fmt.Errorf("read the requests of a time: %w", err)
+	}
+	at := func(hour time.Time) *step { return sums[min(int(hour.Sub(filter.Since)/interval), len(sums)-1)] }
 	for i := range groups[0] {
 		at(groups[0][i].Time).addUsage(&groups[0][i])
 	}
 	for _, c := range codes {
 		at(c.Hour).addCode(&c)
 	}
-	return newReport(begin, interval, sums), nil
+	return nil
 }
 
 // addUsage adds the requests of a model that the ledger knows.

@@ -22,6 +22,9 @@ for (const button of document.querySelectorAll("[data-theme-toggle]")) {
   });
 }
 
+// Filters are folded on a phone.
+if (matchMedia("(max-width: 46rem)").matches) for (const fold of document.querySelectorAll("details.fold")) fold.open = false;
+
 // A button that copies the text of another element.
 function setUpCopying() {
   for (const button of document.querySelectorAll("[data-copy][hidden]")) {

@@ -1,5 +1,6 @@
-// The operator's overview: draws the charts, with the figures that live.js gets. All of them have one cursor and one zoom.
-import { clock, dateTime, minute } from "./times.js";
+// Draws the charts of the operator's overview, with the figures that live.js gets, and those of the page of usage. All charts of a
+// page have one cursor and one zoom.
+import { clock, dateTime, dayUTC, inUTC, minute, minuteUTC } from "./times.js";
 
 const chartHeight = 210;
 const colors = ["--ink", "--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6"];
@@ -39,7 +40,13 @@ const known = (plot, value, series, index) => index === null ? plot.data[series]
 function timeAt(time) {
   if (time === null) return zoom ? "latest, zoomed" : "latest";
   const near = shown.marks.filter((m) => m.time >= time && m.time < time + shown.interval).map((m) => m.text);
-  return [dateTime(1000 * time), ...near].join(" · ");
+  return [(shown.utc ? inUTC : dateTime)(1000 * time), ...near].join(" · ");
+}
+
+/** formatTick returns the label of a time of the axis. step is between the labels, in seconds. */
+function formatTick(time, step) {
+  const format = shown.utc ? (step < 86400 ? minuteUTC : dayUTC) : step < 60 ? clock : minute;
+  return format(1000 * time);
 }
 
 /** drawMarks draws a line for each start and end of a backend. */
@@ -71,15 +78,17 @@ function options(chart, width) {
   const first = chart.series.length > 1 && chart.series[0].name === "all" ? 0 : 1; // the sum is in the color of the text
   return {
     width, height: chartHeight,
+    ...(shown.utc && { tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") }),
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.05 : 1] } },
     cursor: { sync: { key: "overview" } },
     hooks: { setScale: [follow], draw: [drawMarks] },
     axes: [
-      { ...axis, space: 70, values: (_, ticks, axisIndex, space, step) => ticks.map((t) => step < 60 ? clock(1000 * t) : minute(1000 * t)) },
+      { ...axis, space: 70, values: (_, ticks, axisIndex, space, step) => ticks.map((t) => formatTick(t, step)) },
       { ...axis, size: 64, values: (_, ticks) => ticks.map((v) => format(v, chart.unit)) },
     ],
     series: [{ label: "Time", value: (_, time) => timeAt(time) }, ...chart.series.map((s, i) => ({
-      label: s.name, width: 1.5, points: { show: false }, spanGaps: false,
+      label: s.name, width: 1.5, spanGaps: false,
+      ...(!shown.utc && { points: { show: false } }), // days may have unknown neighbours, and are points then
       stroke: () => variable(colors[(i + first) % colors.length]),
       value: (plot, v, series, index) => format(known(plot, v, series, index), chart.unit),
     }))],

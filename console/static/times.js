@@ -3,11 +3,15 @@ const parts = { day: "numeric", month: "short", year: "numeric", hour: "2-digit"
 const local = new Intl.DateTimeFormat("en-GB", parts);
 const utc = new Intl.DateTimeFormat("en-GB", { ...parts, timeZone: "UTC" });
 const localMinute = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const utcMinute = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: "UTC" });
+const utcDay = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const localClock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 export const dateTime = (time) => local.format(new Date(time));
 export const inUTC = (time) => `${utc.format(new Date(time))} UTC`;
 export const minute = (time) => localMinute.format(new Date(time));
+export const minuteUTC = (time) => utcMinute.format(time);
+export const dayUTC = (time) => utcDay.format(time);
 export const clock = (time) => localClock.format(time);
 
 // zone says which time zone that is.

@@ -14,6 +14,9 @@ test("a refused request is listed, filtered and has a page", async ({ page }) =>
   await checkPage(page, "requests-refused");
   await page.getByRole("link", { name: id }).click();
   await expect(page.getByText("Nothing: the request was refused")).toBeVisible();
+  await expect(page.getByText(/The field n was not accepted: expected /)).toBeVisible();
+  await page.getByText("Details", { exact: true }).click();
+  await expect(page.getByText(`400 · invalid_request · n · ${id}`)).toBeVisible();
   await checkPage(page, "request-refused");
 
   await page.goto("/usage/requests");
@@ -54,6 +57,49 @@ test("usage of any range is shown and downloaded", async ({ page }) => {
   expect(readFileSync(await csv.path(), "utf8").split("\n")[0]).toBe("hour,model,requests,errors,prompt_tokens,completion_tokens,total_tokens");
   await page.getByText("Show as table").click();
   await expectNoOverflow(page, "usage-table");
+});
+
+test("a bar of usage leads to its requests, by mouse and by keyboard, and charts show latencies and errors", async ({ page }) => {
+  const user = "bar-run";
+  await (await complete(process.env.API_KEY, { user, stream: true })).text();
+  await signIn(page);
+  await page.goto("/usage");
+  await expect(page.locator("#plot-first-token canvas")).toBeVisible();
+  await expect(page.locator("#plot-errors")).toBeVisible();
+  await checkPage(page, "usage-charts");
+  await page.locator(".chart a").first().click();
+  await expect(page).toHaveURL(/\/usage\/requests\?from=[\d-]+&model=[^&]+&to=[\d-]+/);
+  await expect(page.locator("tbody")).toContainText(user);
+
+  await page.goto("/usage?interval=hour&by=key&from=" + new Date().toISOString().slice(0, 10));
+  await page.getByText("Show as table").click();
+  await page.getByRole("region", { name: "Tokens per hour" }).getByRole("link").first().press("Enter");
+  await expect(page).toHaveURL(/\/usage\/requests\?from=[\d-]+T[^&]+&key=/);
+  await expect(page.locator("tbody tr").first()).toBeVisible();
+  await checkPage(page, "requests-of-an-hour");
+});
+
+test("on a phone the filters are folded and a request is two lines, which lead to its page", async ({ page }) => {
+  expect((await complete(process.env.API_KEY)).status).toBe(200);
+  await complete(process.env.API_KEY, { max_tokens: 100_000_000 });
+  await signIn(page);
+  await page.setViewportSize({ width: 390, height: 844 });
+  for (const path of ["/usage", "/usage/requests"]) {
+    await page.goto(path);
+    await expect(page.locator("select[name=model]")).toBeHidden();
+    await page.getByText("Filters", { exact: true }).click();
+    await expect(page.locator("select[name=model]")).toBeVisible();
+  }
+  const lines = await page.locator(".requests tbody tr").evaluateAll((rows) => rows.map((row) => {
+    const tops = [...row.children].filter((cell) => cell.offsetWidth > 0 && getComputedStyle(cell).position !== "absolute").map((cell) => Math.round(cell.offsetTop / 8));
+    return new Set(tops).size;
+  }));
+  expect(Math.max(...lines)).toBe(2);
+  await page.locator(".requests tbody tr").first().click();
+  await expect(page.getByRole("heading", { name: "Request", exact: true })).toBeVisible();
+  await page.goto("/usage");
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await expect(page.getByText("Filters", { exact: true })).toBeVisible(); // it was folded, so it can be unfolded
 });
 
 test("the dashboard begins with what is left, and shows first steps to a newcomer", async ({ page }) => {
