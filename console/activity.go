@@ -18,12 +18,15 @@ import (
 // sparkDays is the number of days of a sparkline; the last one is today.
 const sparkDays = 30
 
+// minSparkPoints is the number of days, from the first one with usage to today, from which on a sparkline is drawn.
+const minSparkPoints = 7
+
 // sparkWait is how long a sparkline, which a dashboard reads every few seconds, waits for other reports.
 const sparkWait = 100 * time.Millisecond
 
 // sparkline draws the tokens of the last days as one path with a bar for each day, in a drawing of 10*sparkDays by 100.
 type sparkline struct {
-	Path  string // empty if there was no usage
+	Path  string // empty if there was no usage, or none minSparkPoints ago
 	Total int64
 	daily [sparkDays]int64
 }
@@ -45,17 +48,27 @@ func (s *sparkline) draw(today int64) {
 			fmt.Fprintf(&path, "M%d 100v-%dh8V100", 10*i+1, height)
 		}
 	}
-	s.Path = path.String()
+	if s.points() >= minSparkPoints {
+		s.Path = path.String()
+	}
+}
+
+// points returns the number of days since the first one with usage, today included; 0 if there was none.
+func (s *sparkline) points() int {
+	begun := slices.IndexFunc(s.daily[:], func(n int64) bool { return n > 0 })
+	if begun < 0 {
+		return 0
+	}
+	return sparkDays - begun
 }
 
 // usual returns the median of the days before today since the first one with usage; ok is false if there are fewer than
 // three.
 func (s *sparkline) usual() (tokens int64, ok bool) {
-	begun := slices.IndexFunc(s.daily[:], func(n int64) bool { return n > 0 })
-	if begun < 0 || sparkDays-1-begun < 3 {
+	past := slices.Clone(s.daily[sparkDays-max(s.points(), 1) : sparkDays-1])
+	if len(past) < 3 {
 		return 0, false
 	}
-	past := slices.Clone(s.daily[begun : sparkDays-1])
 	slices.Sort(past)
 	return past[len(past)/2], true
 }
@@ -108,7 +121,8 @@ func (c *Console) sparklines(ctx context.Context, account string, keys []identit
 // summary is the head of the dashboard.
 type summary struct {
 	Remaining *remaining // of the tightest cap; nil if the account has none
-	Today     int64      // tokens
+	Bar       gauge      // of that cap
+	Used      gauges     // in the current windows; the tightest cap has no limit there, since Remaining has it
 	Usual     string     // how today compares with the usual day; empty if there is none
 	Spark     *sparkline // nil if it could not be read in time
 	Steps     *firstSteps
@@ -120,12 +134,20 @@ type remaining struct {
 	Left     int64     `json:"left"`
 	Limit    int64     `json:"limit"`
 	ResetsAt time.Time `json:"resets_at,omitzero"` // zero: never
+
+	window quota.Window
+	meter  quota.Meter
 }
 
 // summary returns the head of the dashboard of an account.
 func (c *Console) summary(ctx context.Context, a identity.Account, keys []keyRow, spark *sparkline) summary {
 	balance := c.Ledger.Recent(ctx, budget.Payer{Account: a.ID, AccountCaps: a.Caps})
-	s := summary{Today: balance.Account.Used[quota.Day].Total(), Remaining: tightest(balance.Caps()), Spark: spark}
+	s := summary{Used: newGauges(balance.Account, a.Caps), Remaining: tightest(balance.Caps()), Spark: spark}
+	for i, one := range s.Used {
+		if s.Remaining != nil && one.kind.Window == s.Remaining.window && one.kind.Meter == s.Remaining.meter {
+			s.Bar, s.Used[i] = one, gauge{kind: one.kind, Used: one.Used}
+		}
+	}
 	if spark != nil {
 		if usual, ok := spark.usual(); ok {
 			s.Usual = fmt.Sprintf("A usual day has %s.", formatNumber(usual))
@@ -142,7 +164,7 @@ func tightest(all []budget.Exceeded) *remaining {
 	var found *remaining
 	for _, s := range all {
 		if left := s.Remaining(); found == nil || left < found.Left {
-			found = &remaining{windowNames[s.Window] + meterNames[s.Meter], left, s.Limit, s.ResetsAt}
+			found = &remaining{windowNames[s.Window] + meterNames[s.Meter], left, s.Limit, s.ResetsAt, s.Window, s.Meter}
 		}
 	}
 	return found

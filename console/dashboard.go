@@ -19,13 +19,17 @@ type dashboardPage struct {
 	Summary     summary
 	Batches     batchHint
 	Warnings    []string // why requests are refused, and until when
-	Total       gauges   // of the account
 	Keys        []keyRow // that are not revoked
 	RevokedKeys []keyRow
 	KeyPager    pager
+	Search      string // for keys
+	Filterable  bool   // there are many keys, or a search
 	Models      []modelRow
 	Reply       bool // an administrator has replied to feedback, and the reply was not read
 }
+
+// minFiltered is the number of keys from which on the list has a filter.
+const minFiltered = 6
 
 // keyRow is one key of a table.
 type keyRow struct {
@@ -125,7 +129,7 @@ func newGauges(t budget.Counters, c quota.Caps) (all gauges) {
 
 func (c *Console) dashboard(r *request) (err error) {
 	ctx, a := r.ctx(), r.account
-	page := dashboardPage{Total: newGauges(c.accountCounters(ctx, a.ID), a.Caps)}
+	page := dashboardPage{}
 	stats := c.modelActivity()
 	for _, m := range c.Fleet.Models() {
 		row := newModelRow(m)
@@ -140,7 +144,12 @@ func (c *Console) dashboard(r *request) (err error) {
 	if keys, spark, page.KeyPager, err = c.keyRows(r, a.ID); err != nil {
 		return err
 	}
+	page.Search = r.query("keys")
+	page.Filterable = page.Search != "" || page.KeyPager.Older != "" || page.KeyPager.Newer || len(keys) >= minFiltered
 	page.Summary = c.summary(ctx, a, keys, spark)
+	if page.Search != "" {
+		page.Summary.Steps = nil // other keys may have been used
+	}
 	for _, k := range keys {
 		if k.State == identity.KeyRevoked {
 			page.RevokedKeys = append(page.RevokedKeys, k)
@@ -155,14 +164,20 @@ func (c *Console) dashboard(r *request) (err error) {
 	return c.render(r, "dashboard", "Dashboard", page)
 }
 
-// keyRows returns the keys of an account with their usage, on the page of the list that the query names, and the recent usage of
-// the account, which is nil if it cannot be read in time.
+// keyRows returns the keys of an account with their usage, on the page of the list that the query names and those that it searches
+// for, and the recent usage of the account, which is nil if it cannot be read in time.
 func (c *Console) keyRows(r *request, account string) (rows []keyRow, spark *sparkline, others pager, err error) {
 	skip, err := strconv.Atoi(cmp.Or(r.query("after"), "0"))
 	if err != nil || skip < 0 {
 		return nil, nil, others, errNotFound
 	}
-	keys, err := c.Keys.ListOf(r.ctx(), account, skip)
+	var keys []identity.Key
+	search := r.query("keys")
+	if search == "" {
+		keys, err = c.Keys.ListOf(r.ctx(), account, skip)
+	} else {
+		keys, err = c.Keys.Search(r.ctx(), account, search, skip)
+	}
 	if err != nil {
 		return nil, nil, others, err
 	}
@@ -181,7 +196,7 @@ func (c *Console) keyRows(r *request, account string) (rows []keyRow, spark *spa
 		}
 		rows = append(rows, row)
 	}
-	return rows, sparks[""], r.pager(nil, next), nil
+	return rows, sparks[""], r.pager(queryOf(map[string]string{"keys": search}), next), nil
 }
 
 // warnings says why requests are refused: because a budget is used up, or because no backend of a model answers.

@@ -3,7 +3,9 @@ package console_test
 import (
 	"errors"
 	"net/http"
+	"net/url"
 	"regexp"
+	"strings"
 	"testing"
 
 	"basegate/budget"
@@ -115,6 +117,36 @@ func TestDashboardShowsUsageAndWarnsOfUsedUpBudgets(t *testing.T) {
 	has(t, b.get("/dashboard").body,
 		"Key laptop: monthly prompt token budget used up (1,200 of 1,000 tokens). Resets ",
 		"Account: daily budget used up (1,234 of 1,234 tokens). Resets ")
+}
+
+func TestKeysAreFilteredByNameAndSecret(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	s.account("eve@example.org", false)
+	b := s.signIn("ada@example.org")
+	var last string
+	for _, name := range []string{"laptop", "Cluster 100%", "cluster 100x", "d", "e", "f"} {
+		_, last = s.key("ada@example.org", name)
+		if name == "e" {
+			lacks(t, b.get("/dashboard").body, "Filter keys") // five are seen at a glance
+		}
+	}
+	s.key("eve@example.org", "cluster of another")
+	has(t, b.get("/dashboard").body, "Filter keys")
+	listed := regexp.MustCompile(`<th scope="row"><a href="/keys/[^"]*">([^<]*)</a>`)
+	for search, want := range map[string]string{
+		"cluster": "Cluster 100%, cluster 100x", "100%": "Cluster 100%", "aptop": "laptop", last[:13] + "…": "f", "none": "", "\x00": "",
+	} {
+		page := b.get("/dashboard?keys=" + url.QueryEscape(search)).body
+		var got []string
+		for _, m := range listed.FindAllStringSubmatch(page, -1) {
+			got = append(got, m[1])
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%q: got %v, want %s", search, got, want)
+		}
+		lacks(t, page, "First steps")
+	}
 }
 
 func TestDashboardWarnsOfAModelThatIsDown(t *testing.T) {

@@ -240,9 +240,11 @@ func TestDashboardBeginsWithWhatIsLeft(t *testing.T) {
 		s.insertEnded(a, k, fmt.Sprint("req_d", days), 1000, time.Now().UTC().AddDate(0, 0, -days))
 	}
 	page := b.get("/dashboard").body
-	has(t, page, "1,460", "daily budget of 2,000", "5,540 tokens in the last 30 days", "A usual day has 1,000.")
-	lacks(t, page, "First steps")
-	has(t, b.get("/keys/"+k.ID).body, "5,540 tokens in the last 30 days", "/usage/requests/req_1", "llama-8b")
+	has(t, page, "1,460", "daily budget of 2,000", "A usual day has 1,000.", `<rect class="used" width="27%"`)
+	lacks(t, page, "First steps", `class="spark"`, "of 2,000</span>") // six days are no chart, and the limit is not shown twice
+	s.insertEnded(a, k, "req_d6", 1000, time.Now().UTC().AddDate(0, 0, -6))
+	has(t, b.get("/dashboard").body, `aria-label="6,540 tokens in the last 30 days"`)
+	has(t, b.get("/keys/"+k.ID).body, "6,540 tokens in the last 30 days", "/usage/requests/req_1", "llama-8b")
 }
 
 func TestDashboardShowsTheMedianDecodeSpeedOfStreams(t *testing.T) {

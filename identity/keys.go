@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/zap"
 
@@ -227,6 +228,17 @@ const MaxListed = 200
 // revoked, then the revoked ones, the oldest first, and no children. An empty account is all, in no particular order.
 func (k *Keys) ListOf(ctx context.Context, account string, skip int) ([]Key, error) {
 	return selectKeysOf(ctx, k.db.Read(), account, skip, MaxListed)
+}
+
+const maxSearch = 400 // bytes: four times the longest name
+
+// Search returns the keys of an account whose name contains a text or whose secret begins with it, and with them those that keys
+// have made: at most MaxListed after skip others, those that are not revoked first, and then the oldest.
+func (k *Keys) Search(ctx context.Context, account, text string, skip int) ([]Key, error) {
+	if len(text) > maxSearch || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
+		return nil, nil
+	}
+	return searchKeysOf(ctx, k.db.Read(), account, strings.TrimSuffix(text, "…"), skip, MaxListed) // lists show a secret's beginning with one
 }
 
 // Usable returns the keys of an account with which requests may be sent, at most MaxListed, the oldest first.

@@ -178,6 +178,14 @@ func selectKeysOf(ctx context.Context, q database.Reader, account string, skip, 
 	return database.List(ctx, q, scanKey, text, account, limit, skip)
 }
 
+func searchKeysOf(ctx context.Context, q database.Reader, account, search string, skip, limit int) ([]Key, error) {
+	const text = selectKey + `
+		WHERE k.account_id = $1 AND (lower(k.name) LIKE $2 ESCAPE '\' OR k.prefix LIKE $3 ESCAPE '\')
+		ORDER BY (k.state = 'revoked'), k.created_at, k.id LIMIT $4 OFFSET $5`
+	pattern := likeEscaper.Replace(search) + "%"
+	return database.List(ctx, q, scanKey, text, account, "%"+strings.ToLower(pattern), pattern, limit, skip)
+}
+
 // selectUsableKeys reads by the index keys_live.
 func selectUsableKeys(ctx context.Context, q database.Reader, account string, limit int) ([]Key, error) {
 	const text = selectKey + `
