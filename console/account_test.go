@@ -3,6 +3,7 @@ package console_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"basegate/budget/quota"
@@ -80,6 +81,22 @@ func TestInvitationsGiveNewAccountsTheirBudgetsAndRole(t *testing.T) {
 	want("eve@example.org", "500000", true)
 	wantStatus(t, "invite again", root.post("/admin/invite", "email", "eve@example.org"), http.StatusSeeOther)
 	want("eve@example.org", "500000", true)
+}
+
+func TestNewAccountsAreProposedTheBudgetsOfTheConfiguration(t *testing.T) {
+	s := newSite(t, func(s *console.Settings, _ *console.Deps) { s.NewAccount[quota.MonthTotal] = quota.Limit(30_000_000) })
+	s.account("root@example.org", true)
+	s.browser().post("/request-access", "email", "ada@example.org", "name", "Ada", "purpose", "P")
+	root := s.signIn("root@example.org")
+	field := `<input name="` + quota.Table[quota.MonthTotal].Field + `" value="30000000"`
+	page := root.get("/admin/accounts").body
+	if got := strings.Count(page, field); got != 2 {
+		t.Errorf("got the budget %d times, want it in the forms to approve and to invite:\n%s", got, page)
+	}
+	root.post("/admin/approve", "email", "ada@example.org", quota.Table[quota.MonthTotal].Field, "")
+	if a, err := s.accounts.Find(t.Context(), "ada@example.org"); err != nil || a.Caps.Any() {
+		t.Errorf("got account %+v, %v, want no limit, as the form says", a, err)
+	}
 }
 
 // 500 strangers could close the form for requests, each with a request of their own.

@@ -35,7 +35,7 @@ type accountRow struct {
 func (*Console) adminHome(r *request) error { return r.redirect("/admin/overview") }
 
 func (c *Console) adminAccountsPage(r *request) error {
-	return c.showAccounts(r, http.StatusOK, accountsPage{Caps: fieldsOf(quota.Caps{}, quota.Caps{})})
+	return c.showAccounts(r, http.StatusOK, accountsPage{Caps: fieldsOf(c.settings.Load().NewAccount, quota.Caps{})})
 }
 
 // showAccounts renders the page of all accounts.

@@ -25,6 +25,7 @@ import (
 	"basegate/budget"
 	"basegate/budget/admission"
 	"basegate/budget/cluster"
+	"basegate/budget/quota"
 	"basegate/budget/usage"
 	"basegate/console/history"
 	"basegate/console/prompts"
@@ -44,6 +45,7 @@ type Settings struct {
 	ClientAddress  func(*http.Request) string // returns the address of a request's client
 	KeyLifetime    time.Duration              // after which a new key expires unless chosen otherwise; 0: never
 	AccessRequests bool                       // users without an account can request one
+	NewAccount     quota.Caps                 // of accounts that are invited or approved, unless the form says otherwise
 	Provider       *sso.Provider              // with which users can sign in beside passwords; nil if there is none
 	Configuration  []config.Setting           // of the gateway, for administrators
 }

@@ -104,7 +104,9 @@ func (c *Console) returnFromProvider(r *request) error {
 	if err != nil {
 		return c.failedAtProvider(r, err)
 	}
-	signingIn := identity.ProviderUser{Email: user.Email, Name: user.Name, Create: user.Allowed}
+	signingIn := identity.ProviderUser{
+		Email: user.Email, Name: user.Name, Create: user.Allowed, Caps: c.settings.Load().NewAccount,
+	}
 	switch {
 	case user.NoGroups != nil:
 		c.Log.Warn("a user signs in whose groups are not known; the rights of the account stay as they are",

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"basegate/budget/quota"
 	"basegate/console"
 	"basegate/console/sso"
 	"basegate/gateway/config"
@@ -54,6 +55,7 @@ func newProviderSite(t *testing.T, deps ...func(*console.Settings, *console.Deps
 		Issuer: must1(url.Parse(server.URL)), Name: "the lab", ClientID: providertest.ClientID,
 		ClientSecret: config.NewSecret(providertest.ClientSecret), GroupsClaim: "groups",
 	}}}
+	settings.NewAccount[quota.DayTotal] = quota.Limit(5000)
 	p.reloaded = func(provider sso.Settings) {
 		settings.Provider = sso.New(provider, &http.Transport{DisableKeepAlives: true})
 		s.Reload(settings)
@@ -122,8 +124,8 @@ func TestSignInWithAnIdentityProvider(t *testing.T) {
 		allowed.AllowedDomains = []string{"LAB.example.org"}
 		s.reloaded(allowed)
 		wantRedirect(t, "ada", s.signInWithProvider(t, s.browser(), "ada"), "/usage")
-		if a := find("ada@lab.example.org"); a.State != identity.AccountActive || a.Admin || a.Name != "Ada L" {
-			t.Errorf("got account %+v, want an active one of Ada L", a)
+		if a := find("ada@lab.example.org"); a.State != identity.AccountActive || a.Admin || a.Name != "Ada L" || a.Caps[quota.DayTotal] != quota.Limit(5000) {
+			t.Errorf("got account %+v, want an active one of Ada L with the budget of new accounts", a)
 		}
 		if got := s.browser().post("/sign-in", "email", "ada@lab.example.org", "password", ""); got.status != http.StatusUnprocessableEntity {
 			t.Errorf("a password for an account without one: got %d, want 422", got.status)

@@ -9,6 +9,7 @@ import (
 
 	"basegate/batch"
 	"basegate/breaker"
+	"basegate/budget/quota"
 	"basegate/console"
 	"basegate/console/sso"
 	"basegate/fleet"
@@ -111,9 +112,20 @@ func consoleSettings(c, booted *config.Config) console.Settings {
 		ClientAddress:  clientAddress(c.Server.TrustedProxies),
 		KeyLifetime:    c.Limits.KeyLifetime,
 		AccessRequests: c.Console.AccessRequests,
+		NewAccount:     newAccountCaps(c.Console.NewAccounts),
 		Provider:       identityProvider(c),
 		Configuration:  configValues(c, needsRestart(booted, c)),
 	}
+}
+
+// newAccountCaps returns the budgets of new accounts.
+func newAccountCaps(n config.NewAccounts) (caps quota.Caps) {
+	for id, tokens := range map[quota.ID]int64{quota.MonthTotal: n.TokensPerMonth, quota.DayTotal: n.TokensPerDay} {
+		if tokens > 0 {
+			caps[id] = quota.Limit(tokens)
+		}
+	}
+	return caps
 }
 
 // configValues returns the configuration for display. Settings below the keys of pending need a restart.

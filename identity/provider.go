@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 
+	"basegate/budget/quota"
 	"basegate/database"
 )
 
 // ProviderUser is a user whom an identity provider has authenticated.
 type ProviderUser struct {
-	Email   string // verified by the provider
-	Name    string // of an account that is created; may be empty
-	Create  bool   // the user may have an account that does not exist yet, or that awaits approval
-	Admin   *bool  // whether the user is an administrator; nil: the provider does not decide
-	Browser string // the token that an earlier sign-in gave the browser; may be empty
+	Email   string     // verified by the provider
+	Name    string     // of an account that is created; may be empty
+	Create  bool       // the user may have an account that does not exist yet, or that awaits approval
+	Admin   *bool      // whether the user is an administrator; nil: the provider does not decide
+	Caps    quota.Caps // of an account that is created or approved
+	Browser string     // the token that an earlier sign-in gave the browser; may be empty
 }
 
 // SignInFromProvider creates a session for the account with the user's address, and the account too if it may. The error
@@ -43,13 +45,17 @@ func accountOfProvider(ctx context.Context, tx database.Tx, u ProviderUser) (Acc
 	ctx = WithActor(ctx, Account{Email: providerActor})
 	switch {
 	case errors.Is(err, ErrNoAccount) && u.Create:
-		created := Account{Email: u.Email}
+		created := Account{Email: u.Email, Caps: u.Caps}
 		if checkName(u.Name) == nil {
 			created.Name = u.Name
 		}
 		account, err = createAccount(ctx, tx, created)
 	case err == nil && account.State == AccountPending && u.Create:
-		account, err = account.withState(ctx, tx, AccountActive)
+		if account, err = account.withState(ctx, tx, AccountActive); err == nil && u.Caps.Any() {
+			before := account
+			account.Caps = u.Caps
+			err = account.update(ctx, tx, before)
+		}
 	}
 	if err != nil {
 		return Account{}, err

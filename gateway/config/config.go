@@ -180,8 +180,15 @@ type Log struct {
 type Console struct {
 	FeedbackWebhook *url.URL `as:"webhook"`   // receives all feedback; nil: feedback is not sent
 	AccessRequests  bool     `default:"true"` // users without an account can request one
+	NewAccounts     NewAccounts
 	SavedPrompts    SavedPrompts
 	OIDC            OIDC
+}
+
+// NewAccounts holds the budgets that the forms for new accounts propose, and that the identity provider's users get. 0 is no limit.
+type NewAccounts struct {
+	TokensPerMonth int64
+	TokensPerDay   int64
 }
 
 // SavedPrompts holds the limits of prompts that are saved in the workbench.

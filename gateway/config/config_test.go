@@ -221,6 +221,7 @@ func everything(t *testing.T) *config.Config {
 		Log:       config.Log{Level: "debug", Format: "console"},
 		Console: config.Console{
 			FeedbackWebhook: &url.URL{Scheme: "https", Host: "chat.example.org", Path: "/hook", RawQuery: "key=x"},
+			NewAccounts:     config.NewAccounts{TokensPerMonth: 30_000_000, TokensPerDay: 2_000_000},
 			SavedPrompts:    config.SavedPrompts{MaxBytesPerAccount: 5_000_000},
 			OIDC: config.OIDC{
 				Issuer: &url.URL{Scheme: "https", Host: "login.example.org", Path: "/realms/lab/"}, Name: "Lab", ClientID: "basegate",
