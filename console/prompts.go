@@ -153,7 +153,10 @@ func (c *Console) updatePrompt(r *request) error {
 
 // sharePrompt makes the link by which other users open a prompt, and responds with its id. A prompt has one link.
 func (c *Console) sharePrompt(r *request) error {
-	share, err := c.Prompts.Share(r.ctx(), r.account.ID, r.param("id"))
+	share, isNew, err := c.Prompts.Share(r.ctx(), r.account.ID, r.param("id"))
+	if err == nil && isNew {
+		err = c.AuditLog.Record(r.ctx(), "share prompt", r.param("id"), "")
+	}
 	if err != nil {
 		return promptProblem(err)
 	}
@@ -162,7 +165,11 @@ func (c *Console) sharePrompt(r *request) error {
 
 // unsharePrompt revokes the link of a prompt.
 func (c *Console) unsharePrompt(r *request) error {
-	return r.noContent(promptProblem(c.Prompts.Unshare(r.ctx(), r.account.ID, r.param("id"))))
+	err := c.Prompts.Unshare(r.ctx(), r.account.ID, r.param("id"))
+	if err == nil {
+		err = c.AuditLog.Record(r.ctx(), "unshare prompt", r.param("id"), "")
+	}
+	return r.noContent(promptProblem(err))
 }
 
 // errNotShared is the response to a link that was revoked, or whose prompt was deleted.

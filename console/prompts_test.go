@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"basegate/identity"
 	"basegate/internal/databasetest"
 )
 
@@ -146,6 +147,15 @@ func TestSharedPromptIsReadByColleaguesUntilItsLinkIsRevoked(t *testing.T) {
 		t.Error("a new link is the revoked one")
 	}
 	wantStatus(t, "a new link", eve.get("/console/api/shared/"+second), http.StatusOK)
+	entries, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{Search: id}, "", 10)
+	must(t, err)
+	var audited []string
+	for _, e := range entries {
+		audited = append(audited, e.Actor+": "+e.Action)
+	}
+	if want := "ada@example.org: share prompt, ada@example.org: unshare prompt, ada@example.org: share prompt"; strings.Join(audited, ", ") != want {
+		t.Errorf("got the audit log %q, want %s", audited, want)
+	}
 	wantStatus(t, "delete", ada.sendJSON(http.MethodDelete, "/console/api/prompts/"+id, ""), http.StatusNoContent)
 	wantStatus(t, "the link of a deleted prompt", eve.get("/console/api/shared/"+second), http.StatusNotFound)
 }

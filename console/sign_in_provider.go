@@ -105,7 +105,7 @@ func (c *Console) returnFromProvider(r *request) error {
 		return c.failedAtProvider(r, err)
 	}
 	signingIn := identity.ProviderUser{
-		Email: user.Email, Name: user.Name, Create: user.Allowed, Caps: c.settings.Load().NewAccount,
+		Email: user.Email, Name: user.Name, Create: user.Allowed, Caps: c.settings.Load().NewAccount, Address: c.clientAddress(r),
 	}
 	switch {
 	case user.NoGroups != nil:

@@ -1,7 +1,9 @@
 package identity_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"basegate/budget/quota"
+	"basegate/database"
 	"basegate/identity"
 )
 
@@ -57,6 +60,73 @@ func TestAuditLogRecordsActorAndChange(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+}
+
+// signInEntries returns the entries of sign-ins, the oldest first.
+func signInEntries(t *testing.T, s *identity.Store) (all []string) {
+	t.Helper()
+	entries, _, err := s.AuditLog.Find(t.Context(), identity.AuditFilter{Search: "from "}, "", 1000)
+	must(t, err)
+	for _, e := range slices.Backward(entries) {
+		all = append(all, fmt.Sprintf("%s: %s %s: %s", e.Actor, e.Action, e.Subject, e.Detail))
+	}
+	return all
+}
+
+func TestAuditLogHasSignInsAndFailures(t *testing.T) {
+	ctx, s := t.Context(), startStoreWithPassword(t)
+	for range 2 {
+		_, err := signIn(ctx, s, strings.ToUpper(ada), password)
+		must(t, err)
+	}
+	for _, email := range []string{ada, "my-password", "eve@example.org"} {
+		if _, err := signIn(ctx, s, email, "wrong"); !errors.Is(err, identity.ErrBadCredentials) {
+			t.Fatalf("%s: got error %v, want %v", email, err, identity.ErrBadCredentials)
+		}
+	}
+	_, err := s.Sessions.SignInFromProvider(ctx, identity.ProviderUser{Email: ada, Address: "198.51.100.7"})
+	must(t, err)
+	if _, err := s.Sessions.SignInFromProvider(ctx, identity.ProviderUser{Email: "bob@example.org"}); !errors.Is(err, identity.ErrNoAccount) {
+		t.Errorf("an unknown user of the provider: got error %v, want %v", err, identity.ErrNoAccount)
+	}
+	want := []string{
+		"ada@example.org: sign in ada@example.org: from 192.0.2.0/24",
+		"not signed in: failed sign-in ada@example.org: from 192.0.2.0/24: the e-mail address or the password is wrong",
+		"not signed in: failed sign-in an unknown address: from 192.0.2.0/24: the e-mail address or the password is wrong",
+		"ada@example.org: sign in ada@example.org: from 198.51.100.0/24, by the identity provider",
+	}
+	if diff := cmp.Diff(want, signInEntries(t, s)); diff != "" {
+		t.Errorf("entries of sign-ins (-want +got):\n%s", diff)
+	}
+}
+
+// Guesses at passwords from many networks, and a script that signs in, leave an entry an hour each, for 90 days.
+func TestSignInsDoNotFillTheAuditLog(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	ctx, s := t.Context(), newStore(db)
+	_, err := s.Accounts.Create(ctx, identity.Account{Email: ada})
+	must(t, err)
+	must(t, s.Sessions.SetPassword(ctx, ada, password))
+	for _, c := range []struct {
+		later time.Duration
+		want  int
+	}{{0, 3}, {0, 3}, {2 * time.Hour, 6}, {91 * 24 * time.Hour, 3}} {
+		for text, args := range map[string][]any{`UPDATE audit SET time = time - $1`: {c.later.Microseconds()}, `DELETE FROM sign_in_failures`: nil} {
+			must(t, db.WriteExclusive(ctx, func(tx database.Tx) error { return database.Exec(ctx, tx, text, args...) }))
+		}
+		for i := range 10 {
+			from := identity.Credentials{Email: ada, Password: password, Address: address}
+			if i > 0 {
+				from.Password, from.Address = "wrong", fmt.Sprintf("198.51.%d.1", i)
+			}
+			_, _ = s.Sessions.SignIn(ctx, from)
+			from.Email = fmt.Sprintf("%d@example.org", i)
+			_, _ = s.Sessions.SignIn(ctx, from)
+		}
+		if got := signInEntries(t, s); len(got) != c.want {
+			t.Errorf("%v later: got %d entries, want %d: %q", c.later, len(got), c.want, got)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ type ProviderUser struct {
 	Create  bool       // the user may have an account that does not exist yet, or that awaits approval
 	Admin   *bool      // whether the user is an administrator; nil: the provider does not decide
 	Caps    quota.Caps // of an account that is created or approved
+	Address string     // of the client
 	Browser string     // the token that an earlier sign-in gave the browser; may be empty
 }
 
@@ -25,7 +26,7 @@ func (s *Sessions) SignInFromProvider(ctx context.Context, u ProviderUser) (Sign
 	if err != nil {
 		return SignedIn{}, err
 	}
-	return s.signIn(ctx, "sign in from the identity provider", browser, func(tx database.Tx, tokens SignedIn) error {
+	tokens, err := s.signIn(ctx, "sign in from the identity provider", browser, func(tx database.Tx, tokens SignedIn) error {
 		account, err := accountOfProvider(ctx, tx, u)
 		if err != nil {
 			return err
@@ -34,8 +35,15 @@ func (s *Sessions) SignInFromProvider(ctx context.Context, u ProviderUser) (Sign
 		if err != nil {
 			return err
 		}
-		return insertSignIn(ctx, tx, login{account: account, generation: generation}, tokens)
+		if err := insertSignIn(ctx, tx, login{account: account, generation: generation}, tokens); err != nil {
+			return err
+		}
+		return recordSignIn(ctx, tx, account, u.Address, ", by the identity provider")
 	})
+	if errors.Is(err, ErrNoAccount) || errors.Is(err, ErrAccountPending) || errors.Is(err, ErrAccountDisabled) {
+		return SignedIn{}, s.recordFailure(ctx, u.Email, u.Address, err)
+	}
+	return tokens, err
 }
 
 // accountOfProvider returns the active account of a user. It creates and approves it if it may, and makes it an

@@ -438,6 +438,28 @@ func insertAuditEntry(ctx context.Context, tx database.Tx, action, subject, deta
 	return database.Exec(ctx, tx, text, newID("chg"), now().UnixMicro(), actorOf(ctx), action, subject, detail)
 }
 
+const (
+	signInRepeat = time.Hour           // within which equal entries of sign-ins are recorded once
+	keepSignIns  = 90 * 24 * time.Hour // how long entries of sign-ins are kept
+)
+
+// insertSignInEntry records a sign-in or a failed one, unless an equal entry is recent: one with the detail same, or with any if
+// that is empty. So neither guesses at a password nor scripts that sign in fill the log.
+func insertSignInEntry(ctx context.Context, tx database.Tx, action, subject, detail, same string) error {
+	const (
+		clean  = `DELETE FROM audit WHERE action = $1 AND time < $2`
+		recent = `SELECT count(*) FROM audit WHERE subject = $1 AND action = $2 AND time > $3 AND ($4 = '' OR detail = $4)`
+	)
+	at, before := now(), 0
+	if err := tx.QueryRowContext(ctx, recent, subject, action, at.Add(-signInRepeat).UnixMicro(), same).Scan(&before); err != nil || before > 0 {
+		return err
+	}
+	if err := database.Exec(ctx, tx, clean, action, at.Add(-keepSignIns).UnixMicro()); err != nil {
+		return err
+	}
+	return insertAuditEntry(ctx, tx, action, subject, detail)
+}
+
 // likeEscaper escapes the wildcards of LIKE.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -59,13 +60,44 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 		subjects = []subject{accountThrottle.of("browser " + string(hashToken(browser)))}
 	}
 	l, err := s.checkCredentials(ctx, c, subjects...)
+	if err == nil {
+		err = l.account.State.refusal()
+	}
+	if errors.Is(err, ErrBadCredentials) || errors.Is(err, ErrAccountPending) || errors.Is(err, ErrAccountDisabled) {
+		return SignedIn{}, s.recordFailure(ctx, c.Email, c.Address, err)
+	}
 	if err != nil {
 		return SignedIn{}, err
 	}
-	if err := l.account.State.refusal(); err != nil {
-		return SignedIn{}, err
-	}
-	return s.signIn(ctx, "begin session", browser, func(tx database.Tx, tokens SignedIn) error { return insertSignIn(ctx, tx, l, tokens) })
+	return s.signIn(ctx, "begin session", browser, func(tx database.Tx, tokens SignedIn) error {
+		if err := insertSignIn(ctx, tx, l, tokens); err != nil {
+			return err
+		}
+		return recordSignIn(ctx, tx, l.account, c.Address, "")
+	})
+}
+
+// recordSignIn records that an account has signed in from an address.
+func recordSignIn(ctx context.Context, tx database.Tx, a Account, address, how string) error {
+	detail := "from " + ratelimit.Network(address) + how
+	return insertSignInEntry(WithActor(ctx, a), tx, "sign in", a.Email, detail, detail)
+}
+
+// unknownAccount is the subject of failed sign-ins for addresses without an account, which are not recorded: they may be anything.
+const unknownAccount = "an unknown address"
+
+// recordFailure records why a sign-in has failed, and returns that.
+func (s *Sessions) recordFailure(ctx context.Context, email, address string, why error) error {
+	ctx = WithActor(ctx, Account{Email: "not signed in"})
+	err := write(ctx, s.db, "record failed sign-in", func(tx database.Tx) error {
+		account, err := selectAccount(ctx, tx, email)
+		if err != nil && !errors.Is(err, ErrNoAccount) {
+			return err
+		}
+		detail := fmt.Sprintf("from %s: %v", ratelimit.Network(address), why)
+		return insertSignInEntry(ctx, tx, "failed sign-in", cmp.Or(account.Email, unknownAccount), detail, "")
+	})
+	return cmp.Or(err, why)
 }
 
 // signIn makes a write that begins a session, and returns its tokens. browser is the token by which the account knows the

@@ -132,8 +132,10 @@ func (s *Store) discard(ctx context.Context, tx database.Tx, object string) erro
 
 // Share returns the id of a prompt's link, which it makes if there is none. Everyone who knows the id can read the prompt
 // until Unshare or Delete. The error may be ErrNotFound.
-func (s *Store) Share(ctx context.Context, account, id string) (string, error) {
-	return s.setShare(ctx, account, id, "sh_"+rand.Text())
+func (s *Store) Share(ctx context.Context, account, id string) (share string, isNew bool, err error) {
+	proposed := "sh_" + rand.Text()
+	share, err = s.setShare(ctx, account, id, proposed)
+	return share, share == proposed, err
 }
 
 // Unshare revokes the link of a prompt; a later one has another id. The error may be ErrNotFound.
