@@ -145,6 +145,7 @@ func TestUsersCannotReadOrChangeOtherAccounts(t *testing.T) {
 	k, secret := s.key("ada@example.org", "secret-project")
 	s.addRequest(k, budget.Request{ID: "req_ADA", User: "ada-tag", Workload: "batch"}, 4321, 1, "")
 	saved := s.signIn("ada@example.org").savePrompt("secret-study", `{"text":"secret-words"}`)
+	s.signIn("ada@example.org").saveAgain(saved, 1, "secret-study", `{"text":"secret-words"}`)
 	before := s.adasState()
 	for name, b := range map[string]*browser{"eve": s.signIn("eve@example.org"), "nobody": s.browser()} {
 		for _, r := range console.Routes() {
@@ -152,7 +153,7 @@ func TestUsersCannotReadOrChangeOtherAccounts(t *testing.T) {
 			if path == "/sign-out" || path == "/account/sign-out-everywhere" {
 				continue
 			}
-			path = fillParameters(path, ":key", k.ID, ":account", ada.ID, ":action", "revoke", ":model", "llama-8b", ":id", saved)
+			path = fillParameters(path, ":key", k.ID, ":account", ada.ID, ":action", "revoke", ":model", "llama-8b", ":id", saved, ":version", "1")
 			path += "?account=" + ada.ID + "&key=" + k.ID + "&by=key&what=requests"
 			var got response
 			switch {
@@ -240,11 +241,12 @@ func TestGETRequestsChangeNothing(t *testing.T) {
 	must(t, err)
 	b := s.signIn("root@example.org")
 	prompt := b.savePrompt("A study", `{}`)
+	b.saveAgain(prompt, 1, "A study", `{}`)
 	before := s.databaseContent()
 	for _, r := range console.Routes() {
 		_, path, _ := strings.Cut(r, " ") // includes the paths of POST, whose handlers GET must not call
 		path = fillParameters(path, ":key", k.ID, ":account", root.ID, ":action", "revoke", ":token", token,
-			":model", "llama-8b", ":id", prompt)
+			":model", "llama-8b", ":id", prompt, ":version", "1")
 		got := b.get(path + "?by=day&email=bea@example.org&name=x&message=x&password=" + url.QueryEscape(password))
 		if got.status >= http.StatusInternalServerError {
 			t.Errorf("%s: got %d, want no server error", path, got.status)

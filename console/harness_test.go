@@ -265,6 +265,15 @@ func (b *browser) savePrompt(name, document string) string {
 	return gjson.Get(got.body, "id").Str
 }
 
+// saveAgain saves a prompt that was opened at a version, and returns the new version.
+func (b *browser) saveAgain(id string, version int64, name, document string) int64 {
+	b.t.Helper()
+	body := fmt.Sprintf(`{"name":%q,"model":"llama-8b","version":%d,"document":%s}`, name, version, document)
+	got := b.sendJSON(http.MethodPut, "/console/api/prompts/"+id, body)
+	wantStatus(b.t, "save again", got, http.StatusOK)
+	return gjson.Get(got.body, "version").Int()
+}
+
 // unauthorizedCompleter refuses every completion.
 type unauthorizedCompleter struct{}
 

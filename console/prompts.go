@@ -23,7 +23,8 @@ const (
 // promptInput is a prompt as the workbench sends it.
 type promptInput struct {
 	prompts.Draft
-	Version int64 `json:"version"` // that the change is based on; 0 for a new prompt
+	Version int64  `json:"version"` // that the change is based on; 0 for a new prompt
+	From    string `json:"from"`    // of a new prompt that is a copy: the id of the prompt, or of the link by which it was read
 }
 
 // allowSave returns a problem if the account has saved too much lately. A body of unknown length counts as the largest.
@@ -67,8 +68,6 @@ func (p *promptInput) validate() error {
 var (
 	errPromptNotFound = newProblem(http.StatusNotFound, "There is no such prompt",
 		"It is not there, or not any more.")
-	errPromptConflict = newProblem(http.StatusConflict, "It was changed elsewhere",
-		"It was changed elsewhere since it was opened here. Nothing was saved.")
 	errTooManySearchWords = invalid("A search takes up to " + formatNumber(maxSearchWords) + " words.")
 	errTooManyPrompts     = invalid("There are " + formatNumber(prompts.MaxPrompts) +
 		" saved prompts already, which is as many as an account may have. Delete some.")
@@ -80,8 +79,6 @@ func promptProblem(err error) error {
 	switch {
 	case errors.Is(err, prompts.ErrNotFound):
 		return errPromptNotFound
-	case errors.Is(err, prompts.ErrConflict):
-		return errPromptConflict
 	case errors.Is(err, prompts.ErrTooMany):
 		return errTooManyPrompts
 	case errors.As(err, &quota):
@@ -115,7 +112,10 @@ func (c *Console) listPrompts(r *request) error {
 
 // getPrompt responds with one of the user's prompts and its document.
 func (c *Console) getPrompt(r *request) error {
-	p, document, err := c.Prompts.Get(r.ctx(), r.account.ID, r.param("id"))
+	return r.sendPrompt(c.Prompts.Get(r.ctx(), r.account.ID, r.param("id")))
+}
+
+func (r *request) sendPrompt(p prompts.Prompt, document []byte, err error) error {
 	if err != nil {
 		return promptProblem(err)
 	}
@@ -128,6 +128,9 @@ func (c *Console) getPrompt(r *request) error {
 // createPrompt stores a new prompt.
 func (c *Console) createPrompt(r *request) error {
 	input, err := r.readPrompt()
+	if err == nil && input.From != "" {
+		input.Origin, err = c.originOf(r, input.From)
+	}
 	if err != nil {
 		return err
 	}
@@ -138,7 +141,20 @@ func (c *Console) createPrompt(r *request) error {
 	return r.sendJSON(http.StatusCreated, map[string]any{"id": p.ID, "version": p.Version})
 }
 
-// updatePrompt replaces a prompt, unless it has been changed since the version that the change is based on.
+// originOf returns a prompt of the user or of a link as the origin of a copy.
+func (c *Console) originOf(r *request, id string) (prompts.Origin, error) {
+	versions, err := c.Prompts.Versions(r.ctx(), r.account.ID, id)
+	if err == nil {
+		return prompts.Origin{ID: id, Name: versions[0].Name}, nil
+	}
+	if !errors.Is(err, prompts.ErrNotFound) {
+		return prompts.Origin{}, err
+	}
+	p, owner, _, err := c.readShared(r, id)
+	return prompts.Origin{ID: id, Name: p.Name, Owner: owner.Email}, err
+}
+
+// updatePrompt stores another version of a prompt.
 func (c *Console) updatePrompt(r *request) error {
 	input, err := r.readPrompt()
 	if err != nil {
@@ -176,22 +192,28 @@ func (c *Console) unsharePrompt(r *request) error {
 var errNotShared = newProblem(http.StatusNotFound, "This link does not work",
 	"This link does not work: its prompt was deleted, or its owner has stopped sharing it.")
 
+// readShared returns the prompt of a link, its owner, and its document.
+func (c *Console) readShared(r *request, share string) (p prompts.Prompt, owner identity.Account, document []byte, err error) {
+	p, document, err = c.Prompts.GetShared(r.ctx(), share)
+	if errors.Is(err, prompts.ErrNotFound) {
+		return p, owner, nil, errNotShared
+	}
+	if err != nil {
+		return p, owner, nil, err
+	}
+	owner, found, err := c.accountOf(r.ctx(), p.Account)
+	if err == nil && (!found || owner.State != identity.AccountActive) {
+		err = errNotShared
+	}
+	return p, owner, document, err
+}
+
 // getSharedPrompt responds with the prompt of a link, its document, and who shares it. The user can read it, and not
 // change it.
 func (c *Console) getSharedPrompt(r *request) error {
-	p, document, err := c.Prompts.GetShared(r.ctx(), r.param("share"))
-	if errors.Is(err, prompts.ErrNotFound) {
-		return errNotShared
-	}
+	p, owner, document, err := c.readShared(r, r.param("share"))
 	if err != nil {
 		return err
-	}
-	owner, found, err := c.accountOf(r.ctx(), p.Account)
-	if err != nil {
-		return err
-	}
-	if !found || owner.State != identity.AccountActive {
-		return errNotShared
 	}
 	return r.sendJSON(http.StatusOK, map[string]any{
 		"name": p.Name, "model": p.Model, "updated": p.Updated, "owner": owner.Email,

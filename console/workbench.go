@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"basegate/budget"
+	"basegate/console/prompts"
 )
 
 // Completer serves completions, chat completions, log-likelihoods and estimates on behalf of an account with one of its keys. It checks,
@@ -26,13 +27,14 @@ type workbenchPage struct {
 	Shared  string // id of the link by which another user's prompt is opened; may be empty
 	Shades  []int  // CSS classes of the legend
 
-	MaxBytes int // of a saved prompt
+	MaxBytes    int // of a saved prompt
+	MaxVersions int // of a saved prompt, the latest included
 }
 
 func (c *Console) workbench(r *request) error {
 	return c.render(r, "workbench", "Workbench", workbenchPage{
 		BaseURL: c.settings.Load().PublicURL.String(), Prompt: r.query("prompt"), Shared: r.query("shared"),
-		Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8}, MaxBytes: maxPrompt,
+		Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8}, MaxBytes: maxPrompt, MaxVersions: prompts.MaxVersions,
 	})
 }
 

@@ -4,8 +4,11 @@
 // The document of a prompt is an object of the storage of files. Its row in the database says what it is, and has the words
 // that a search finds. A save never delays another write of the database, such as a settlement, by more than one small
 // commit: the object is written before the row, of which at most maxWords bytes are words, and one save runs at a time. A
-// replaced or deleted object is marked in the transaction of the row, and deleted after it. Without a storage of files, as on
-// PostgreSQL by default, the row has the document.
+// deleted object is marked in the transaction of the row, and deleted after it. Without a storage of files, as on PostgreSQL by
+// default, the row has the document.
+//
+// Each save makes a version. Of a prompt the last MaxVersions are kept, as far as there is room: an account's oldest versions go
+// before a save exceeds its quota.
 //
 // An account has a quota in bytes, a maximum of prompts and a rate. Access control is left to the caller, which passes
 // the account; the id of a prompt's link gives read access to everyone who knows it.
@@ -28,12 +31,14 @@ import (
 // Errors of operations on prompts. Save operations may also return a *QuotaError.
 var (
 	ErrNotFound = errors.New("there is no such prompt")
-	ErrConflict = errors.New("the prompt was changed since that version")
 	ErrTooMany  = fmt.Errorf("the account has %d prompts already", MaxPrompts)
 )
 
-// MaxPrompts limits the prompts of an account.
-const MaxPrompts = 1000
+// Limits of what an account stores.
+const (
+	MaxPrompts  = 1000 // of an account
+	MaxVersions = 20   // of a prompt, the latest included
+)
 
 // Limits of the rate of an account, in bytes. A save costs what is sent, and at least minCost.
 const (
@@ -45,7 +50,7 @@ const (
 
 // QuotaError is returned if a save would exceed the account's quota.
 type QuotaError struct {
-	Used int64 // bytes of the account's other prompts
+	Used int64 // bytes of the account's other prompts, without their earlier versions
 	Size int64 // bytes of the prompt
 	Max  int64 // the quota, in bytes
 }
@@ -96,9 +101,17 @@ type Prompt struct {
 	Model   string    `json:"model"`
 	Version int64     `json:"version"` // 1 when it is created, and incremented by every change
 	Updated time.Time `json:"updated"`
-	Bytes   int64     `json:"bytes"` // of the document and its words
-	Share   string    `json:"share"` // id of the link by which others read it; empty if there is none
-	Account string    `json:"-"`     // of the owner
+	Bytes   int64     `json:"bytes"`           // of the document and, of the latest version, its words
+	Share   string    `json:"share"`           // id of the link by which others read it; empty if there is none
+	Origin  Origin    `json:"origin,omitzero"` // of the latest version of a copy
+	Account string    `json:"-"`               // of the owner
+}
+
+// Origin is the prompt that another one is a copy of, as it was when the copy was made.
+type Origin struct {
+	ID    string `json:"id"` // of the prompt, or of the link by which it was read
+	Name  string `json:"name"`
+	Owner string `json:"owner"` // of another account's prompt
 }
 
 // Draft is a prompt to save, also as the workbench sends it.
@@ -106,11 +119,34 @@ type Draft struct {
 	Name     string          `json:"name"`
 	Model    string          `json:"model"`
 	Document json.RawMessage `json:"document"` // in the workbench's format
+	Origin   Origin          `json:"-"`        // of a new prompt that is a copy
 }
 
-// Get returns one prompt of an account and its document. The error may be ErrNotFound.
+// Get returns the latest version of a prompt of an account, and its document. The error may be ErrNotFound.
 func (s *Store) Get(ctx context.Context, account, id string) (Prompt, []byte, error) {
-	return s.read(ctx, ofAccount, account, id)
+	return s.read(ctx, latestOfAccount, account, id)
+}
+
+// GetVersion returns one version of a prompt of an account, and its document. The error may be ErrNotFound.
+func (s *Store) GetVersion(ctx context.Context, account, id string, version int64) (Prompt, []byte, error) {
+	return s.read(ctx, ofAccount+` AND version = $3`, account, id, version)
+}
+
+// Versions returns the versions of a prompt of an account, the latest first. The error may be ErrNotFound.
+func (s *Store) Versions(ctx context.Context, account, id string) ([]Prompt, error) {
+	const text = `SELECT ` + columns + `, '' FROM prompts WHERE ` + ofAccount + ` ORDER BY version DESC`
+	all, err := database.List(ctx, s.db.Read(), func(row database.Scanner) (Prompt, error) {
+		var p stored
+		err := p.scan(row.Scan, new(string))
+		return p.Prompt, err
+	}, text, account, id)
+	if err == nil && len(all) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read versions: %w", err)
+	}
+	return all, nil
 }
 
 // GetShared returns the prompt of a link and its document. The error is ErrNotFound if the link was revoked, or the
@@ -119,8 +155,11 @@ func (s *Store) GetShared(ctx context.Context, share string) (Prompt, []byte, er
 	return s.read(ctx, `share_id = $1 AND share_id <> ''`, share)
 }
 
-// ofAccount is the condition for a prompt of an account.
-const ofAccount = `account_id = $1 AND id = $2`
+// Conditions for the versions of a prompt of an account.
+const (
+	ofAccount       = `account_id = $1 AND id = $2`
+	latestOfAccount = ofAccount + ` AND latest = TRUE`
+)
 
 // read returns the prompt that a condition selects, and its document. An object that is gone may have been replaced since its
 // name was read, so it is looked up again.
@@ -149,8 +188,8 @@ func (s *Store) readObject(ctx context.Context, p *stored) ([]byte, error) {
 	return document, nil
 }
 
-// Usage returns the bytes that the prompts of an account take.
+// Usage returns the bytes that the prompts of an account take with their versions.
 func (s *Store) Usage(ctx context.Context, account string) (int64, error) {
-	_, bytes, err := selectUsage(ctx, s.db.Read(), account, "")
-	return bytes, err
+	u, err := selectUsage(ctx, s.db.Read(), account)
+	return u.bytes, err
 }

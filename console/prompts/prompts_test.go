@@ -181,10 +181,15 @@ func TestDocumentInARowIsMovedToTheStorageWhenItIsSaved(t *testing.T) {
 	must(t, err)
 	_, read, err = f.Get(t.Context(), ada, p.ID)
 	must(t, err)
-	if !bytes.Equal(read, document("second", 1000)) || f.count("prompts WHERE document IS NOT NULL") != 0 {
+	if !bytes.Equal(read, document("second", 1000)) || f.count("prompts WHERE latest AND document IS NOT NULL") != 0 {
 		t.Errorf("got %d bytes, want the second document, in an object", len(read))
 	}
-	f.wantKept("after the update", 1)
+	_, read, err = f.GetVersion(t.Context(), ada, p.ID, 1)
+	must(t, err)
+	if !bytes.Equal(read, document("first", 1000)) {
+		t.Errorf("got %d bytes of the first version, want the document of the row", len(read))
+	}
+	f.wantKept("after the update", 1) // the first version is still in its row
 }
 
 // The document of a prompt that is replaced between the reads of its row and of its object is that of the new row.
@@ -233,7 +238,7 @@ func TestDocumentThatIsLostIsAnError(t *testing.T) {
 	must(t, f.Delete(t.Context(), ada, p.ID))
 }
 
-func TestUpdateReplacesTheDocumentAndItsText(t *testing.T) {
+func TestUpdateMakesAVersionWhoseTextIsFound(t *testing.T) {
 	f := newFixture(t)
 	p := f.create("study", document("first", 1<<20))
 	for i, d := range [][]byte{document("second", 300<<10), document("third", 100), document("fourth", 200<<10)} {
@@ -248,27 +253,141 @@ func TestUpdateReplacesTheDocumentAndItsText(t *testing.T) {
 	if f.names("fourth") != "study" || f.names("first") != "" || f.names("second") != "" {
 		t.Error("a search does not find the last text only")
 	}
-	f.wantSwept("after the updates", 1)
+	f.wantSwept("after the updates", 4)
 	must(t, f.Delete(t.Context(), ada, p.ID))
 	f.wantSwept("after the deletion", 0)
 }
 
-func TestUpdateOfAnOldVersionWritesNothing(t *testing.T) {
+// versions returns the numbers of the versions of a prompt of ada, and checks the document of each.
+func (f *fixture) versions(id string) (numbers []int64) {
+	f.t.Helper()
+	all, err := f.Versions(f.t.Context(), ada, id)
+	must(f.t, err)
+	for _, v := range all {
+		got, read, err := f.GetVersion(f.t.Context(), ada, id, v.Version)
+		must(f.t, err)
+		if got != v || !bytes.Equal(read, document(fmt.Sprint("text", v.Version), 1000)) {
+			f.t.Errorf("version %d: got %+v and %.40s, want %+v and its document", v.Version, got, read, v)
+		}
+		numbers = append(numbers, v.Version)
+	}
+	return numbers
+}
+
+// update saves the next version of a prompt of ada that has been saved n-1 times.
+func (f *fixture) update(id string, n int64) {
+	f.t.Helper()
+	version, err := f.Update(f.t.Context(), ada, id, n-1, draft(fmt.Sprint("name", n), document(fmt.Sprint("text", n), 1000)))
+	must(f.t, err)
+	if version != n {
+		f.t.Errorf("got version %d, want %d", version, n)
+	}
+}
+
+func TestLastVersionsOfAPromptAreKept(t *testing.T) {
+	f := newFixture(t)
+	p := f.create("name1", document("text1", 1000))
+	for n := int64(2); n <= prompts.MaxVersions+2; n++ {
+		f.update(p.ID, n)
+	}
+	if got := f.versions(p.ID); len(got) != prompts.MaxVersions || got[0] != prompts.MaxVersions+2 || got[prompts.MaxVersions-1] != 3 {
+		t.Errorf("got versions %v, want the last %d, the latest first", got, prompts.MaxVersions)
+	}
+	f.wantKept("after the updates", prompts.MaxVersions)
+	if names := f.names(); names != fmt.Sprint("name", prompts.MaxVersions+2) {
+		t.Errorf("got prompts %s, want the latest version alone", names)
+	}
+	must(t, f.DeleteVersion(t.Context(), ada, p.ID, 3))
+	if got := f.versions(p.ID); len(got) != prompts.MaxVersions-1 || got[len(got)-1] != 4 {
+		t.Errorf("after the deletion of version 3: got versions %v", got)
+	}
+	for what, c := range map[string]struct {
+		account string
+		version int64
+	}{
+		"a deleted version":                {ada, 3},
+		"another account's version":        {eve, 4},
+		"a version that is not yet":        {ada, prompts.MaxVersions + 3},
+		"another account's latest version": {eve, prompts.MaxVersions + 2},
+	} {
+		if _, _, err := f.GetVersion(t.Context(), c.account, p.ID, c.version); !errors.Is(err, prompts.ErrNotFound) {
+			t.Errorf("read %s: got error %v, want %v", what, err, prompts.ErrNotFound)
+		}
+		if err := f.DeleteVersion(t.Context(), c.account, p.ID, c.version); !errors.Is(err, prompts.ErrNotFound) {
+			t.Errorf("delete %s: got error %v, want %v", what, err, prompts.ErrNotFound)
+		}
+	}
+	if err := f.DeleteVersion(t.Context(), ada, p.ID, prompts.MaxVersions+2); !errors.Is(err, prompts.ErrNotFound) {
+		t.Errorf("delete the latest version alone: got error %v, want %v", err, prompts.ErrNotFound)
+	}
+	if _, err := f.Versions(t.Context(), eve, p.ID); !errors.Is(err, prompts.ErrNotFound) {
+		t.Errorf("list another account's versions: got error %v, want %v", err, prompts.ErrNotFound)
+	}
+	must(t, f.Delete(t.Context(), ada, p.ID))
+	f.wantKept("after the deletion", 0)
+	if n := f.count("prompts"); n != 0 {
+		t.Errorf("%d versions of a deleted prompt are left", n)
+	}
+}
+
+// The quota is for prompts: versions take what is left of it.
+func TestOldestVersionsMakeRoomForASave(t *testing.T) {
+	f := newFixture(t)
+	first, second := f.create("name1", document("text1", 1000)), f.create("name1", document("text1", 1000))
+	for n := int64(2); n <= 4; n++ {
+		f.update(first.ID, n)
+		f.update(second.ID, n)
+	}
+	used, err := f.Usage(t.Context(), ada)
+	must(t, err)
+	f.Reload(used)
+	f.create("third", document("word", 2500)) // the room of three versions
+	if got := fmt.Sprint(f.versions(first.ID), f.versions(second.ID)); got != "[4 3] [4 3 2]" {
+		t.Errorf("got versions %s, want that the three oldest have gone", got)
+	}
+	f.Reload(4600) // a little more than the prompts take
+	f.update(first.ID, 5)
+	if got := fmt.Sprint(f.versions(first.ID), f.versions(second.ID)); got != "[5] [4]" {
+		t.Errorf("got versions %s, want the latest only: not even the replaced one fits beside them", got)
+	}
+	// What a tab has not seen is not replaced, also where there is no room to keep it.
+	_, err = f.Update(t.Context(), ada, first.ID, 4, draft("stale", document("stale", 1000)))
+	if _, ok := errors.AsType[*prompts.QuotaError](err); !ok {
+		t.Errorf("an update without room for a version that it is not based on: got error %v, want a QuotaError", err)
+	}
+	f.versions(first.ID)
+}
+
+// A link and the origin of a copy are the prompt's, and not a version's.
+func TestLinkAndOriginStayWithTheLatestVersion(t *testing.T) {
+	f := newFixture(t)
+	d := draft("copy", document("text1", 1000))
+	d.Origin = prompts.Origin{ID: "sh_X", Name: "original", Owner: "eve@example.org"}
+	p, err := f.Create(t.Context(), ada, d)
+	must(t, err)
+	share, _, err := f.Share(t.Context(), ada, p.ID)
+	must(t, err)
+	f.update(p.ID, 2)
+	got, read, err := f.GetShared(t.Context(), share)
+	must(t, err)
+	if got.Version != 2 || got.Origin != d.Origin || !bytes.Equal(read, document("text2", 1000)) {
+		t.Errorf("got %+v and %d bytes, want the second version with its origin", got, len(read))
+	}
+	if got, _, err = f.GetVersion(t.Context(), ada, p.ID, 1); err != nil || got.Share != "" || got.Origin != (prompts.Origin{}) {
+		t.Errorf("got %+v, error %v; want the first version without a link and an origin", got, err)
+	}
+}
+
+func TestPromptsOfAnotherAccountAreNotFound(t *testing.T) {
 	f := newFixture(t)
 	p := f.create("study", document("first", 100))
-	for name, c := range map[string]struct {
-		account, id string
-		version     int64
-		want        error
-	}{
-		"an old version":            {ada, p.ID, 0, prompts.ErrConflict},
-		"a version that is not yet": {ada, p.ID, 2, prompts.ErrConflict},
-		"another account's prompt":  {eve, p.ID, 1, prompts.ErrNotFound},
-		"an unknown prompt":         {ada, "pr_X", 1, prompts.ErrNotFound},
+	for name, c := range map[string]struct{ account, id string }{
+		"another account's prompt": {eve, p.ID},
+		"an unknown prompt":        {ada, "pr_X"},
 	} {
-		_, err := f.Update(t.Context(), c.account, c.id, c.version, draft("study", document("second", 1<<20)))
-		if !errors.Is(err, c.want) {
-			t.Errorf("%s: got error %v, want %v", name, err, c.want)
+		_, err := f.Update(t.Context(), c.account, c.id, 1, draft("study", document("second", 1<<20)))
+		if !errors.Is(err, prompts.ErrNotFound) {
+			t.Errorf("%s: got error %v, want %v", name, err, prompts.ErrNotFound)
 		}
 		f.wantKept(name, 1)
 	}
@@ -280,34 +399,36 @@ func TestUpdateOfAnOldVersionWritesNothing(t *testing.T) {
 	}
 }
 
-// Of concurrent updates of one version, one succeeds, and nothing of the others stays.
-func TestConcurrentUpdatesOfOneVersion(t *testing.T) {
+// Of concurrent updates of one version, as by several tabs, each makes a version of its own.
+func TestConcurrentUpdatesOfOneVersionLoseNothing(t *testing.T) {
 	f := newFixture(t)
 	p := f.create("study", document("first", 200<<10))
 	var calls sync.WaitGroup
-	results := make(chan error, 6)
-	for i := range cap(results) {
+	want := map[string]bool{"study": true}
+	for i := range 6 {
+		name := fmt.Sprint("writer", i)
+		want[name] = true
 		calls.Go(func() {
-			_, err := f.Update(t.Context(), ada, p.ID, 1, draft("study", document(fmt.Sprint("writer", i), 300<<10)))
-			results <- err
+			if _, err := f.Update(t.Context(), ada, p.ID, 1, draft(name, document(name, 300<<10))); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 	calls.Wait()
-	succeeded := 0
-	for range cap(results) {
-		switch err := <-results; {
-		case err == nil:
-			succeeded++
-		case !errors.Is(err, prompts.ErrConflict):
-			t.Error(err)
-		}
-	}
-	if succeeded != 1 {
-		t.Errorf("%d updates of one version succeeded, want 1", succeeded)
-	}
-	_, _, err := f.Get(t.Context(), ada, p.ID)
+	all, err := f.Versions(t.Context(), ada, p.ID)
 	must(t, err)
-	f.wantSwept("after the updates", 1)
+	for i, v := range all {
+		_, read, err := f.GetVersion(t.Context(), ada, p.ID, v.Version)
+		must(t, err)
+		if v.Version != int64(7-i) || !want[v.Name] || v.Name != "study" && !bytes.Equal(read, document(v.Name, 300<<10)) {
+			t.Errorf("got version %+v with %d bytes, want each document once", v, len(read))
+		}
+		delete(want, v.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("the versions lack %v", want)
+	}
+	f.wantSwept("after the updates", 7)
 }
 
 func TestQuotaLimitsWhatAnAccountStores(t *testing.T) {
@@ -398,6 +519,7 @@ func TestDeletedTextsAreGone(t *testing.T) {
 	replaced := f.create("replaced", document("secret-three", 1<<20))
 	_, err := f.Update(t.Context(), ada, replaced.ID, 1, draft("replaced", document("kept", 1<<20)))
 	must(t, err)
+	must(t, f.DeleteVersion(t.Context(), ada, replaced.ID, 1))
 	must(t, f.Delete(t.Context(), ada, small.ID))
 	must(t, f.Delete(t.Context(), ada, large.ID))
 	f.wantSwept("after the deletions", 1)

@@ -3,6 +3,7 @@ package prompts
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -10,7 +11,7 @@ import (
 	"basegate/database"
 )
 
-// stored is the row of a prompt.
+// stored is the row of a version of a prompt.
 type stored struct {
 	Prompt
 	object        string // with the document; empty: document has it
@@ -19,14 +20,18 @@ type stored struct {
 	document      []byte
 }
 
-const columns = `id, account_id, name, model, version, updated_at, bytes, share_id, object, document_bytes`
+const columns = `id, account_id, name, model, version, updated_at, bytes, share_id, origin, object, document_bytes`
 
 // scan scans columns, and the one that follows them.
 func (p *stored) scan(scan func(...any) error, last any) error {
 	var updated int64
+	var origin string
 	err := scan(
-		&p.ID, &p.Account, &p.Name, &p.Model, &p.Version, &updated, &p.Bytes, &p.Share, &p.object, &p.documentBytes, last)
+		&p.ID, &p.Account, &p.Name, &p.Model, &p.Version, &updated, &p.Bytes, &p.Share, &origin, &p.object, &p.documentBytes, last)
 	p.Updated = time.UnixMicro(updated).UTC()
+	if err == nil && origin != "" {
+		err = json.Unmarshal([]byte(origin), &p.Origin)
+	}
 	return err
 }
 
@@ -42,25 +47,35 @@ func selectPrompt(ctx context.Context, from database.Reader, condition string, a
 	return p, nil
 }
 
-// selectUsage returns the number of an account's prompts and the bytes that they take, without the prompt with the id
-// except.
-func selectUsage(ctx context.Context, from database.Reader, account, except string) (count, bytes int64, err error) {
-	const text = `SELECT count(*), coalesce(sum(bytes), 0) FROM prompts WHERE account_id = $1 AND id <> $2`
-	if err := from.QueryRowContext(ctx, text, account, except).Scan(&count, &bytes); err != nil {
-		return 0, 0, fmt.Errorf("sum up prompts: %w", err)
-	}
-	return count, bytes, nil
+// usage is what the prompts of an account take.
+type usage struct {
+	prompts     int64
+	latestBytes int64 // of the latest versions
+	bytes       int64 // of all versions
 }
 
-// upsertPrompt inserts a prompt, or replaces all of it but its link.
-func upsertPrompt(ctx context.Context, tx database.Tx, p *stored) error {
+func selectUsage(ctx context.Context, from database.Reader, account string) (u usage, err error) {
 	const text = `
-		INSERT INTO prompts (id, account_id, name, model, version, updated_at, object, document_bytes, bytes, words, document)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-		ON CONFLICT (id) DO UPDATE SET
-			name = excluded.name, model = excluded.model, version = excluded.version, updated_at = excluded.updated_at,
-			object = excluded.object, document_bytes = excluded.document_bytes, bytes = excluded.bytes,
-			words = excluded.words, document = excluded.document`
-	return database.Exec(ctx, tx, text, p.ID, p.Account, p.Name, p.Model, p.Version, p.Updated.UnixMicro(), p.object,
+		SELECT count(*) FILTER (WHERE latest), coalesce(sum(bytes) FILTER (WHERE latest), 0), coalesce(sum(bytes), 0)
+		FROM prompts WHERE account_id = $1`
+	if err := from.QueryRowContext(ctx, text, account).Scan(&u.prompts, &u.latestBytes, &u.bytes); err != nil {
+		return u, fmt.Errorf("sum up prompts: %w", err)
+	}
+	return u, nil
+}
+
+// insertPrompt inserts the latest version of a prompt, which has no other latest one.
+func insertPrompt(ctx context.Context, tx database.Tx, p *stored) error {
+	var origin []byte
+	if p.Origin != (Origin{}) {
+		var err error
+		if origin, err = json.Marshal(p.Origin); err != nil {
+			return err
+		}
+	}
+	const text = `
+		INSERT INTO prompts (id, account_id, name, model, version, updated_at, share_id, origin, object, document_bytes, bytes, words, document)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
+	return database.Exec(ctx, tx, text, p.ID, p.Account, p.Name, p.Model, p.Version, p.Updated.UnixMicro(), p.Share, string(origin), p.object,
 		p.documentBytes, p.Bytes, p.words, p.document)
 }

@@ -19,70 +19,126 @@ func (s *Store) AllowSave(account string, bytes int64) time.Duration {
 
 // Create stores a new prompt of an account, whose caller has asked AllowSave. The error may be ErrTooMany or a *QuotaError.
 func (s *Store) Create(ctx context.Context, account string, d Draft) (Prompt, error) {
-	return s.save(ctx, Prompt{ID: "pr_" + rand.Text(), Version: 1, Account: account}, d, true)
+	return s.save(ctx, Prompt{ID: "pr_" + rand.Text(), Account: account, Origin: d.Origin}, 0, d, true)
 }
 
-// Update replaces a prompt, unless it was changed since the version that the draft is based on, and returns the new
-// version. The caller has asked AllowSave. The error may be ErrNotFound, ErrConflict or a *QuotaError.
-func (s *Store) Update(ctx context.Context, account, id string, version int64, d Draft) (int64, error) {
-	p, err := s.save(ctx, Prompt{ID: id, Version: version + 1, Account: account}, d, false)
+// Update stores another version of a prompt, also if there is a later one than that which the draft is based on, and returns its
+// number. The caller has asked AllowSave. The error may be ErrNotFound or a *QuotaError.
+func (s *Store) Update(ctx context.Context, account, id string, basedOn int64, d Draft) (int64, error) {
+	p, err := s.save(ctx, Prompt{ID: id, Account: account}, basedOn, d, false)
 	return p.Version, err
 }
 
 // save stores a document and its row. It checks before, so that a save that would be refused writes nothing, and again in the
 // transaction.
-func (s *Store) save(ctx context.Context, saved Prompt, d Draft, isNew bool) (Prompt, error) {
+func (s *Store) save(ctx context.Context, saved Prompt, basedOn int64, d Draft, isNew bool) (Prompt, error) {
 	saved.Name, saved.Model = d.Name, d.Model
 	saved.Updated = time.UnixMicro(time.Now().UnixMicro()).UTC() // the resolution of the database
 	p := stored{Prompt: saved, words: searchWords(d), documentBytes: int64(len(d.Document))}
 	p.Bytes = int64(len(d.Document) + len(p.words))
-	if _, err := s.check(ctx, s.db.Read(), &p, isNew); err != nil {
+	if _, err := s.check(ctx, s.db.Read(), &p, basedOn, isNew); err != nil {
 		return Prompt{}, fmt.Errorf("save prompt: %w", err)
 	}
 	keep := func(ctx context.Context, tx database.Tx, object string) error {
-		old, err := s.check(ctx, tx, &p, isNew)
+		oldest, err := s.check(ctx, tx, &p, basedOn, isNew)
 		if err != nil {
 			return err
 		}
 		p.object = object
-		if err := upsertPrompt(ctx, tx, &p); err != nil {
+		if err := s.supersede(ctx, tx, p.ID, oldest); err != nil {
 			return err
 		}
-		return s.discard(ctx, tx, old.object)
+		return insertPrompt(ctx, tx, &p)
 	}
-	var err error
-	if s.objects == nil {
+	err := s.inTurn(ctx, saved.Account, func() error {
+		if err := s.makeRoom(ctx, saved.Account, p.Bytes); err != nil {
+			return err
+		}
+		if s.objects != nil {
+			return s.objects.WriteObject(ctx, d.Document, keep)
+		}
 		p.document = d.Document
-		err = s.write(ctx, saved.Account, func(ctx context.Context, tx database.Tx) error { return keep(ctx, tx, "") })
-	} else {
-		err = s.inTurn(ctx, saved.Account, func() error { return s.objects.WriteObject(ctx, d.Document, keep) })
-	}
+		return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return keep(ctx, tx, "") })
+	})
 	if err != nil {
 		return Prompt{}, fmt.Errorf("save prompt: %w", err)
 	}
 	return p.Prompt, nil
 }
 
-// check returns the row that a prompt replaces, or why the prompt cannot be saved.
-func (s *Store) check(ctx context.Context, from database.Reader, p *stored, isNew bool) (old stored, err error) {
+// check returns why a prompt cannot be saved. Else it completes the prompt by what follows from the latest version, and returns the
+// oldest version that stays: the latest one goes for want of room, unless the draft is not based on it.
+func (s *Store) check(ctx context.Context, from database.Reader, p *stored, basedOn int64, isNew bool) (oldest int64, err error) {
+	var old stored
 	if !isNew {
-		if old, err = selectPrompt(ctx, from, ofAccount, p.Account, p.ID); err != nil {
-			return old, err
+		if old, err = selectPrompt(ctx, from, latestOfAccount, p.Account, p.ID); err != nil {
+			return 0, err
 		}
-		if old.Version != p.Version-1 {
-			return old, ErrConflict
-		}
+		p.Share, p.Origin = old.Share, old.Origin
 	}
-	count, used, err := selectUsage(ctx, from, p.Account, p.ID)
-	switch limit := s.MaxBytesPerAccount(); {
+	p.Version = old.Version + 1
+	used, err := selectUsage(ctx, from, p.Account)
+	limit, others, isSmaller := s.MaxBytesPerAccount(), used.latestBytes, false
+	if basedOn == old.Version {
+		others -= old.Bytes
+		isSmaller = p.Bytes <= old.Bytes
+	}
+	switch {
 	case err != nil:
-		return old, err
-	case isNew && count >= MaxPrompts:
-		return old, ErrTooMany
-	case p.Bytes > old.Bytes && used+p.Bytes > limit: // to save less is always allowed
-		return old, &QuotaError{Used: used, Size: p.Bytes, Max: limit}
+		return 0, err
+	case isNew && used.prompts >= MaxPrompts:
+		return 0, ErrTooMany
+	case used.latestBytes+p.Bytes <= limit:
+		return p.Version - MaxVersions + 1, nil
+	case others+p.Bytes <= limit || isSmaller: // to save less is always allowed
+		return p.Version, nil
 	}
-	return old, nil
+	return 0, &QuotaError{Used: others, Size: p.Bytes, Max: limit}
+}
+
+// supersede makes the latest version of a prompt, if there is one, an earlier one, and deletes those before the oldest that stays.
+func (s *Store) supersede(ctx context.Context, tx database.Tx, id string, oldest int64) error {
+	const text = `
+		UPDATE prompts SET latest = FALSE, share_id = '', origin = '', words = $2, bytes = document_bytes
+		WHERE id = $1 AND latest = TRUE`
+	if err := database.Exec(ctx, tx, text, id, []byte{}); err != nil {
+		return err
+	}
+	_, err := s.remove(ctx, tx, `id = $1 AND version < $2`, id, oldest)
+	return err
+}
+
+// maxRemoved limits the versions that are deleted in one transaction, which other writes wait for.
+const maxRemoved = 100
+
+// makeRoom deletes the oldest versions of an account, but no latest one, while so many bytes do not fit beside them.
+func (s *Store) makeRoom(ctx context.Context, account string, bytes int64) error {
+	const text = `
+		SELECT id, version, bytes FROM prompts WHERE account_id = $1 AND latest = FALSE ORDER BY updated_at, id, version LIMIT $2`
+	for removed := 1; removed > 0; {
+		err := s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+			removed = 0
+			used, err := selectUsage(ctx, tx, account)
+			excess := used.bytes + bytes - s.MaxBytesPerAccount()
+			if err != nil || excess <= 0 {
+				return err
+			}
+			oldest, err := database.List(ctx, tx, func(row database.Scanner) (p Prompt, err error) {
+				err = row.Scan(&p.ID, &p.Version, &p.Bytes)
+				return p, err
+			}, text, account, maxRemoved)
+			for ; err == nil && excess > 0 && removed < len(oldest); removed++ {
+				p := oldest[removed]
+				_, err = s.remove(ctx, tx, `id = $1 AND version = $2`, p.ID, p.Version)
+				excess -= p.Bytes
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inTurn makes one write of an account at a time, and maxWrites of all. Accounts write in turn.
@@ -102,18 +158,24 @@ func (s *Store) write(ctx context.Context, account string, apply func(context.Co
 	})
 }
 
-// Delete deletes a prompt. Its words are overwritten when it returns nil, and its object is deleted within a minute. The
-// error may be ErrNotFound.
+// Delete deletes a prompt with its versions and its link. Its words are overwritten when it returns nil, and its objects are deleted
+// within a minute. The error may be ErrNotFound.
 func (s *Store) Delete(ctx context.Context, account, id string) error {
+	return s.delete(ctx, account, ofAccount, account, id)
+}
+
+// DeleteVersion deletes an earlier version of a prompt. The error may be ErrNotFound.
+func (s *Store) DeleteVersion(ctx context.Context, account, id string, version int64) error {
+	return s.delete(ctx, account, ofAccount+` AND version = $3 AND latest = FALSE`, account, id, version)
+}
+
+func (s *Store) delete(ctx context.Context, account, condition string, args ...any) error {
 	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
-		old, err := selectPrompt(ctx, tx, ofAccount, account, id)
-		if err != nil {
-			return err
+		found, err := s.remove(ctx, tx, condition, args...)
+		if err == nil && !found {
+			err = ErrNotFound
 		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM prompts WHERE id = $1`, id); err != nil {
-			return err
-		}
-		return s.discard(ctx, tx, old.object)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("delete prompt: %w", err)
@@ -121,13 +183,19 @@ func (s *Store) Delete(ctx context.Context, account, id string) error {
 	return nil
 }
 
-// discard lets the object of a replaced or deleted prompt be deleted. That of a storage which is not configured any more is
-// left to the check of the database.
-func (s *Store) discard(ctx context.Context, tx database.Tx, object string) error {
-	if object == "" || s.objects == nil {
-		return nil
+// remove deletes versions, lets their objects be deleted, and reports whether there were any. The objects of a storage which is not
+// configured any more are left to the check of the database.
+func (s *Store) remove(ctx context.Context, tx database.Tx, condition string, args ...any) (found bool, err error) {
+	objects, err := database.List(ctx, tx, func(row database.Scanner) (name string, err error) {
+		err = row.Scan(&name)
+		return name, err
+	}, `DELETE FROM prompts WHERE `+condition+` RETURNING object`, args...)
+	for _, name := range objects {
+		if err == nil && name != "" && s.objects != nil {
+			err = s.objects.DeleteObject(ctx, tx, name)
+		}
 	}
-	return s.objects.DeleteObject(ctx, tx, object)
+	return len(objects) > 0, err
 }
 
 // Share returns the id of a prompt's link, which it makes if there is none. Everyone who knows the id can read the prompt
@@ -148,7 +216,7 @@ func (s *Store) Unshare(ctx context.Context, account, id string) error {
 func (s *Store) setShare(ctx context.Context, account, id, share string) (string, error) {
 	const text = `
 		UPDATE prompts SET share_id = CASE WHEN share_id = '' OR $3 = '' THEN $3 ELSE share_id END
-		WHERE account_id = $1 AND id = $2 RETURNING share_id`
+		WHERE ` + latestOfAccount + ` RETURNING share_id`
 	var kept string
 	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
 		err := tx.QueryRowContext(ctx, text, account, id, share).Scan(&kept)

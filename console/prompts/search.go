@@ -37,7 +37,7 @@ func (s *Store) Search(ctx context.Context, account string, words []string, limi
 		text = `SELECT ` + columns + `, words FROM prompts`
 	}
 	err = s.db.Report(ctx, account, searchWait, func(ctx context.Context, from database.Reader) error {
-		rows, err := from.QueryContext(ctx, text+` WHERE account_id = $1 ORDER BY updated_at DESC, id`, account)
+		rows, err := from.QueryContext(ctx, text+` WHERE account_id = $1 AND latest = TRUE ORDER BY updated_at DESC, id`, account)
 		if err != nil {
 			return err
 		}

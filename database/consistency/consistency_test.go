@@ -304,12 +304,11 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for id, object := range map[string]string{"pr_whole": "document", "pr_lost": "lost", "pr_row": ""} {
-			_, err := tx.ExecContext(t.Context(), `INSERT INTO prompts (id, account_id, name, model, version, updated_at, object, document_bytes, bytes)
-				VALUES ($1, 'acc', 'n', 'm', 1, 1, $2, 8, 8)`, id, object)
-			if err != nil {
-				return err
-			}
+		_, err = tx.ExecContext(t.Context(), `INSERT INTO prompts (id, account_id, name, model, version, latest, updated_at, object, document_bytes, bytes)
+			VALUES ('pr_object', 'acc', 'n', 'm', 1, false, 1, 'lost', 8, 8), ('pr_object', 'acc', 'n', 'm', 2, true, 1, 'document', 8, 8),
+				('pr_row', 'acc', 'n', 'm', 1, true, 1, '', 8, 8)`)
+		if err != nil {
+			return err
 		}
 		_, err = tx.ExecContext(t.Context(), `INSERT INTO objects (name, state, file, start, bytes) VALUES ('whole1', 'kept', 'file-whole', 0, 6),
 			('whole2', 'kept', 'file-whole', 6, 4), ('short', 'kept', 'file-short', 0, 10), ('missing', 'kept', 'file-missing', 0, 10),
@@ -331,15 +330,15 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 		}))
 	}
 	check()
-	want(t, notes, "saved prompt pr_lost of account acc: its 8 bytes are not")
+	want(t, notes, "saved prompt pr_object version 1 of account acc: its 8 bytes are not")
 	want(t, problems, "file file-short of account acc: 4 of its 10 bytes", "file file-missing of account acc: its 10 bytes are not",
 		"1 objects belong to no file", "1 objects of 7 bytes are in the storage without a row")
 	must(t, files.Repair(t.Context(), func(text string) { done = append(done, text) }))
-	want(t, done, "file-short is marked as lost", "file-missing is marked as lost", "saved prompt pr_lost of account acc: its 8 bytes are not in the storage; it is left", "1 objects that belong to no file will be deleted",
+	want(t, done, "file-short is marked as lost", "file-missing is marked as lost", "saved prompt pr_object version 1 of account acc: its 8 bytes are not in the storage; it is left", "1 objects that belong to no file will be deleted",
 		"1 objects of 7 bytes without a row are deleted")
 	check()
 	want(t, problems)
-	want(t, notes, "file-short", "file-missing", "saved prompt pr_lost of account acc: its 8 bytes are not")
+	want(t, notes, "file-short", "file-missing", "saved prompt pr_object version 1 of account acc: its 8 bytes are not")
 	entries, _, err := audit.Find(t.Context(), identity.AuditFilter{}, "", 10)
 	must(t, err)
 	if len(entries) != 2 || entries[0].Action != "mark file as lost" || !strings.HasPrefix(entries[0].Subject, "file-") {
@@ -348,7 +347,7 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	var prompts int
 	must(t, db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM prompts`).Scan(&prompts))
 	if prompts != 3 {
-		t.Errorf("%d prompts are left, want all 3", prompts)
+		t.Errorf("%d versions of prompts are left, want all 3", prompts)
 	}
 	if _, err := os.Stat(filepath.Join(folder, "files", "README.txt")); err != nil {
 		t.Errorf("a file that is no object: %v", err)

@@ -85,9 +85,9 @@ func (f *Files) Check(ctx context.Context, report func(Problem)) error {
 	return nil
 }
 
-// promptAdvice says what is to be done about a prompt that is lost. A repair leaves it: an administrator may still put its object
+// promptAdvice says what is to be done about a version of a prompt that is lost. A repair leaves it: an administrator may still put its object
 // back.
-const promptAdvice = "put its object back, or save or delete it in the workbench"
+const promptAdvice = "put its object back, or delete it in the workbench"
 
 // Repair expires files whose bytes are lost, so that their users get the error of an expired file, and deletes objects that belong
 // to neither a file nor a prompt. It reports what it did, and the prompts that are lost. If nothing shows that the storage is the
@@ -227,7 +227,7 @@ func (f *Files) files(ctx context.Context) (all []storedFile, err error) {
 		return nil
 	}, `SELECT 'file', f.id, f.account_id, f.bytes, f.expires_at, coalesce(o.name, ''), coalesce(o.bytes, 0)
 		FROM files f LEFT JOIN objects o ON o.file = f.id AND o.state = 'kept'
-		UNION ALL SELECT 'saved prompt', id, account_id, document_bytes, 0, object, document_bytes FROM prompts WHERE object <> ''
+		UNION ALL SELECT 'saved prompt', id || ' version ' || version, account_id, document_bytes, 0, object, document_bytes FROM prompts WHERE object <> ''
 		ORDER BY 1, 2`)
 	if err != nil {
 		return nil, fmt.Errorf("read files: %w", err)

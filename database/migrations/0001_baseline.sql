@@ -213,23 +213,27 @@ CREATE TABLE feedback (
 CREATE INDEX feedback_time ON feedback (time);
 CREATE INDEX feedback_account ON feedback (account_id, time);
 
--- Prompts saved in the workbench. No other table holds text of prompts or completions.
+-- Versions of the prompts saved in the workbench. No other table holds text of prompts or completions.
 CREATE TABLE prompts (
-    id             TEXT PRIMARY KEY,
+    id             TEXT NOT NULL,
     account_id     TEXT NOT NULL REFERENCES accounts (id),
     name           TEXT NOT NULL,
     model          TEXT NOT NULL,
     version        BIGINT NOT NULL,
+    latest         BOOLEAN NOT NULL DEFAULT true, -- the others have no link, origin and words
     updated_at     BIGINT NOT NULL,
     share_id       TEXT NOT NULL DEFAULT '',  -- of the link by which other users read the prompt; empty if there is none
+    origin         TEXT NOT NULL DEFAULT '',  -- JSON: what the prompt is a copy of; empty if it is none
     object         TEXT NOT NULL DEFAULT '',  -- of the storage, with the document; empty: the row has it
     document       BLOB,                      -- JSON, in the workbench's format; NULL: the object has it
     words          BLOB NOT NULL DEFAULT x'', -- what a search finds: the different words, case-folded
     document_bytes BIGINT NOT NULL DEFAULT 0,
-    bytes          BIGINT NOT NULL DEFAULT 0  -- of the document and the words
+    bytes          BIGINT NOT NULL DEFAULT 0, -- of the document and the words
+    PRIMARY KEY (id, version)
 );
 
-CREATE INDEX prompts_account ON prompts (account_id, updated_at);
+CREATE INDEX prompts_account ON prompts (account_id, latest, updated_at);
+CREATE UNIQUE INDEX prompts_latest ON prompts (id) WHERE latest;
 CREATE UNIQUE INDEX prompts_share ON prompts (share_id) WHERE share_id <> '';
 
 -- Presets of parameters that users save in the workbench. They can have texts, such as stop sequences.

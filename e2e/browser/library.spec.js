@@ -1,4 +1,4 @@
-// The library of saved prompts: folders, tags and copies.
+// The library of saved prompts: folders, tags, copies and versions.
 import { checkPage, expect, signIn, test } from "./console.js";
 import { expectText, open, prompt } from "./workbench.js";
 
@@ -37,4 +37,55 @@ test("saved prompts are in folders with tags, and a copy leaves the original as 
   await page.getByText("Open", { exact: true }).click();
   for (const title of ["Ode", "Ode (copy)"]) await page.locator("#saved").getByRole("button", { name: `Delete ${title}`, exact: true }).click();
   await expect(page.locator("#saved").getByText("No matching prompts.")).toBeVisible();
+});
+
+test("each save makes a version, of which an earlier one opens and becomes the latest, and a copy says what it is from", async ({ page }) => {
+  await signIn(page);
+  await open(page);
+  page.on("dialog", (dialog) => dialog.accept());
+  const name = `Versioned ${Date.now()}`;
+  const versions = page.locator("#versions");
+  const version = (n) => versions.getByRole("button", { name: `Version ${n}`, exact: true });
+  const save = async (text) => {
+    if (text) await prompt(page).fill(text);
+    await page.getByRole("button", { name: "Save", exact: true }).click();
+    await expect(page.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
+  };
+  await page.locator("#versions-panel > summary").click();
+  await expect(page.locator("#versions-status")).toHaveText("Save the prompt first.");
+  await page.locator("#name").fill(name);
+  await save("The first text");
+  await expect(version(1)).toHaveAttribute("aria-current", "true");
+  await save("The second text");
+  await save("The third text");
+  await expect(versions.getByRole("listitem")).toHaveText([/^Version 3latest · /, /^Version 2(?!latest)/, /^Version 1(?!latest)/]);
+  await checkPage(page, "workbench-versions");
+
+  await version(1).click();
+  await expectText(page, "The first text");
+  await expect(page.locator("#saved-status")).toHaveText(/^Version 1, saved .*\. Save makes it the latest\.$/);
+  await expect(version(1)).toHaveAttribute("aria-current", "true");
+  await version(3).click();
+  await expectText(page, "The third text");
+  await version(1).click();
+  await expectText(page, "The first text");
+  await save();
+  await expect(version(4)).toHaveAttribute("aria-current", "true");
+  await versions.getByRole("button", { name: "Delete version 2" }).click();
+  await expect(versions.getByRole("listitem")).toHaveCount(3);
+  await expect(version(2)).toHaveCount(0);
+  await page.reload();
+  await expectText(page, "The first text");
+
+  const original = page.url();
+  await page.getByRole("button", { name: "Save a copy" }).click();
+  await expect(page.locator("#name")).toHaveValue(`${name} (copy)`);
+  await expect(page.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
+  await expect(page).not.toHaveURL(original);
+  await page.locator("#versions-panel > summary").click();
+  await expect(page.locator("#origin")).toHaveText(`A copy of “${name}”`);
+  await checkPage(page, "workbench-copy");
+  await page.locator("#origin a").click();
+  await expect(page).toHaveURL(original);
+  await expectText(page, "The first text");
 });

@@ -260,6 +260,8 @@ test("a link opens the saved tree for a colleague, read-only, until it is revoke
   await other.getByRole("button", { name: "Save", exact: true }).click();
   await expect(other.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
   await expect(other).toHaveURL(/prompt=pr_/); // a prompt of their own
+  await other.locator("#versions-panel > summary").click();
+  await expect(other.locator("#origin")).toHaveText(`A copy of “For a colleague” of ${process.env.EMAIL}`);
 
   await page.getByRole("button", { name: "Stop sharing" }).click();
   await expect(page.locator("#share-status")).toContainText("does not work any more");

@@ -185,7 +185,7 @@ test("stopping a stream keeps the received tokens", async ({ page }) => {
   expect(await tokens(page).count()).toBeGreaterThan(15);
 });
 
-test("a saved prompt opens with its branches in a second browser, detects conflicts, and is deleted", async ({ page, browser }) => {
+test("a saved prompt opens with its branches in a second browser, keeps what both save, and is deleted", async ({ page, browser }) => {
   await open(page);
   await fillIn(page, "Saved for later", { max_tokens: 5, seed: 1 });
   await page.getByRole("button", { name: "Generate" }).click();
@@ -214,13 +214,18 @@ test("a saved prompt opens with its branches in a second browser, detects confli
   await expect(second.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await expect(page.locator("#saved-status")).toContainText("changed elsewhere");
-  await page.getByRole("button", { name: "Save", exact: true }).click();
-  await expect(page.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
+  await page.locator("#versions-panel > summary").click();
+  await expect(page.locator("#versions").getByRole("listitem")).toHaveCount(3);
   await page.getByText("Open", { exact: true }).click();
-  await expect(page.locator("#saved").getByRole("button", { name: "A study", exact: true })).toHaveCount(2);
-  await page.getByRole("button", { name: "Delete A study" }).first().click();
+  await page.locator("#saved").getByRole("button", { name: "Delete A study", exact: true }).click();
   await expect(page.locator("#saved-status")).toContainText("deleted");
+  await expect(page.locator("#versions").getByRole("listitem")).toHaveCount(0);
 
+  // What was deleted elsewhere is saved as another prompt.
+  await second.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(second.locator("#saved-status")).toContainText("It is not there, or not any more. Nothing is lost");
+  await second.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(second.locator("#saved-status")).toHaveText(/^Saved \d\d:\d\d$/);
   second.on("dialog", (dialog) => dialog.accept());
   await second.getByText("Open", { exact: true }).click();
   await second.getByRole("button", { name: "Delete A study" }).click();

@@ -52,6 +52,9 @@ export const getPrompt = (id) => sendForJSON("GET", `/prompts/${encodeURICompone
 export const createPrompt = (prompt) => sendForJSON("POST", "/prompts", prompt);
 export const updatePrompt = (id, prompt) => sendForJSON("PUT", `/prompts/${encodeURIComponent(id)}`, prompt);
 export const deletePrompt = (id) => send("DELETE", `/prompts/${encodeURIComponent(id)}`);
+export const getVersions = (id) => sendForJSON("GET", `/prompts/${encodeURIComponent(id)}/versions`);
+export const getVersion = (id, version) => sendForJSON("GET", `/prompts/${encodeURIComponent(id)}/versions/${version}`);
+export const deleteVersion = (id, version) => send("DELETE", `/prompts/${encodeURIComponent(id)}/versions/${version}`);
 
 export const getPresets = () => sendForJSON("GET", "/presets");
 export const savePreset = (mode, name, settings) => send("PUT", "/presets", { mode, name, settings });

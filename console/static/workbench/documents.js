@@ -13,6 +13,7 @@ import { ofDocument } from "./files.js";
 import { explain, maxBytes, showSize, warn } from "./keeping.js";
 import { SavedPrompts } from "./saved.js";
 import { Sharing, showNotice } from "./sharing.js";
+import { Versions } from "./versions.js";
 import { fillForm } from "./parameters.js";
 import { dateTime } from "../times.js";
 import { retryWhileUnreachable, showError } from "./problems.js";
@@ -20,14 +21,14 @@ import { hide as hideDifferences } from "./differences.js";
 import { settings } from "./requests.js";
 import { sayProgress } from "./running.js";
 
-let sharing = null;
 const saved = new SavedPrompts({
   list: $("saved"), search: $("saved-search"), name: $("name"), status: $("saved-status"), usage: $("saved-usage"),
   onOpen: (id) => replace("Open the other prompt and discard them?", () => saved.load(id), showSaved),
   onDelete: forgetAddress,
-  onChange: (share) => { sharing?.show(share); $("fork").hidden = !saved.id; },
+  onChange: (share) => { sharing.show(share); versions.refresh(); $("fork").hidden = !saved.id; },
 });
-sharing = new Sharing(saved);
+const sharing = new Sharing(saved);
+const versions = new Versions(saved, replace, show);
 const currentDocument = () => ({ tree: tree.pack(state.doc), settings: settings(), chat: conversing.settings() });
 
 // The draft of what is not saved. A reload, a crash or a lost session does not lose it.
@@ -130,6 +131,7 @@ async function openShared(share) {
   const prompt = await retryWhileUnreachable(() => api.getSharedPrompt(share));
   const restored = await restoreDraft();
   if (state.addressed !== share) return; // the user has opened another prompt meanwhile
+  saved.current.from = share;
   if (!restored) {
     show(prompt.document, prompt.model);
     saved.name.value = prompt.name;
@@ -169,7 +171,7 @@ async function restoreDraft() {
   saved.name.value = draft.name;
   modes.fitModel(draft.model);
   showDocument(state.doc);
-  sayProgress(`Draft of ${dateTime(draft.time)} restored.${outdated ? " The prompt has been saved since then: open it again to see what was saved." : ""}`);
+  sayProgress(`Draft of ${dateTime(draft.time)} restored.${outdated ? " The prompt has been saved since then: Versions has what was saved." : ""}`);
   return true;
 }
 
@@ -182,6 +184,7 @@ async function save() {
   saved.setStatus("Saving…");
   try {
     if (!await saved.save(model(), currentDocument(), maxBytes)) return;
+    versions.refresh();
     leaveAddressed();
     $("export-document").hidden = true;
     history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(saved.id)}`);

@@ -17,7 +17,6 @@ export function showSize() {
 // explain returns why a save has failed, and that nothing is lost. isKept says that the browser has the draft.
 export function explain(error, isKept) {
   $("export-document").hidden = error.status !== 413 && isKept;
-  if (error.code === "conflict") return "This prompt was changed elsewhere since you opened it, so nothing was saved. Save again to keep your version as another prompt.";
   const file = error.status === 413 ? " Export it to a file, which the workbench can open again." : "";
   return `${error.message}${isKept ? ` Nothing is lost: the draft stays in this browser.${file}` : " This browser does not keep the draft: leave this page open, or export it to a file."}`;
 }

@@ -40,45 +40,61 @@ export class SavedPrompts {
     if (last.textContent) this.list.append(last);
   }
 
-  // load returns a prompt that open can show.
-  async load(id) {
-    const prompt = await api.getPrompt(id);
+  // load returns a prompt that open can show, or an earlier version of it for showVersion.
+  async load(id, version) {
+    const prompt = await (version ? api.getVersion(id, version) : api.getPrompt(id));
     unpack(prompt.document.tree); // if this throws, what is open stays, and Save does not replace the prompt
     return prompt;
   }
 
   // open makes a prompt that was loaded the one that is open.
   open({ id, version, name, share, updated }) {
-    this.current = { id, version, outdated: false };
+    this.current = { ...unsaved(), id, version };
     this.name.value = name;
     this.setSaved(updated);
     this.onChange(share);
     this.refresh();
   }
 
-  // save stores the document under the name, if it has at most that many bytes. It does not overwrite a version that is newer than
-  // the one that was opened: then it throws, and the next save creates another prompt. It reports whether the document is still
-  // the one that is open.
+  // showVersion makes an earlier version of the open prompt the one that is shown.
+  showVersion({ version, name, updated }) {
+    this.current.shown = version;
+    this.name.value = name;
+    this.setStatus(`Version ${version}, saved ${dateTime(updated)}. Save makes it the latest.`, inUTC(updated));
+  }
+
+  // save stores the document under the name as the latest version, if it has at most that many bytes. If the prompt was deleted
+  // elsewhere, it throws, and the next save creates another one. It reports whether the document is still the one that is open.
   async save(model, document_, maxBytes) {
     const { current } = this;
-    const prompt = { name: this.name.value.trim(), model, document: document_, version: current.outdated ? 0 : current.version };
-    const body = JSON.stringify(prompt);
+    const isNew = !current.id || current.isGone;
+    const prompt = { name: this.name.value.trim(), model, document: document_, version: isNew ? 0 : current.version };
+    const body = JSON.stringify(isNew ? { ...prompt, from: current.from } : prompt);
     const bytes = new Blob([body]).size;
     if (bytes > maxBytes) throw tooLarge(bytes, maxBytes);
-    const isNew = !current.id || current.outdated;
+    let isBehind = false; // another version was saved meanwhile
     try {
-      const { id = current.id, version } = await (isNew ? api.createPrompt(body) : api.updatePrompt(current.id, body));
+      const { id = current.id, version } = await (isNew ? this.create(body, prompt) : api.updatePrompt(current.id, body));
       if (!id || !Number.isInteger(version)) throw new Error("The answer is not that of the gateway, so nothing may have been saved.");
-      Object.assign(current, { id, version, outdated: false });
+      isBehind = !isNew && version > current.version + 1;
+      Object.assign(current, { id, version, isGone: false, shown: 0 });
     } catch (error) {
-      if (!isNew && (error.status === 409 || error.status === 404)) current.outdated = true;
+      if (!isNew && error.status === 404) current.isGone = true;
       throw error;
     }
     this.refresh();
     if (current !== this.current) return false;
     if (isNew) this.onChange("");
-    this.setSaved(new Date());
+    this.setSaved(new Date(), isBehind ? ". It was changed elsewhere meanwhile: Versions has both." : "");
     return true;
+  }
+
+  // create creates a prompt. What it is a copy of may be gone: then it is no copy.
+  create(body, prompt) {
+    return api.createPrompt(body).catch((error) => {
+      if (error.status !== 404) throw error;
+      return api.createPrompt(JSON.stringify(prompt));
+    });
   }
 
   // edited is called when what is shown is not what was saved any more.
@@ -87,7 +103,7 @@ export class SavedPrompts {
   }
 
   async delete(prompt) {
-    if (!confirm(`Delete “${prompt.name}” with all its branches? This cannot be undone.`)) return;
+    if (!confirm(`Delete “${prompt.name}” with all its branches and versions? This cannot be undone.`)) return;
     try {
       await api.deletePrompt(prompt.id);
       if (this.id === prompt.id) this.close();
@@ -101,7 +117,7 @@ export class SavedPrompts {
 
   // fork leaves the open prompt as it was saved, so that the next save stores what is shown as a copy.
   fork() {
-    this.current = unsaved();
+    this.current = { ...unsaved(), from: this.id };
     this.name.value = copyName(this.name.value);
     this.onChange("");
   }
@@ -117,14 +133,15 @@ export class SavedPrompts {
   setStatus(textContent, title = "") { Object.assign(this.status, { textContent, title }); }
 
   // setSaved says when what is shown was saved: today at, or on another day.
-  setSaved(time) {
+  setSaved(time, more = "") {
     const isToday = new Date(time).toDateString() === new Date().toDateString();
-    this.setStatus(`Saved ${isToday ? minute(time) : dateTime(time)}`, inUTC(time));
+    this.setStatus(`Saved ${isToday ? minute(time) : dateTime(time)}${more}`, inUTC(time));
   }
 }
 
-// unsaved returns what is known of a document that is no saved prompt yet.
-const unsaved = () => ({ id: null, version: 0, outdated: false });
+// unsaved returns what is known of a document that is no saved prompt yet. from is the id of the prompt or link that it is a copy of,
+// shown the version that is shown if it is an earlier one, and version the latest one that this page knows.
+const unsaved = () => ({ id: null, version: 0, isGone: false, shown: 0, from: undefined });
 
 // megabytes are of 2^20 bytes, as in the limits of the gateway.
 export const megabytes = (bytes) => (bytes / (1 << 20)).toLocaleString("en", { maximumFractionDigits: 1 });
