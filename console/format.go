@@ -17,7 +17,6 @@ import (
 func templateFunctions(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset":    a.url,
-		"modules":  a.modules,
 		"mark":     markField,
 		"number":   formatNumber,
 		"limit":    formatLimit,

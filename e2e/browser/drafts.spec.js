@@ -360,7 +360,7 @@ test("a workbench of which a script could not be loaded is loaded again, once", 
   await prompt(page).fill("My own draft");
   let most = 1;
   let failures = 0;
-  await page.route("**/static/*/workbench/texts.js", (route) => (failures < most ? (failures++, route.abort()) : route.continue()));
+  await page.route("**/static/*/workbench/page.js", (route) => (failures < most ? (failures++, route.abort()) : route.continue()));
   await open(page);
   await expectText(page, "My own draft");
   expect(failures).toBe(1);

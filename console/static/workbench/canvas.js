@@ -11,10 +11,12 @@ let view;
 let composing = false; // an input method shows text that is not in the document yet
 let sticks = false; // the cursor follows the end of what is generated
 let left = null; // where the cursor was when the text lost the focus
+let typed = ""; // while the page was loaded
 let actions; // {generate}
 
 export function start(callbacks) {
   actions = callbacks;
+  typed = shown();
   view = new TokenView(box, { onMove: popover.inspect, onSelect: pin, onLeave: leave, followsPointer: () => !popover.isPinned(), isEditable: true });
   Object.defineProperty(box, "value", { get: text }); // as of a text field
   onRender(render);
@@ -39,7 +41,14 @@ export function start(callbacks) {
   bench.addEventListener("run-ended", () => { if (sticks && document.activeElement === box) setCaret(text().length); });
 }
 
-// allow makes the text editable, once the document is there.
+// takeTyped makes what was typed while the page was loaded the text of the new prompt.
+export function takeTyped() {
+  if (!typed) return;
+  view.clear();
+  put(typed, typed.length);
+}
+
+// allow makes the text editable, once the document is there. That of a new prompt is so from the beginning.
 export function allow() {
   try { box.contentEditable = "plaintext-only"; } catch { box.contentEditable = "true"; } // change makes all changes in both
   box.setAttribute("aria-readonly", "false");
@@ -129,11 +138,16 @@ function change(event) {
   put(now.slice(0, from) + inserted + now.slice(to), from + inserted.length, inserted.length === 1 && /\S/.test(inserted));
 }
 
-// read takes over what the browser has changed itself, as an input method does.
-function read() {
+// shown returns the text as the page has it.
+function shown() {
   const all = document.createRange();
   all.selectNodeContents(box);
-  const [next, caret] = [textIn(all), selected()?.[1]];
+  return textIn(all);
+}
+
+// read takes over what the browser has changed itself, as an input method does.
+function read() {
+  const [next, caret] = [shown(), selected()?.[1]];
   view.clear();
   put(next, caret ?? next.length);
 }

@@ -5,7 +5,8 @@ import { $, modelOf, onRender, render, state } from "./state.js";
 import { isAllowed } from "./allowing.js";
 import { isBlind } from "./blind.js";
 import { judgement, share } from "./judged.js";
-import { retryDuringBoot, runExclusively, scoreTokens } from "./requests.js";
+import { scoreTokens } from "./requests.js";
+import { retryDuringBoot, runExclusively } from "./running.js";
 import { tokensOfText, withText } from "./texts.js";
 
 let shown = ""; // ids of the texts that have been judged

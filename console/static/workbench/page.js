@@ -48,7 +48,9 @@ addEventListener("drop", (event) => {
   $("open-file").files = event.dataTransfer.files;
   $("open-file").dispatchEvent(new Event("change"));
 });
-await documents.start();
+const opened = documents.start();
+canvas.takeTyped();
+await opened;
 $("message").readOnly = false; // text typed before would be replaced, or stored as another prompt's draft
 canvas.allow();
 bench.dataset.ready = "";

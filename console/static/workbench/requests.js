@@ -18,8 +18,6 @@ import { retryDuringBoot, runBeside, runExclusively } from "./running.js";
 import { isValid } from "./problems.js";
 import * as popover from "./popover.js";
 
-export { retryDuringBoot, runExclusively } from "./running.js";
-
 export const settings = (form = $("settings")) => readForm(form);
 
 // identified returns the id of a node after it and those before it have token ids of the model: completions are requested with them,

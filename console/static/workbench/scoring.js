@@ -5,7 +5,8 @@ import { $, element, modelOf, onRender, state } from "./state.js";
 import { percent, score, shade, surprisal } from "./measures.js";
 import { textOf, visibleText } from "./tokens.js";
 import { tokensOfText, withText } from "./texts.js";
-import { retryDuringBoot, runExclusively, scoreContinuations, scorePrompt, scoreTokens } from "./requests.js";
+import { scoreContinuations, scorePrompt, scoreTokens } from "./requests.js";
+import { retryDuringBoot, runExclusively } from "./running.js";
 
 const most = 2000; // rows of the table
 
