@@ -50,7 +50,8 @@ func TestSettingsAreListedByModel(t *testing.T) {
 	s := newSite(t, func(s *console.Settings, _ *console.Deps) {
 		s.Configuration = []config.Setting{
 			{Key: "server.listen", Value: ":1", Changed: true},
-			{Key: "models[0].id", Value: "llama-8b", Changed: true}, {Key: "models[0].chat", Value: "false"},
+			{Key: "models[0].id", Value: "llama-8b", Changed: true},
+			{Key: "models[0].chat", Value: "false"},
 			{Key: "models[1].id", Value: "llama-405b", Changed: true},
 		}
 	})

@@ -73,7 +73,7 @@ func TestBatchesSayWhatTheyWaitFor(t *testing.T) {
 	_, err := s.keys.Pause(t.Context(), paused.ID)
 	must(t, err)
 	waits("batch_k", "Waiting for the key desk, which is paused.")
-	waits("batch_m", "Waiting for llama-8b, which is down.")
+	waits("batch_m", "Waiting for llama-8b, which does not respond.")
 	has(t, b.get("/dashboard").body, "3 batches running</a>: 6 of 24 lines")
 }
 

@@ -323,15 +323,15 @@ func codesOf(report history.Report, failed bool) (codes []history.CodeSeries) {
 	return codes
 }
 
+// markedEvents are the starts and the ends of backends.
+var markedEvents = []history.EventKind{history.BootEnded, history.BootFailed, history.BackendDied}
+
 // chartMarks returns the starts and the ends of the backends of a model, or of all.
 func chartMarks(events []timelineEvent, model string) []chartMark {
 	marks := []chartMark{}
 	for _, e := range events {
-		switch e.Kind {
-		case history.BootEnded, history.BootFailed, history.BackendDied:
-			if model == "" || e.Model == model {
-				marks = append(marks, chartMark{e.Time.Unix(), e.Subject + ": " + e.Text, e.Level})
-			}
+		if slices.Contains(markedEvents, e.Kind) && (model == "" || e.Model == model) {
+			marks = append(marks, chartMark{e.Time.Unix(), e.Subject + ": " + e.Text, e.Level})
 		}
 	}
 	return marks

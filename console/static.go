@@ -6,20 +6,16 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
 	"mime"
 	"net/http"
 	"path"
-	"regexp"
 	"strings"
 	"sync"
 
+	"github.com/evanw/esbuild/pkg/api"
 	"github.com/labstack/echo/v4"
-	"github.com/tdewolff/minify/v2"
-	"github.com/tdewolff/minify/v2/css"
-	"github.com/tdewolff/minify/v2/js"
 )
 
 //go:embed static
@@ -62,74 +58,35 @@ func (a assets) url(name string) string { return staticPath + string(a) + "/" + 
 // pageScript is the name of a script that is served as one with the modules of its folder and those of vendor/.
 const pageScript = "page.js"
 
-// The statements of a module that join replaces. Each is a line.
-var (
-	importLine = regexp.MustCompile(`(?m)^import (?:\* as ([\w$]+)|(\{.*\})|([\w$]+)) from ['"](\.[^'"]+)['"];$`)
-	exportLine = regexp.MustCompile(`(?m)^export (?:(default )?((?:async )?function|class|const) ([\w$]+)|\{(.*)\};$)`)
-)
-
-// joined is a script that is made of modules.
-type joined struct {
-	folder string            // of the modules; those elsewhere, which other scripts import too, are imported
-	names  map[string]string // the constants with what the modules export, by the modules' names
-	script bytes.Buffer
-}
-
-// join returns a module, which exports nothing, and those that it imports as one: functions that return what they export, in the
-// order of their imports.
-func join(name string, content []byte) []byte {
-	j := joined{folder: path.Dir(name) + "/", names: map[string]string{}}
-	body, _ := j.withoutImports(name, string(content))
-	return fmt.Appendf(j.script.Bytes(), "{\n%s}\n", body)
-}
-
-// add adds a module, and returns the constant with what it exports.
-func (j *joined) add(name string) string {
-	if constant, ok := j.names[name]; ok {
-		return constant
+// build returns a script or style sheet as it is served: minified, and a page's script with its modules. Those elsewhere, which other
+// scripts of the page import too, stay apart.
+func build(name string) []byte {
+	const embedded = "embedded"
+	folder, isPage := path.Dir(name)+"/", path.Base(name) == pageScript
+	options := api.BuildOptions{
+		EntryPoints: []string{name}, Bundle: isPage, MinifyWhitespace: true, MinifySyntax: true, MinifyIdentifiers: true,
+		Plugins: []api.Plugin{{Name: embedded, Setup: func(b api.PluginBuild) {
+			b.OnResolve(api.OnResolveOptions{Filter: "."}, func(a api.OnResolveArgs) (api.OnResolveResult, error) {
+				found := path.Join(path.Dir(a.Importer), a.Path)
+				if a.Kind != api.ResolveEntryPoint && !strings.HasPrefix(found, folder) && !strings.HasPrefix(found, "vendor/") {
+					return api.OnResolveResult{Path: a.Path, External: true}, nil
+				}
+				return api.OnResolveResult{Path: found, Namespace: embedded}, nil
+			})
+			b.OnLoad(api.OnLoadOptions{Filter: ".", Namespace: embedded}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {
+				content, err := staticFiles.ReadFile("static/" + a.Path)
+				return api.OnLoadResult{Contents: new(string(content)), Loader: api.LoaderDefault}, err
+			})
+		}}},
 	}
-	constant := fmt.Sprintf("module%d", len(j.names))
-	j.names[name] = constant
-	if !strings.HasPrefix(name, j.folder) && !strings.HasPrefix(name, "vendor/") {
-		fmt.Fprintf(&j.script, "import * as %s from \"../%s\";\n", constant, name)
-		return constant
+	if isPage {
+		options.Format = api.FormatESModule
 	}
-	content, err := staticFiles.ReadFile("static/" + name)
-	if err != nil { // impossible: modules name files that are embedded
-		panic("read module: " + err.Error())
+	result := api.Build(options)
+	if len(result.Errors) > 0 || len(result.OutputFiles) != 1 { // impossible: a test requests a file, which builds all
+		panic(fmt.Sprintf("build %s: %v", name, result.Errors))
 	}
-	body, exports := j.withoutImports(name, string(content))
-	fmt.Fprintf(&j.script, "const %s = (() => {\n%s\nreturn {%s};\n})();\n", constant, body, strings.Join(exports, ", "))
-	return constant
-}
-
-// withoutImports returns a module without its imports and exports, and what it exports.
-func (j *joined) withoutImports(name, body string) (_ string, exports []string) {
-	body = importLine.ReplaceAllStringFunc(body, func(line string) string {
-		m := importLine.FindStringSubmatch(line)
-		constant := j.add(path.Join(path.Dir(name), m[4]))
-		switch {
-		case m[1] != "":
-			return "const " + m[1] + " = " + constant + ";"
-		case m[3] != "":
-			return "const " + m[3] + " = " + constant + ".default;"
-		}
-		return "const " + strings.ReplaceAll(m[2], " as ", ": ") + " = " + constant + ";"
-	})
-	body = exportLine.ReplaceAllStringFunc(body, func(line string) string {
-		m := exportLine.FindStringSubmatch(line)
-		switch {
-		case m[1] != "":
-			exports = append(exports, "default: "+m[3])
-		case m[3] != "":
-			exports = append(exports, m[3])
-		default:
-			exports = append(exports, m[4])
-			return ""
-		}
-		return m[2] + " " + m[3]
-	})
-	return body, exports
+	return result.OutputFiles[0].Contents
 }
 
 // staticFile is a file as it is served.
@@ -140,18 +97,10 @@ type staticFile struct {
 
 // served returns the static files by their names. Scripts and style sheets are minified.
 var served = sync.OnceValue(func() map[string]staticFile {
-	m := minify.New()
-	m.AddFunc(".css", css.Minify)
-	m.AddFunc(".js", js.Minify)
 	all := map[string]staticFile{}
 	eachStaticFile(func(name string, content []byte) {
-		if path.Base(name) == pageScript {
-			content = join(name, content)
-		}
-		if minified, err := m.Bytes(path.Ext(name), content); err == nil {
-			content = minified
-		} else if !errors.Is(err, minify.ErrNotExist) { // impossible: a test requests a file, which minifies all
-			panic("minify " + name + ": " + err.Error())
+		if ext := path.Ext(name); ext == ".js" || ext == ".css" {
+			content = build(name)
 		}
 		f := staticFile{content: content}
 		var b bytes.Buffer

@@ -141,17 +141,18 @@ func TestUsageHasChartsOfLatenciesAndErrors(t *testing.T) {
 	s.insertEnded(a, k, "req_S", 5, time.Now())
 	s.insertEnded(other, evesKey, "req_T", 5, time.Now())
 	b := s.signIn("ada@example.org")
-	for query, want := range map[string]struct{ points, codes string }{
-		"":                 {"30", `["budget_exceeded","vllm_oom"]`},
-		"key=" + k.ID:      {"30", `[]`}, // refusals are counted by account
-		"model=llama-405b": {"30", `["vllm_oom"]`},
-		"interval=hour&from=" + time.Now().UTC().Format(time.DateOnly): {"24", `["budget_exceeded","vllm_oom"]`},
+	for query, want := range map[string]struct{ points, errors, refusals string }{
+		"":                 {"30", `["vllm_oom"]`, `["budget_exceeded"]`},
+		"key=" + k.ID:      {"30", `["none"]`, `["none"]`}, // refusals are counted by account
+		"model=llama-405b": {"30", `["vllm_oom"]`, `["none"]`},
+		"interval=hour&from=" + time.Now().UTC().Format(time.DateOnly): {"24", `["vllm_oom"]`, `["budget_exceeded"]`},
 	} {
 		data := overviewData(t, b.get("/usage?"+query).body)
-		if got := data.Get(`charts.#(id=="errors").series.#.name`).String(); got != want.codes || data.Get("points").String() != want.points {
-			t.Errorf("%s: got the errors %s at %s points, want %s at %s", query, got, data.Get("points"), want.codes, want.points)
+		codes := func(chart string) string { return data.Get(`charts.#(id=="` + chart + `").series.#.name`).String() }
+		if points := data.Get("points").String(); codes("errors") != want.errors || codes("refusals") != want.refusals || points != want.points {
+			t.Errorf("%s: got the errors %s and the refusals %s at %s points, want %+v", query, codes("errors"), codes("refusals"), points, want)
 		}
-		if got := data.Get("charts.#.id").String(); got != `["errors","first-token"]` {
+		if got := data.Get("charts.#.id").String(); got != `["errors","refusals","first-token"]` {
 			t.Errorf("%s: got the charts %s", query, got)
 		}
 	}

@@ -27,13 +27,3 @@ test("the modules of the workbench do not import each other in a circle", () => 
 test("no module of the workbench has more than 250 lines", () => {
   for (const [name, text] of modules) assert.ok(text.split("\n").length <= 251, `${name} has ${text.split("\n").length - 1} lines`);
 });
-
-// The gateway serves the modules as one script, where what is not exported would be undefined.
-test("the modules of the workbench export what others import of them", () => {
-  const exported = (name) => [...modules.get(name).matchAll(/^export (?:async )?(?:function|class|const) ([\w$]+)/gm)].map(([, found]) => found);
-  for (const [name, text] of modules) {
-    for (const [, names, imported] of text.matchAll(/^import \{ (.*) \} from "\.\/([^"]+)";$/gm)) {
-      for (const found of names.split(", ")) assert.ok(exported(imported).includes(found.split(" as ")[0]), `${name} imports ${found} of ${imported}`);
-    }
-  }
-});
