@@ -45,8 +45,10 @@ export function start(callbacks) {
 export function takeTyped() {
   if (!typed) return;
   view.clear();
-  put(typed, typed.length);
+  append(typed);
 }
+
+export const append = (more) => put(text() + more, text().length + more.length);
 
 // allow makes the text editable, once the document is there. That of a new prompt is so from the beginning.
 export function allow() {

@@ -1,5 +1,6 @@
 // The document that is open: it is opened, saved, and kept as a draft until it is saved.
 import * as api from "./api.js";
+import * as canvas from "./canvas.js";
 import * as comparing from "./comparing.js";
 import * as conversing from "./conversing.js";
 import * as exporting from "./exporting.js";
@@ -63,8 +64,7 @@ function fillForms({ settings: values, chat }) {
   if (chat) fillForm($("chat-settings"), chat);
 }
 
-// mayReplace reports whether another document may be shown: no request writes into what is open, and the user discards what is not
-// saved. At the revision that the user has answered for, it does not ask again.
+// mayReplace reports whether another document may be shown. It does not ask again at the revision that the user has answered for.
 function mayReplace(question, answered) {
   if (isRunning() || saving) {
     saved.setStatus(saving ? "The prompt is being saved. Try again when it has been saved." : "A request is running. Wait for it, or stop it first.");
@@ -109,8 +109,7 @@ function showFile({ name, model: requested, document: document_ }) {
   edited();
 }
 
-// showSaved shows a saved prompt that was loaded, and then the changes that the user has made to it and not saved. What was shown
-// before is gone at once, so that nothing can be saved or kept of it as this prompt.
+// showSaved shows a saved prompt, then its unsaved changes. What was shown before is gone at once: it is never saved as this prompt.
 async function showSaved(prompt) {
   saved.open(prompt);
   leaveAddressed();
@@ -157,7 +156,8 @@ function forgetAddress(id) {
 async function restoreDraft() {
   const draft = await drafts.read();
   if (!draft) return false;
-  if (state.unsaved || isRunning()) { // the user has gone on meanwhile: the draft stays beside what comes next
+  const typed = "ready" in bench.dataset || turns.isChat(draft.doc) ? "" : canvas.text(); // while the page was loaded
+  if ((state.unsaved && !typed) || isRunning()) { // the user has gone on meanwhile: the draft stays beside what comes next
     drafts.forget();
     return false;
   }
@@ -171,6 +171,7 @@ async function restoreDraft() {
   saved.name.value = draft.name;
   modes.fitModel(draft.model);
   showDocument(state.doc);
+  if (typed) canvas.append(typed);
   sayProgress(`Draft of ${dateTime(draft.time)} restored.${outdated ? " The prompt has been saved since then: Versions has what was saved." : ""}`);
   return true;
 }
