@@ -2,23 +2,17 @@
 import { clock, dateTime, inUTC, zone } from "./times.js";
 import { sessionLives, signInAgain, userOfPage } from "./session.js";
 
-// The choice of a light or dark theme.
-const root = document.documentElement;
-const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-
-function dark() {
-  return root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches;
-}
-
-for (const button of document.querySelectorAll("[data-theme-toggle]")) {
-  const label = () => { button.textContent = dark() ? "Light" : "Dark"; };
-  label();
-  button.hidden = false;
-  prefersDark.addEventListener("change", label);
-  button.addEventListener("click", () => {
-    root.dataset.theme = dark() ? "light" : "dark";
-    try { localStorage.setItem("theme", root.dataset.theme); } catch { /* storage may be disabled: then the choice applies to this page only */ }
-    label();
+// The choice of a theme. Without one the style sheet follows the browser's.
+const themes = document.querySelectorAll("[data-theme-choice]");
+for (const choice of themes) {
+  choice.value = document.documentElement.dataset.theme ?? "";
+  choice.hidden = false;
+  choice.addEventListener("change", () => {
+    const { value } = choice;
+    if (value) document.documentElement.dataset.theme = value;
+    else delete document.documentElement.dataset.theme;
+    for (const other of themes) other.value = value;
+    try { localStorage.setItem("theme", value); } catch { /* storage may be disabled: then the choice applies to this page only */ }
   });
 }
 

@@ -157,13 +157,25 @@ test("signing out everywhere ends all sessions", async ({ page, browser }) => {
   await otherBrowser.context().close();
 });
 
-test("a chosen theme is remembered", async ({ page }) => {
+test("a chosen theme is remembered, and the system's is followed at once", async ({ page }) => {
+  const ground = { light: "rgb(251, 251, 249)", dark: "rgb(22, 23, 26)" };
+  const theme = page.getByRole("combobox", { name: "Theme" });
+  const shows = (scheme) => expect(page.locator("html")).toHaveCSS("background-color", ground[scheme]);
   await page.emulateMedia({ colorScheme: "light" });
   await page.goto("/sign-in");
-  await page.getByRole("button", { name: "Dark" }).click();
+  await expect(theme).toHaveValue("");
+  await shows("light");
+  await page.emulateMedia({ colorScheme: "dark" });
+  await shows("dark");
+  await theme.selectOption("Light theme");
+  await shows("light");
   await page.reload();
-  await expect(page.locator("html")).toHaveAttribute("data-theme", "dark");
+  await expect(theme).toHaveValue("light");
+  await shows("light");
   await expectAccessible(page);
-  await page.getByRole("button", { name: "Light" }).click();
-  await expect(page.locator("html")).toHaveAttribute("data-theme", "light");
+  await theme.selectOption("System theme");
+  await shows("dark");
+  await page.reload();
+  await expect(theme).toHaveValue("");
+  await shows("dark");
 });

@@ -69,7 +69,7 @@ export async function expectAccessible(page) {
   expect(severe, await page.title()).toEqual([]);
 }
 
-export const widths = [360, 390, 768, 1280, 1440, 1920];
+export const widths = [360, 390, 768, 1024, 1280, 1440, 1920];
 
 // expectNoOverflow expects that nothing is wider than the window at any width. A color scheme changes colors only.
 export async function expectNoOverflow(page, name) {

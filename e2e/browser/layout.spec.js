@@ -85,3 +85,44 @@ test("the workbench is not wider than the window after any action", async ({ pag
   await expect(page.locator("#scores")).toBeVisible();
   await expectNoOverflow(page, "a score");
 });
+
+test("tables use the window's width, and neither names nor addresses break in them", async ({ page }) => {
+  await signIn(page);
+  await page.setViewportSize({ width: 1920, height: 800 });
+  await page.goto("/admin/accounts");
+  const row = page.getByRole("row", { name: process.env.EMAIL });
+  const lines = (cell) => cell.evaluate((el) => {
+    const range = document.createRange();
+    range.selectNodeContents(el);
+    return range.getClientRects().length;
+  });
+  expect((await page.locator("main table").first().boundingBox()).width).toBeGreaterThan(1800);
+  await page.setViewportSize({ width: 1280, height: 800 });
+  expect(await lines(row.getByRole("link", { name: process.env.EMAIL }))).toBe(1);
+});
+
+test("a printed page is black on white, without navigation and buttons, and with whole tables", async ({ page }) => {
+  await signIn(page);
+  await page.setViewportSize({ width: 700, height: 1000 }); // a sheet of paper without its margins
+  await page.emulateMedia({ colorScheme: "dark", media: "print" });
+  await page.goto("/admin/accounts");
+  await expect(page.locator("html")).toHaveCSS("background-color", "rgb(255, 255, 255)");
+  await expect(page.locator("html")).toHaveCSS("color", "rgb(0, 0, 0)");
+  await expect(page.getByRole("navigation")).toHaveCount(0);
+  await expect(page.getByRole("button")).toHaveCount(0);
+  const table = page.locator("main table").first();
+  await expect(table.locator("thead")).toHaveCSS("position", "static");
+  expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(700);
+});
+
+test("fields have letters of 16 px on a phone, which it does not zoom into", async ({ page }) => {
+  await signIn(page);
+  await page.setViewportSize({ width: 390, height: 844 });
+  for (const path of ["/workbench", "/usage", "/usage/requests", "/keys/new", "/admin/accounts", "/files"]) {
+    await page.goto(path);
+    const fields = page.locator("main :is(input:not([type=checkbox], [type=radio], [type=hidden]), select, textarea, [contenteditable])");
+    await expect(fields.first()).toBeAttached();
+    const sizes = await fields.evaluateAll((all) => [...new Set(all.map((el) => getComputedStyle(el).fontSize))]);
+    expect(sizes, path).toEqual(["16px"]);
+  }
+});
