@@ -133,7 +133,7 @@ func ErrorMeanings() (map[string]string, error) {
 	}
 	meanings := map[string]string{}
 	for _, row := range errorRow.FindAllStringSubmatch(string(page), -1) {
-		text := strings.ReplaceAll(row[2], "`", "")
+		text := strings.TrimSuffix(strings.ReplaceAll(row[2], "`", ""), ". See message") // which is not there
 		meanings[row[1]] = strings.ToUpper(text[:1]) + text[1:] + "."
 	}
 	return meanings, nil

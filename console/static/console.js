@@ -17,7 +17,10 @@ for (const choice of themes) {
 }
 
 // Filters are folded on a phone.
-if (matchMedia("(max-width: 46rem)").matches) for (const fold of document.querySelectorAll("details.fold")) fold.open = false;
+const phone = matchMedia("(max-width: 46rem)");
+const fold = () => { for (const filters of document.querySelectorAll("details.fold")) filters.open = !phone.matches; };
+phone.addEventListener("change", fold);
+fold();
 
 // A button that copies the text of another element.
 function setUpCopying() {

@@ -88,7 +88,7 @@ function options(chart, width) {
     ],
     series: [{ label: "Time", value: (_, time) => timeAt(time) }, ...chart.series.map((s, i) => ({
       label: s.name, width: 1.5, spanGaps: false,
-      ...(!shown.utc && { points: { show: false } }), // days may have unknown neighbours, and are points then
+      points: { show: shown.utc, size: 4 }, // a day between days without requests has no line
       stroke: () => variable(colors[(i + first) % colors.length]),
       value: (plot, v, series, index) => format(known(plot, v, series, index), chart.unit),
     }))],
