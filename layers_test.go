@@ -21,7 +21,7 @@ const module = "basegate"
 // floors lists every package from the ground up. A package may import only from lower floors; neighbours do not see
 // each other.
 var floors = [][]string{
-	{"errors", "gateway/config", "docs", "budget/quota", "database", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "proxy/loglikelihood", "gateway/logwriter", "gateway/tracing", "internal/bodyrate", "internal/form", "internal/loopback", "internal/loratest", "internal/poll", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
+	{"errors", "gateway/config", "docs", "budget/quota", "database", "mockvllm", "e2e/parity", "proxy/http1/pooled", "proxy/http1/strict", "proxy/loglikelihood", "gateway/logwriter", "gateway/tracing", "internal/bodyrate", "internal/form", "internal/loopback", "internal/loratest", "internal/poll", "internal/prefixload", "internal/providertest", "internal/ratelimit", "internal/ssetest"},
 	{"validate", "breaker", "proxy/stream", "budget/usage", "budget/refusals", "gateway/mail", "gateway/notify", "console/sso", "database/transfer", "proxy/http1/client", "proxy/http1/server", "batch/storage", "internal/postgrestest", "internal/s3test"},
 	{"identity", "console/prompts", "proxy/replay", "budget", "fleet", "internal/databasetest"},
 	{"budget/usage/report", "budget/cluster", "budget/receipt", "database/consistency", "internal/ledgertest"},
@@ -37,7 +37,7 @@ var floors = [][]string{
 // tests.
 var (
 	outside = []string{"e2e", "e2e/real", "bench"}
-	helpers = []string{"internal/loopback", "internal/loratest", "internal/poll", "internal/postgrestest", "internal/s3test", "internal/wait"}
+	helpers = []string{"internal/loopback", "internal/loratest", "internal/poll", "internal/postgrestest", "internal/prefixload", "internal/s3test", "internal/wait"}
 )
 
 // leaves are small packages that every package may import, and that import nothing of this module.

@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"hash/maphash"
-	"math/rand/v2"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"basegate/internal/loopback"
+	"basegate/internal/prefixload"
 )
 
 // The requests share the beginnings of their prompts: conversations that grow by turns, and questions about long prompts. All
@@ -20,14 +17,11 @@ const (
 	prefixReplicas = 4
 	prefixClients  = 16
 	conversations  = 200
-	turns          = 5
 	fewShots       = 50
-	fewShotTokens  = 3000
-	questions      = 1000
+	questions      = 20                     // about each of them
 	blockTokens    = 16                     // of a block of the mock's cache
 	prefillDelay   = 100 * time.Microsecond // for each token that is not cached
-	prefixSeed     = 20
-	vocabulary     = 200 // token ids from 20 to below 220, which the mock's model has
+	prefillTime    = 300 * time.Millisecond // of the longest prompts
 )
 
 // prefixLoads returns the loads, by how much of the caches they fill, in percent. The goals are the least cached tokens as a part
@@ -42,7 +36,7 @@ func prefixLoads(o options) (all []load) {
 			l.scale = 5
 		}
 		l.name = fmt.Sprintf("%d conversations, %d questions about %d prompts, which fill %d %% of the caches",
-			conversations/l.scale, questions/l.scale, fewShots/l.scale, c.fill)
+			conversations/l.scale, questions*fewShots/l.scale, fewShots/l.scale, c.fill)
 		all = append(all, l.with(goal{cacheHits, oneReplica, 1 / c.least, 1 / c.least, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}))
 	}
 	return all
@@ -68,8 +62,8 @@ func measurePrefix(ctx context.Context, b *testbed, l *load, column string) *out
 	case oldGateway:
 		g.program = b.options.old
 	}
-	waiting := prefixPrompts(l)
-	blocks := distinctBlocks(waiting) * 100 / l.fill / replicas
+	queue := prefixload.New(conversations/l.scale, fewShots/l.scale, questions)
+	blocks := queue.Blocks(blockTokens) * 100 / l.fill / replicas
 	var mocks []string
 	for range replicas {
 		address := must(loopback.FreeAddress(ctx))
@@ -79,10 +73,10 @@ func measurePrefix(ctx context.Context, b *testbed, l *load, column string) *out
 	}
 	t := b.startGateway(ctx, g, mocks...)
 	defer t.process.stop()
-	clients := t.clients(l.connections, l.events, requestTimeout+fewShotTokens*prefillDelay)
+	clients := t.clients(l.connections, l.events, requestTimeout+prefillTime)
 	defer closeAll(clients)
 	cpu, _ := t.cpu()
-	s := send(ctx, clients, nextPrompts(t, l, waiting))
+	s := send(ctx, clients, nextPrompts(t, l, queue))
 	s.cpu, _ = t.cpu()
 	s.cpu -= cpu
 	return &outcome{append(replicaFigures(ctx, mocks),
@@ -104,75 +98,18 @@ func replicaFigures(ctx context.Context, replicas []string) []figure {
 	return []figure{{cacheHits, 100 * hits / queries}, {busiest, most * float64(len(replicas)) / requests}}
 }
 
-// conversation is a number of prompts. Each is sent when the response to the one before is complete; which conversation is next
-// is drawn.
-type conversation [][]int
-
-// distinctBlocks returns how many blocks a cache has that has evicted nothing.
-func distinctBlocks(all []conversation) int {
-	seed, distinct := maphash.MakeSeed(), map[uint64]bool{}
-	for _, c := range all {
-		for _, prompt := range c {
-			var text []byte
-			for i, id := range prompt {
-				if text = append(text, byte(id)); (i+1)%blockTokens == 0 {
-					distinct[maphash.Bytes(seed, text)] = true
-				}
-			}
-		}
-	}
-	return len(distinct)
-}
-
-// prefixPrompts returns the prompts of a load, the same ones each time.
-func prefixPrompts(l *load) (waiting []conversation) {
-	random := rand.New(rand.NewPCG(prefixSeed, 0))
-	tokens := func(n int) []int {
-		all := make([]int, n)
-		for i := range all {
-			all[i] = 20 + random.IntN(vocabulary)
-		}
-		return all
-	}
-	for range conversations / l.scale {
-		var c conversation
-		prompt := tokens(100 + random.IntN(300))
-		for range turns {
-			c = append(c, prompt)
-			prompt = slices.Concat(prompt, tokens(100+random.IntN(200)))
-		}
-		waiting = append(waiting, c)
-	}
-	examples := make([][]int, fewShots/l.scale)
-	for i := range examples {
-		examples[i] = tokens(fewShotTokens)
-	}
-	for i := range questions / l.scale {
-		waiting = append(waiting, conversation{slices.Concat(examples[i%len(examples)], tokens(20+random.IntN(60)))})
-	}
-	return waiting
-}
-
 // nextPrompts returns the function that returns the next request of a client: for one token, so that a response takes the time
-// to the first token. Those of waiting have a next prompt and wait for no response.
-func nextPrompts(t *target, l *load, waiting []conversation) func(client int) []byte {
-	random := rand.New(rand.NewPCG(prefixSeed, 1))
-	var mu sync.Mutex
-	sent := make([]conversation, l.connections) // the rest of the one that each client has sent a prompt of
+// to the first token. Those of the queue wait for no response.
+func nextPrompts(t *target, l *load, queue *prefixload.Queue) func(client int) []byte {
+	sent := make([]prefixload.Conversation, l.connections) // the rest of the one that each client has sent a prompt of
 	return func(client int) []byte {
-		mu.Lock()
-		defer mu.Unlock()
-		if rest := sent[client]; len(rest) > 0 {
-			waiting = append(waiting, rest)
-		}
+		queue.Return(sent[client])
 		sent[client] = nil
-		if len(waiting) == 0 {
+		c := queue.Next()
+		if c == nil {
 			return nil
 		}
-		drawn, last := random.IntN(len(waiting)), len(waiting)-1
-		c := waiting[drawn]
-		waiting[drawn] = waiting[last]
-		waiting, sent[client] = waiting[:last], c[1:]
+		sent[client] = c[1:]
 		body, _ := json.Marshal(map[string]any{"model": model, "prompt": c[0], "max_tokens": 1}) // cannot fail
 		return t.request(client, l.path, body)
 	}

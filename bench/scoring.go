@@ -23,6 +23,7 @@ const requestsToVLLM = "requests to vLLM"
 const (
 	answers       = 4
 	contextTokens = 200
+	vocabulary    = 200 // token ids from 20 to below 220, which the mock's model has
 )
 
 // scoringLoads returns questions as log-likelihoods. Those without continuations get the likeliest tokens.

@@ -1,90 +1,28 @@
 package fleet_test
 
 import (
-	"container/list"
+	"encoding/binary"
 	"fmt"
-	"hash/maphash"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"basegate/fleet"
+	"basegate/internal/prefixload"
 )
 
 const (
-	simTokenBytes = 4
-	simBlock      = 16 * simTokenBytes
-	simReplicas   = 4
-	simInFlight   = 16
+	simReplicas = 4
+	simInFlight = 16
+	simBlock    = 16 // tokens
 )
 
-// simulatedCache is a server's prefix cache: an LRU of blocks of 16 tokens.
-type simulatedCache struct {
-	capacity int // in blocks
-	blocks   map[uint64]*list.Element
-	newest   *list.List
-}
-
-func newSimulatedCache(capacity int) *simulatedCache {
-	return &simulatedCache{capacity, map[uint64]*list.Element{}, list.New()}
-}
-
-var simulationSeed = maphash.MakeSeed()
-
-func blocksOf(prompt []byte) (keys []uint64) {
-	for end := simBlock; end <= len(prompt); end += simBlock {
-		keys = append(keys, maphash.Bytes(simulationSeed, prompt[:end]))
+// simulatedText returns a prompt's bytes, four for each token.
+func simulatedText(prompt []int) (text []byte) {
+	for _, id := range prompt {
+		text = binary.LittleEndian.AppendUint32(text, uint32(id))
 	}
-	return keys
-}
-
-// serve returns how many bytes of a prompt are cached, and caches it.
-func (c *simulatedCache) serve(prompt []byte) (cached int) {
-	keys := blocksOf(prompt)
-	for _, key := range keys {
-		if c.blocks[key] == nil {
-			break
-		}
-		cached += simBlock
-	}
-	for _, key := range slices.Backward(keys) {
-		if block := c.blocks[key]; block != nil {
-			c.newest.MoveToFront(block)
-			continue
-		}
-		c.blocks[key] = c.newest.PushFront(key)
-		if c.newest.Len() > c.capacity {
-			delete(c.blocks, c.newest.Remove(c.newest.Back()).(uint64))
-		}
-	}
-	return cached
-}
-
-// simulatedPrompts returns conversations that grow by turns, and questions about long prompts.
-func simulatedPrompts(random *rand.Rand) (all [][][]byte) {
-	tokens := func(n int) []byte {
-		text := make([]byte, n*simTokenBytes)
-		for i := range text {
-			text[i] = byte(random.Uint32())
-		}
-		return text
-	}
-	for range 100 {
-		prompt := tokens(100 + random.IntN(300))
-		var turns [][]byte
-		for range 5 {
-			turns = append(turns, prompt)
-			prompt = slices.Concat(prompt, tokens(100+random.IntN(200)))
-		}
-		all = append(all, turns)
-	}
-	for range 25 {
-		examples := tokens(3000)
-		for range 20 {
-			all = append(all, [][]byte{slices.Concat(examples, tokens(20+random.IntN(60)))})
-		}
-	}
-	return all
+	return text
 }
 
 // The caches of four replicas are worth nearly as much as one cache of their size, and none gets much over its share, also
@@ -104,44 +42,36 @@ func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d %%, reported %t, restarts %t", c.fill, c.report, c.restarts), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
-			waiting := simulatedPrompts(random)
-			different := map[uint64]bool{}
-			requests := 0
-			for _, prompts := range waiting {
-				for _, p := range prompts {
-					requests++
-					for _, key := range blocksOf(p) {
-						different[key] = true
-					}
-				}
-			}
-			capacity := len(different) * 100 / c.fill / simReplicas
+			queue := prefixload.New(100, 25, 20)
+			requests := queue.Prompts()
+			capacity := queue.Blocks(simBlock) * 100 / c.fill / simReplicas
 			m, servers := startSizedReplicas(t, simReplicas, 16*capacity)
-			ideal := newSimulatedCache(simReplicas * capacity)
-			caches, count := map[string]*simulatedCache{}, map[string]int{}
+			ideal := prefixload.NewCache(simReplicas*capacity, simBlock)
+			caches, count := map[string]*prefixload.Cache{}, map[string]int{}
 			for _, b := range m.Backends() {
-				caches[b.Name] = newSimulatedCache(capacity)
+				caches[b.Name] = prefixload.NewCache(capacity, simBlock)
 			}
 			type request struct {
 				lease  *fleet.Lease
 				answer fleet.Usage
-				rest   [][]byte
+				rest   prefixload.Conversation
 			}
 			var inFlight []request
 			hits, most, sent := 0, 0, 0
-			for len(waiting) > 0 || len(inFlight) > 0 {
-				if len(waiting) > 0 && len(inFlight) < simInFlight {
-					i := random.IntN(len(waiting))
-					prompts := waiting[i]
-					waiting = slices.Delete(waiting, i, i+1)
+			for sent < requests || len(inFlight) > 0 {
+				var prompts prefixload.Conversation
+				if len(inFlight) < simInFlight {
+					prompts = queue.Next()
+				}
+				if prompts != nil {
 					prompt := prompts[0]
-					l := lease(t, m, string(prompt))
-					cached := caches[l.Name].serve(prompt)
-					hits, most = hits+cached, most+ideal.serve(prompt)
+					l := lease(t, m, string(simulatedText(prompt)))
+					cached := caches[l.Name].Serve(prompt)
+					hits, most = hits+cached, most+ideal.Serve(prompt)
 					count[l.Name]++
 					sent++
-					a := fleet.Usage{Prompt: int64(len(prompt) / simTokenBytes), Completion: 1}
-					if tokens := int64(cached / simTokenBytes); c.report {
+					a := fleet.Usage{Prompt: int64(len(prompt)), Completion: 1}
+					if tokens := int64(cached); c.report {
 						a.Cached = &tokens
 					}
 					inFlight = append(inFlight, request{l, a, prompts[1:]})
@@ -149,7 +79,7 @@ func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 						servers[2].unhealthy.Store(true)
 						awaitState(t, m.Backends()[2], fleet.Unreachable)
 						servers[2].metrics.Store(cacheMetrics(2, 16*capacity))
-						caches["b2"] = newSimulatedCache(capacity)
+						caches["b2"] = prefixload.NewCache(capacity, simBlock)
 						servers[2].unhealthy.Store(false)
 						awaitState(t, m.Backends()[2], fleet.Ready)
 					}
@@ -160,9 +90,7 @@ func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 				inFlight = slices.Delete(inFlight, i, i+1)
 				r.lease.RecordUsage(r.answer)
 				r.lease.Release()
-				if len(r.rest) > 0 {
-					waiting = append(waiting, r.rest)
-				}
+				queue.Return(r.rest)
 			}
 			busiest := 0
 			for _, n := range count {
