@@ -11,11 +11,7 @@ import (
 	"basegate/internal/prefixload"
 )
 
-const (
-	simReplicas = 4
-	simInFlight = 16
-	simBlock    = 16 // tokens
-)
+const simBlock = 16 // tokens
 
 // simulatedText returns a prompt's bytes, four for each token.
 func simulatedText(prompt []int) (text []byte) {
@@ -29,24 +25,28 @@ func simulatedText(prompt []int) (text []byte) {
 // where the prompts fill the caches, and if a replica restarts on the way.
 func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 	for _, c := range []struct {
+		replicas int
 		fill     int // of all caches by all prompts, in percent
 		report   bool
 		restarts bool
 		share    float64 // of the cached tokens of one cache
 	}{
-		{fill: 40, report: true, share: 0.95},
-		{fill: 73, report: true, share: 0.9},
-		{fill: 120, report: true, share: 0.75},
-		{fill: 120, report: false, share: 0.75},
-		{fill: 73, report: true, restarts: true, share: 0.8},
+		{replicas: 4, fill: 40, report: true, share: 0.95},
+		{replicas: 4, fill: 73, report: true, share: 0.9},
+		{replicas: 4, fill: 120, report: true, share: 0.75},
+		{replicas: 4, fill: 120, report: false, share: 0.75},
+		{replicas: 4, fill: 73, report: true, restarts: true, share: 0.8},
+		{replicas: 2, fill: 40, report: true, share: 0.95},
+		{replicas: 2, fill: 73, report: true, share: 0.9},
+		{replicas: 2, fill: 120, report: true, share: 0.75},
 	} {
-		t.Run(fmt.Sprintf("%d %%, reported %t, restarts %t", c.fill, c.report, c.restarts), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d replicas, %d %%, reported %t, restarts %t", c.replicas, c.fill, c.report, c.restarts), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			queue := prefixload.New(100, 25, 20)
 			requests := queue.Prompts()
-			capacity := queue.Blocks(simBlock) * 100 / c.fill / simReplicas
-			m, servers := startSizedReplicas(t, simReplicas, 16*capacity)
-			ideal := prefixload.NewCache(simReplicas*capacity, simBlock)
+			capacity := queue.Blocks(simBlock) * 100 / c.fill / c.replicas
+			m, servers := startSizedReplicas(t, c.replicas, 16*capacity)
+			ideal := prefixload.NewCache(c.replicas*capacity, simBlock)
 			caches, count := map[string]*prefixload.Cache{}, map[string]int{}
 			for _, b := range m.Backends() {
 				caches[b.Name] = prefixload.NewCache(capacity, simBlock)
@@ -60,7 +60,7 @@ func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 			hits, most, sent := 0, 0, 0
 			for sent < requests || len(inFlight) > 0 {
 				var prompts prefixload.Conversation
-				if len(inFlight) < simInFlight {
+				if len(inFlight) < 4*c.replicas {
 					prompts = queue.Next()
 				}
 				if prompts != nil {
@@ -96,7 +96,7 @@ func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 			for _, n := range count {
 				busiest = max(busiest, n)
 			}
-			got, over := float64(hits)/float64(most), float64(busiest*simReplicas)/float64(requests)
+			got, over := float64(hits)/float64(most), float64(busiest*c.replicas)/float64(requests)
 			t.Logf("%.3f of the cached tokens of one cache, the busiest replica has %.2f of the mean", got, over)
 			if got < c.share || over > 1.3 {
 				t.Errorf("%.3f of the cached tokens of one cache, want %.2f; the busiest replica has %.2f of the mean, want at most 1.3", got, c.share, over)
