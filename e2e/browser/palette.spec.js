@@ -117,7 +117,7 @@ test("the palette and the sheet are there on a phone", async ({ page }) => {
   await page.getByRole("button", { name: "Go to…" }).click();
   await expect(page.getByRole("combobox")).toBeFocused();
   await page.getByRole("combobox").fill("audit");
-  await page.getByRole("option").first().click();
+  await page.locator("#palette").getByRole("option").first().click();
   await expect(page).toHaveURL(/admin\/audit/);
 });
 

@@ -48,7 +48,7 @@ test("every page", async ({ page }) => {
   await page.goto("/dashboard");
   await page.keyboard.press("Control+k");
   await page.keyboard.type("key");
-  await expect(page.getByRole("option").first()).toBeVisible();
+  await expect(page.locator("#palette").getByRole("option").first()).toBeVisible();
   await picture(page, "palette");
   await page.keyboard.press("Escape");
   await page.keyboard.press("?");
