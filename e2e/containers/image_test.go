@@ -22,7 +22,7 @@ func TestImageIsSmallAndUnprivileged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if limit := int64(42_000_000); image.Size > limit {
+	if limit := int64(46_000_000); image.Size > limit {
 		t.Errorf("the image has %d bytes, want at most %d", image.Size, limit)
 	}
 	if image.Config.User != "65532:65532" {
