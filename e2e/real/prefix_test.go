@@ -33,8 +33,10 @@ func TestPrefixRoutingHasMoreFromTheCachesOfVLLM(t *testing.T) {
 	var pair []*vllm
 	for _, name := range []string{"left", "right"} {
 		s := newVLLM(t, name)
-		s.more = []string{"--block-size", strconv.Itoa(prefixBlockTokens), "--num-gpu-blocks-override", strconv.Itoa(prefixCacheBlocks),
-			"--enable-prompt-tokens-details", "--max-model-len", "4096"}
+		s.more = []string{
+			"--block-size", strconv.Itoa(prefixBlockTokens), "--num-gpu-blocks-override", strconv.Itoa(prefixCacheBlocks),
+			"--enable-prompt-tokens-details", "--max-model-len", "4096",
+		}
 		s.start(t)
 		t.Cleanup(s.kill)
 		pair = append(pair, s)
