@@ -51,7 +51,7 @@ test("an operator warms, stops and books a model in place and sees what happens"
   await model.getByRole("button", { name: "Stop cold-8b" }).click();
   await expect(status).toHaveText("Cold");
   await page.reload();
-  const summary = model.getByText("What happened at box");
+  const summary = model.getByText("Event log of box");
   if (!(await log.isVisible())) await summary.click(); // it is open while the state changes
   await expect(log).toContainText("shutting down");
   await model.getByRole("button", { name: "Warm cold-8b" }).click();

@@ -29,6 +29,7 @@ test("every page", async ({ page }) => {
   await page.getByRole("banner").getByRole("link", { name: "Feedback" }).click();
   await page.getByRole("dialog").getByLabel("What works").fill("Please add the entropy of a token to the CSV file.");
   await page.getByRole("dialog").getByRole("button", { name: "Send" }).click();
+  await expect(page.getByText("Thank you for the feedback")).toBeVisible();
   const linkOf = async (path, prefix) => {
     await page.goto(path);
     return page.locator(`main a[href^="${prefix}"]`).first().getAttribute("href");
