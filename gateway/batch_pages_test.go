@@ -401,7 +401,7 @@ func TestFileOfARunningBatchIsNotDeleted(t *testing.T) {
 	s := newBatchSite(t, mockvllm.Options{TokenDelay: time.Hour}, nil)
 	file := s.upload("used.jsonl", lines(3, goodBody))
 	batch := s.run(file, "x")
-	wantParts(t, "dashboard", s.waitFor(s.ada, "/dashboard", "0 of 3 lines"), "1 batch has", batch)
+	wantParts(t, "dashboard", s.waitFor(s.ada, "/dashboard", "0 of 3 lines"), "1 batch running", batch)
 	wantParts(t, "file", s.ada.page(t, file), "A batch that has not ended uses this file", batch)
 	got := s.ada.form(t, file+"/delete", nil)
 	wantAnswer(t, "delete", got, http.StatusConflict)
