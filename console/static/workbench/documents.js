@@ -156,7 +156,7 @@ function forgetAddress(id) {
 async function restoreDraft() {
   const draft = await drafts.read();
   if (!draft) return false;
-  const typed = "ready" in bench.dataset || turns.isChat(draft.doc) ? "" : canvas.text(); // while the page was loaded
+  const typed = state.unsaved && !("ready" in bench.dataset) && !turns.isChat(draft.doc) ? canvas.text() : ""; // while the page was loaded
   if ((state.unsaved && !typed) || isRunning()) { // the user has gone on meanwhile: the draft stays beside what comes next
     drafts.forget();
     return false;
