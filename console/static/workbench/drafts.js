@@ -140,10 +140,13 @@ export class Drafts {
       try {
         const open = await openTabs();
         const tx = store.write(this.db);
-        const drafts = await store.draftsOf(tx, account, prompt);
+        const stored = await store.draftsOf(tx, account, prompt);
+        const current = stored.find(({ id }) => id === this.draft.id); // what was typed while the page was loaded, which it shows
+        const drafts = stored.filter((other) => other !== current);
         const isOwn = ({ tab }) => tab !== null && tab === this.tab;
         const draft = (this.earlier && drafts.find(isOwn)) || drafts.find((other) => isOwn(other) || !open.has(other.tab)); // a new tab may have the number of a closed one
         if (!draft || prompt !== this.prompt) { tx.commit(); return null; }
+        if (current) { store.remove(tx, current.id); this.schedule(); }
         for (const other of drafts.filter(isOwn)) store.putRecord(tx, { ...other, tab: null });
         store.putRecord(tx, { ...draft, tab: this.tab, owner: this.owner });
         await tx.done;
