@@ -121,11 +121,7 @@ func (c *Console) keyWait(id string) string {
 // balance returns a key and what is left of its budgets, and of those above it.
 func (c *Console) balance(ctx context.Context, id string) (identity.Principal, budget.Balance) {
 	key, _ := c.Keys.Lookup(id)
-	payer := budget.Payer{Key: key.KeyID, KeyCaps: key.KeyCaps, Account: key.AccountID, AccountCaps: key.AccountCaps}
-	if p := key.Parent; p != nil {
-		payer.Parent = &budget.ParentKey{ID: p.KeyID, Caps: p.KeyCaps}
-	}
-	return key, c.Ledger.Recent(ctx, payer)
+	return key, c.Ledger.Recent(ctx, proxy.Payer(&key, 0, 0))
 }
 
 // estimateText says how many tokens a batch costs at most, as a share of what is left of the tightest budget of its key.

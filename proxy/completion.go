@@ -145,13 +145,17 @@ func Bearer(h http.Header) (token string, found bool) {
 // Payer returns the payer of a key's requests with its caps and slots.
 func (s *Server) Payer(i *identity.Principal) budget.Payer {
 	settings := s.settings.Load()
+	return Payer(i, settings.ConcurrencyPerKey, settings.ConcurrencyPerAccount)
+}
+
+// Payer returns the payer of a key's requests with its caps, and its slots where perKey and perAccount are those of the configuration.
+func Payer(i *identity.Principal, perKey, perAccount int) budget.Payer {
 	p := budget.Payer{
 		Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps,
-		Slots: i.MaxRunning(settings.ConcurrencyPerKey), Expires: i.ExpiresAt,
-		Parent: parentKey(i, settings.ConcurrencyPerKey),
+		Slots: i.MaxRunning(perKey), Expires: i.ExpiresAt, Parent: parentKey(i, perKey),
 	}
-	if n := settings.ConcurrencyPerAccount; n > 0 {
-		p.AccountSlots = i.MaxRunningOfAccount(n)
+	if perAccount > 0 {
+		p.AccountSlots = i.MaxRunningOfAccount(perAccount)
 	}
 	return p
 }
