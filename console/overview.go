@@ -54,30 +54,19 @@ var workNames = map[string]string{
 const maxTurnsShown = 20
 
 // turnsRows returns who waits for what.
-func (c *Console) turnsRows(r *request) ([]turnsRow, error) {
-	var rows []turnsRow
+func (c *Console) turnsRows(known names) (rows []turnsRow) {
 	for _, work := range slices.Sorted(maps.Keys(c.Turns)) {
 		accounts := c.Turns[work].Accounts()
 		slices.SortStableFunc(accounts, func(a, b admission.AccountTurns) int { return cmp.Compare(b.Longest, a.Longest) })
 		for _, a := range accounts[:min(len(accounts), maxTurnsShown)] {
-			row := turnsRow{AccountTurns: a, Work: cmp.Or(workNames[work], work), Places: c.Turns[work].Stats().Places}
+			row := turnsRow{AccountTurns: a, Work: cmp.Or(workNames[work], work), Places: c.Turns[work].Stats().Places, Email: known.emails[a.Account]}
 			if a.Waiting > 0 {
 				row.Wait = formatSeconds(a.Longest.Seconds())
 			}
 			rows = append(rows, row)
 		}
 	}
-	if len(rows) == 0 {
-		return nil, nil
-	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return nil, err
-	}
-	for i := range rows {
-		rows[i].Email = known.emails[rows[i].Account]
-	}
-	return rows, nil
+	return rows
 }
 
 // topRow is an account, or a key of one, with its use in the last 60 minutes.
@@ -90,14 +79,10 @@ type topRow struct {
 const maxTopShown = 8
 
 // topRows returns the accounts and the keys that have used the most tokens; none if they cannot be read in time.
-func (c *Console) topRows(r *request) (accounts, keys []topRow, err error) {
+func (c *Console) topRows(r *request, known names) (accounts, keys []topRow, err error) {
 	byAccount, byKey, err := c.History.Top(r.ctx(), r.account.ID)
 	if err != nil {
 		return nil, nil, unlessBusy(err)
-	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return nil, nil, err
 	}
 	named := func(rows []usage.Row) (all []topRow) {
 		for _, row := range rows[:min(len(rows), maxTopShown)] {
@@ -218,19 +203,21 @@ func (c *Console) overviewPage(r *request) (err error) {
 	page.Errors, page.Refusals = errors[:min(len(errors), maxCodesShown)], refusals[:min(len(refusals), maxCodesShown)]
 	page.Interval = formatDuration(report.Interval)
 	page.Times = overviewTimes(rows, page.Selected)
-	if page.Events, err = c.timeline(r, report.Begin); err != nil {
+	known, err := c.readNames(r.ctx(), r.account)
+	if err != nil {
+		return err
+	}
+	if page.Events, err = c.timeline(r.ctx(), known, report.Begin); err != nil {
 		return err
 	}
 	page.Charts.Marks = chartMarks(page.Events, selected.Model)
 	if page.Gateways, err = c.gatewayRows(r.ctx()); err != nil {
 		return err
 	}
-	if page.Accounts, page.Keys, err = c.topRows(r); err != nil {
+	if page.Accounts, page.Keys, err = c.topRows(r, known); err != nil {
 		return err
 	}
-	if page.Turns, err = c.turnsRows(r); err != nil {
-		return err
-	}
+	page.Turns = c.turnsRows(known)
 	return c.render(r, "admin-overview", "Overview", page)
 }
 
@@ -462,12 +449,8 @@ var eventTexts = map[history.EventKind]struct{ text, level string }{
 }
 
 // timeline returns the latest events with the names of accounts and keys.
-func (c *Console) timeline(r *request, since time.Time) ([]timelineEvent, error) {
-	events, err := c.History.Events(r.ctx(), since, maxEventsShown)
-	if err != nil || len(events) == 0 {
-		return nil, err
-	}
-	known, err := c.readNames(r.ctx(), r.account)
+func (c *Console) timeline(ctx context.Context, known names, since time.Time) ([]timelineEvent, error) {
+	events, err := c.History.Events(ctx, since, maxEventsShown)
 	if err != nil {
 		return nil, err
 	}
