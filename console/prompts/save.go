@@ -116,13 +116,13 @@ func (s *Store) makeRoom(ctx context.Context, account string, bytes int64) error
 	const text = `
 		SELECT id, version, bytes FROM prompts WHERE account_id = $1 AND latest = FALSE ORDER BY updated_at, id, version LIMIT $2`
 	for removed := 1; removed > 0; {
-		err := s.db.WriteGrouped(ctx, func(tx database.Tx) error {
+		used, err := selectUsage(ctx, s.db.Read(), account)
+		excess := used.bytes + bytes - s.MaxBytesPerAccount()
+		if err != nil || excess <= 0 {
+			return err
+		}
+		err = s.db.WriteGrouped(ctx, func(tx database.Tx) error {
 			removed = 0
-			used, err := selectUsage(ctx, tx, account)
-			excess := used.bytes + bytes - s.MaxBytesPerAccount()
-			if err != nil || excess <= 0 {
-				return err
-			}
 			oldest, err := database.List(ctx, tx, func(row database.Scanner) (p Prompt, err error) {
 				err = row.Scan(&p.ID, &p.Version, &p.Bytes)
 				return p, err
