@@ -146,21 +146,29 @@ func formatLatency(d time.Duration) string {
 // formatSeconds is formatLatency for seconds.
 func formatSeconds(s float64) string { return formatLatency(time.Duration(s * float64(time.Second))) }
 
-// unitSymbols replace the words of formatDuration.
-var unitSymbols = strings.NewReplacer(" seconds", "\u202fs", " second", "\u202fs", " minutes", "\u202fmin", " minute", "\u202fmin", " hours", "\u202fh")
+// inUnit returns a duration in one unit, from seconds to days.
+func inUnit(d time.Duration) (n int, unit string) {
+	switch {
+	case d < time.Minute:
+		return int(max(d.Round(time.Second), time.Second) / time.Second), "second"
+	case d < 2*time.Hour:
+		return int(d.Round(time.Minute) / time.Minute), "minute"
+	case d < 48*time.Hour:
+		return int(d.Round(time.Hour) / time.Hour), "hour"
+	}
+	return int(d / (24 * time.Hour)), "day"
+}
+
+var unitSymbols = map[string]string{"second": "s", "minute": "min", "hour": "h", "day": "d"}
 
 // formatBrief formats an estimate as formatDuration does, with symbols for units: 6 s.
-func formatBrief(d time.Duration) string { return unitSymbols.Replace(formatDuration(d)) }
+func formatBrief(d time.Duration) string {
+	n, unit := inUnit(d)
+	return formatNumber(int64(n)) + "\u202f" + unitSymbols[unit]
+}
 
 // formatDuration formats an estimate or a setting in words and one unit, from seconds to days.
 func formatDuration(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return formatCount(int(max(d.Round(time.Second), time.Second)/time.Second), "second", "seconds")
-	case d < 2*time.Hour:
-		return formatCount(int(d.Round(time.Minute)/time.Minute), "minute", "minutes")
-	case d < 48*time.Hour:
-		return formatCount(int(d.Round(time.Hour)/time.Hour), "hour", "hours")
-	}
-	return fmt.Sprintf("%d days", int(d/(24*time.Hour)))
+	n, unit := inUnit(d)
+	return formatCount(n, unit, unit+"s")
 }

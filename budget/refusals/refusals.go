@@ -6,8 +6,8 @@
 // together a few a second. Refusals beyond that are counted by account, hour and code, but have no row. Rows are deleted
 // after a month, or earlier if an account or the table has too many.
 //
-// A row holds times, names, the error code and what was expected of which field, and nothing of the request's text. Package usage reads the rows; deciding
-// what to refuse is left to package proxy.
+// A row holds times, names, the error code and what was expected of which field, and nothing of the request's text. Package usage
+// reads the rows; deciding what to refuse is left to package proxy.
 package refusals
 
 import (
