@@ -1,5 +1,5 @@
 import { basegate, expect, expectAccessible, signIn, test } from "./console.js";
-import { chooseKey, closeTab, done, event, expectText, generate, open, prompt, tokens } from "./workbench.js";
+import { chooseKey, closeTab, done, event, expectText, generate, generateAll, open, prompt, setMinTokens, tokens } from "./workbench.js";
 
 // draftsIn returns the drafts that the browser keeps.
 const draftsIn = (page) => page.evaluate(() => new Promise((resolve, reject) => {
@@ -49,6 +49,7 @@ test("a reload keeps the prompt, its branches and the parameters, and signing ou
 
 test("a session that ended asks for the password and then generates", async ({ page }) => {
   await open(page);
+  await setMinTokens(page, 8); // what is sampled may end at once
   await page.context().clearCookies({ name: "basegate" });
   await generate(page, "Signed out in between");
   const dialog = page.getByRole("dialog", { name: "Your session has ended" });
@@ -60,7 +61,7 @@ test("a session that ended asks for the password and then generates", async ({ p
 
 test("a lost connection keeps what was typed and says what to do", async ({ page }) => {
   await open(page);
-  await generate(page, "The first text");
+  await generateAll(page, "The first text");
   await done(page);
   const text = await tokens(page).allTextContents();
   await page.context().setOffline(true);
