@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -69,4 +70,34 @@ func TestAnAdapterChangesWhatIsSampled(t *testing.T) {
 	if len(texts) != 4 {
 		t.Errorf("got the texts %v, want four", texts)
 	}
+}
+
+// As in vLLM, a request whose adapter is unloaded meanwhile is answered by the adapter or refused, and never by the base model.
+func TestTheBaseModelNeverAnswersForAnAdapterThatIsUnloaded(t *testing.T) {
+	p := start(t, mockvllm.Options{EnableLoRA: true})
+	path := loratest.Write(t, filepath.Join(t.TempDir(), "a"), 8, 1)
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				got := trySend(t, p, http.MethodPost, "/v1/completions", `{"model":"a","prompt":"x","max_tokens":1}`)
+				if got.status != http.StatusNotFound && gjson.Get(got.body, "model").Str != "a" {
+					t.Errorf("got %d %s", got.status, got.body)
+					return
+				}
+			}
+		})
+	}
+	for range 300 {
+		load(t, p, "a", path)
+		send(t, p, http.MethodPost, "/v1/unload_lora_adapter", `{"lora_name":"a"}`)
+	}
+	close(stop)
+	clients.Wait()
 }

@@ -15,8 +15,9 @@ import (
 // prepare turns a request into a generation without outputs, or returns the error that vLLM sends before it begins a
 // response.
 func (s *Server) prepare(header http.Header, r *completionRequest) (*generation, *failure) {
+	adapter := s.adapters.find(r.Model) // once: it may be unloaded at any time
 	switch {
-	case !s.serves(r.Model):
+	case adapter == nil && !s.servesBase(r.Model):
 		return nil, s.unknownModel(r.Model)
 	case s.engine.dead.Load():
 		return nil, s.spec.deadEngine()
@@ -41,8 +42,8 @@ func (s *Server) prepare(header http.Header, r *completionRequest) (*generation,
 		report:      engineReport{tokens: s.options.PromptTokensDetails, times: s.options.PerRequestMetrics},
 		topLogprobs: s.logprobCount(r.Logprobs), topPromptLogprobs: s.logprobCount(r.PromptLogprobs),
 	}
-	if g.adapter = s.adapters.find(r.Model); g.adapter != nil {
-		g.served = g.adapter.name
+	if adapter != nil {
+		g.adapter, g.served = adapter, adapter.name
 	}
 	if s.spec.Fingerprint { // as vLLM's, with its version
 		g.fingerprint = fmt.Sprintf("vllm-%s-%08x", s.options.Version, crc32.ChecksumIEEE([]byte(g.served)))
@@ -95,7 +96,7 @@ func (s *Server) unknownModel(model string) *failure {
 	return &failure{status: http.StatusNotFound, errorType: notFoundError, message: message, param: "model"}
 }
 
-// serves reports whether the server serves the model. An empty name is the default model.
-func (s *Server) serves(model string) bool {
-	return model == "" || slices.Contains(s.options.Models, model) || s.adapters.find(model) != nil
+// servesBase reports whether a name is one of the base model, as the empty one is.
+func (s *Server) servesBase(model string) bool {
+	return model == "" || slices.Contains(s.options.Models, model)
 }

@@ -141,7 +141,7 @@ func (s *Server) readTokenizerRequest(x *exchange) *tokenizerRequest {
 	if failure == nil {
 		failure = s.spec.decode(body, body, r)
 	}
-	if failure == nil && !s.serves(r.Model) {
+	if failure == nil && !s.servesBase(r.Model) && s.adapters.find(r.Model) == nil {
 		failure = s.unknownModel(r.Model)
 	}
 	if failure != nil {
