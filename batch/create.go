@@ -192,9 +192,9 @@ func parseBatch(body []byte, served []string, replays bool) (b Batch, err error)
 	if err != nil {
 		return Batch{}, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		m := member{proxy.Member{Result: gjson.ParseBytes(members[name]), Name: name}}
-		switch name {
+	for i := range members {
+		m := member{members[i]}
+		switch m.Name {
 		case "input_file_id":
 			b.InputFile, err = m.Text()
 		case "endpoint":
@@ -213,7 +213,7 @@ func parseBatch(body []byte, served []string, replays bool) (b Batch, err error)
 			b.replay, err = m.replay(replays)
 		default:
 			if m.Type != gjson.Null {
-				err = apierr.UnknownField(name, "")
+				err = apierr.UnknownField(m.Name, "")
 			}
 		}
 		if err != nil {
@@ -221,7 +221,7 @@ func parseBatch(body []byte, served []string, replays bool) (b Batch, err error)
 		}
 	}
 	for _, name := range []string{"input_file_id", "endpoint", "completion_window"} {
-		if members[name] == nil {
+		if !slices.ContainsFunc(members, func(m proxy.Member) bool { return m.Name == name }) {
 			return Batch{}, apierr.InvalidField(name, name+" is missing")
 		}
 	}

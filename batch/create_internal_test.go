@@ -72,6 +72,8 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		{`"output_expires_after":{"seconds":3600.5}`, "invalid_request", "output_expires_after"},
 		{`"output_expires_after":{"seconds":3600,"x":1}`, "invalid_request", "output_expires_after"},
 		{`"priority":1`, "invalid_request", "priority"},
+		{`"metadata":1,"endpoint":1`, "invalid_request", "metadata"},
+		{`"zoom":1,"endpoint":1`, "invalid_request", "zoom"},
 		{`"output_expires_after":{"seconds":3600,"seconds":3600}`, "invalid_request", "seconds"},
 		{file + "," + file, "invalid_request", "input_file_id"},
 		{file + `,"input_file\u005fid":"f"`, "invalid_request", "input_file_id"},

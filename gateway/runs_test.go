@@ -304,6 +304,7 @@ func TestRefusalsOfKeysMadeByKeys(t *testing.T) {
 		"no such key":              {"GET", l.secret, "/v1/keys/key_x", "", "", 404, "not_found", "id"},
 		"a key of another":         {"GET", plain, "/v1/keys/" + id, "", "", 404, "not_found", "id"},
 		"a change of its name":     {"PATCH", l.secret, "/v1/keys/" + id, `{"name":"x"}`, "", 400, "invalid_request", "name"},
+		"the first of two":         {"POST", l.secret, "/v1/keys", `{"run":1,"name":"x","budget":1}`, "", 400, "invalid_request", "run"},
 		"an end of nothing":        {"DELETE", l.secret, "/v1/keys/" + id + "?running=end", "", "", 400, "invalid_request", "running"},
 		"a bad header":             {"POST", l.secret, "/v1/completions", `{"model":"m","prompt":"x"}`, "X-Acs-Run: a/b", 400, "invalid_request", ""},
 	} {

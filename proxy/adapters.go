@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/http"
 	"os"
 	"path"
@@ -116,16 +115,15 @@ func (s *Server) readAdapterRequest(x *exchange, required []string, optional ...
 		return nil, err
 	}
 	texts := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		value := gjson.ParseBytes(members[name])
+	for _, m := range members {
 		switch {
-		case !slices.Contains(slices.Concat(required, optional), name):
-			return nil, apierr.UnknownField(name, "")
-		case value.Type == gjson.Null && !slices.Contains(required, name):
-		case value.Type != gjson.String || value.Str == "" || strings.ContainsFunc(value.Str, func(r rune) bool { return r < ' ' || r == 0x7f }):
-			return nil, apierr.InvalidField(name, name+": expected a text without control characters that is not empty")
+		case !slices.Contains(slices.Concat(required, optional), m.Name):
+			return nil, apierr.UnknownField(m.Name, "")
+		case m.Type == gjson.Null && !slices.Contains(required, m.Name):
+		case m.Type != gjson.String || m.Str == "" || strings.ContainsFunc(m.Str, func(r rune) bool { return r < ' ' || r == 0x7f }):
+			return nil, m.Invalid("expected a text without control characters that is not empty")
 		default:
-			texts[name] = value.Str
+			texts[m.Name] = m.Str
 		}
 	}
 	for _, name := range required {

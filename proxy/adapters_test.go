@@ -282,6 +282,9 @@ func TestKeysAddAndRemoveAdapters(t *testing.T) {
 	} {
 		want(h.addWith(wrong), http.StatusBadRequest, "invalid_request")
 	}
+	if got := h.addWith(`{"lora_path":1,"color":1,"lora_name":1}`); gjson.Get(got.body, "error.param").Str != "lora_path" {
+		t.Errorf("got %d %s, want the first wrong field of the body", got.status, got.body)
+	}
 	for _, taken := range []string{"m", "org/Model-8B"} {
 		if got := h.addWith(body(taken, dir+"/sql")); got.status != http.StatusConflict && got.status != http.StatusBadRequest {
 			t.Errorf("%s: got %d %s", taken, got.status, got.body)

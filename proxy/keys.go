@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -61,11 +60,10 @@ func parseChild(body []byte, known []string) (f childFields, err error) {
 		return f, err
 	}
 	f.caps = map[quota.ID]quota.Cap{}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		m := Member{gjson.ParseBytes(members[name]), name}
+	for _, m := range members {
 		switch {
-		case !slices.Contains(known, name):
-			err = apierr.UnknownField(name, "")
+		case !slices.Contains(known, m.Name):
+			err = apierr.UnknownField(m.Name, "")
 		case m.Type == gjson.Null: // as if it were absent
 		default:
 			err = f.set(m)
@@ -117,15 +115,14 @@ func (f *childFields) setLife(m Member) error {
 	if !m.IsObject() {
 		return m.Invalid("expected an object of total, input and output, in tokens")
 	}
-	meters := m.Map()
-	for _, name := range slices.Sorted(maps.Keys(meters)) {
-		id := slices.IndexFunc(quota.Table[:], func(k quota.Kind) bool { return k.Window == quota.Life && k.Meter.String() == name })
+	for _, meter := range membersOf(m.Result) {
+		id := slices.IndexFunc(quota.Table[:], func(k quota.Kind) bool { return k.Window == quota.Life && k.Meter.String() == meter.Name })
 		switch {
 		case id < 0:
-			return m.Invalid("unknown member %q; expected total, input and output", apierr.Clip(name))
-		case meters[name].Type == gjson.Null:
+			return m.Invalid("unknown member %q; expected total, input and output", apierr.Clip(meter.Name))
+		case meter.Type == gjson.Null:
 		default:
-			if err := f.setCap(quota.ID(id), Member{meters[name], m.Name}); err != nil {
+			if err := f.setCap(quota.ID(id), Member{meter.Result, m.Name}); err != nil {
 				return err
 			}
 		}

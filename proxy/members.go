@@ -14,9 +14,10 @@ import (
 	apierr "basegate/errors"
 )
 
-// Members returns the members of a small body, which must be one JSON object without repeated names at any depth.
-func Members(body []byte) (members map[string]jsontext.Value, err error) {
-	err = json.Unmarshal(body, &members)
+// Members returns the members of a small body in their order. It must be one JSON object without repeated names at any depth.
+func Members(body []byte) ([]Member, error) {
+	var object map[string]jsontext.Value
+	err := json.Unmarshal(body, &object)
 	wrong, _ := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
 	case errors.Is(err, jsontext.ErrDuplicateName):
@@ -24,10 +25,19 @@ func Members(body []byte) (members map[string]jsontext.Value, err error) {
 		return nil, apierr.InvalidField(name, "the name \""+apierr.Clip(name)+"\" stands twice in one object; send it once")
 	case wrong != nil:
 		return nil, apierr.MalformedJSON(wrong.ByteOffset, "the body is not one JSON object: it is malformed, or something is behind it")
-	case members == nil:
+	case err != nil || object == nil:
 		return nil, apierr.MalformedJSON(0, "the body is not a JSON object")
 	}
-	return members, err
+	return membersOf(gjson.ParseBytes(body)), nil
+}
+
+// membersOf returns the members of an object in their order.
+func membersOf(object gjson.Result) (members []Member) {
+	object.ForEach(func(name, value gjson.Result) bool {
+		members = append(members, Member{value, name.Str})
+		return true
+	})
+	return members
 }
 
 // List is a page of objects.
