@@ -278,6 +278,10 @@ func withID(m config.Model, id string) config.Model {
 func TestRefusalsOfKeysMadeByKeys(t *testing.T) {
 	l := newLab(t, quota.Caps{}, identity.Key{Models: "m"}, newMock(t), withID(newMock(t), "n"))
 	id, child := l.child(`{"name":"child","run":"r"}`)
+	ended, _ := l.child(`{"name":"ended"}`)
+	if status, o := l.do(0, http.MethodDelete, l.secret, "/v1/keys/"+ended, ""); status != http.StatusOK {
+		t.Fatalf("got %d %s", status, o.Raw)
+	}
 	_, plain, err := l.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "plain"})
 	if err != nil {
 		t.Fatal(err)
@@ -305,6 +309,8 @@ func TestRefusalsOfKeysMadeByKeys(t *testing.T) {
 		"a key of another":         {"GET", plain, "/v1/keys/" + id, "", "", 404, "not_found", "id"},
 		"a change of its name":     {"PATCH", l.secret, "/v1/keys/" + id, `{"name":"x"}`, "", 400, "invalid_request", "name"},
 		"the first of two":         {"POST", l.secret, "/v1/keys", `{"run":1,"name":"x","budget":1}`, "", 400, "invalid_request", "run"},
+		"a pause of an ended key":  {"PATCH", l.secret, "/v1/keys/" + ended, `{"paused":true}`, "", 400, "invalid_request", "id"},
+		"more for an ended key":    {"PATCH", l.secret, "/v1/keys/" + ended, `{"budget":{"total":1}}`, "", 400, "invalid_request", "id"},
 		"an end of nothing":        {"DELETE", l.secret, "/v1/keys/" + id + "?running=end", "", "", 400, "invalid_request", "running"},
 		"a bad header":             {"POST", l.secret, "/v1/completions", `{"model":"m","prompt":"x"}`, "X-Acs-Run: a/b", 400, "invalid_request", ""},
 	} {

@@ -346,6 +346,7 @@ func (s *Server) changeChild(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	id := key.ID
 	body, err := s.readBody(x)
 	if err != nil {
 		return err
@@ -356,7 +357,7 @@ func (s *Server) changeChild(x *exchange) error {
 	}
 	ctx := identity.WithActor(x.r.Context(), actorOf(&x.caller.identity))
 	if len(f.caps) > 0 || f.expiresIn > 0 {
-		key, err = s.deps.Keys.Set(ctx, key.ID, func(k *identity.Key) {
+		key, err = s.deps.Keys.Set(ctx, id, func(k *identity.Key) {
 			f.applyCaps(&k.Caps)
 			if f.expiresIn > 0 {
 				k.ExpiresAt = f.expiresAt()
@@ -368,10 +369,10 @@ func (s *Server) changeChild(x *exchange) error {
 		if *f.paused {
 			set = s.deps.Keys.Pause
 		}
-		key, err = set(ctx, key.ID)
+		key, err = set(ctx, id)
 	}
 	if err != nil {
-		return x.changeErr(err, key.ID)
+		return x.changeErr(err, id)
 	}
 	return s.sendJSON(x, s.newChildObject(x, &key))
 }
