@@ -70,6 +70,9 @@ func (s *Server) removeAdapter(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	if known, ok := s.deps.Fleet.Model(r[loraName]); ok && known.Adapter() != nil && !mayChange(x, known) {
+		return apierr.NoSuchAdapter()
+	}
 	removed, err := s.deps.Fleet.RemoveAdapter(x.r.Context(), r[loraName], x.caller.identity.AccountID)
 	return s.sendAdapter(x, removed, err, nil)
 }
@@ -162,7 +165,7 @@ func (s *Server) baseOf(x *exchange, r map[string]string) (*fleet.Model, error) 
 	}
 	known, _ := s.deps.Fleet.Model(r[loraName])
 	switch {
-	case known != nil && known.Adapter() != nil:
+	case known != nil && known.Adapter() != nil && mayChange(x, known):
 		return known.Base(), nil
 	case known != nil:
 		return nil, apierr.NameOfAnother(loraName)
@@ -173,6 +176,11 @@ func (s *Server) baseOf(x *exchange, r map[string]string) (*fleet.Model, error) 
 	default:
 		return nil, apierr.InvalidField(baseModel, baseModel+" is missing, and several models take adapters; name one")
 	}
+}
+
+// mayChange reports whether the key may use an adapter or its base model, without which it may not change the adapter either.
+func mayChange(x *exchange, adapter *fleet.Model) bool {
+	return mayUse(&x.caller.identity, adapter) || mayUse(&x.caller.identity, adapter.Base())
 }
 
 // isWithin reports whether a clean path is below a folder, and does not lead out of it by a link as far as this machine can see it:

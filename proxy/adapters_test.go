@@ -348,6 +348,42 @@ func TestAdaptersAreModelsOfKeysAndOfTheLedger(t *testing.T) {
 	}
 }
 
+// The list of a key's models holds for changes of adapters too.
+func TestAKeyChangesNoAdapterOfAModelThatItMayNotUse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := newHarness(t, func(o *harnessOptions) {
+		withAdapters(nil)(o)
+		o.model.AdaptersDir = dir
+	}, startLoRA(t).URL())
+	h.allowAdapters()
+	body := fmt.Sprintf(`{"lora_name":"a","lora_path":%q}`, loratest.Write(t, filepath.Join(dir, "sql"), 8, 1))
+	if got := h.addWith(body); got.status != http.StatusOK {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	for _, c := range []struct {
+		models, code string
+		add, remove  int
+	}{
+		{"other", "adapter_exists", http.StatusConflict, http.StatusNotFound},
+		{"a", "", http.StatusOK, http.StatusOK},
+	} {
+		models, err := identity.NewModelList([]string{c.models})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.keys.Set(t.Context(), "test", func(k *identity.Key) { k.Models = models }); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.addWith(body); got.status != c.add || gjson.Get(got.body, "error.code").Str != c.code {
+			t.Errorf("a key for %s adds: got %d %s", c.models, got.status, got.body)
+		}
+		if got := h.post(unloadPath, `{"lora_name":"a"}`); got.status != c.remove {
+			t.Errorf("a key for %s removes: got %d %s", c.models, got.status, got.body)
+		}
+	}
+}
+
 // A child has no right to change adapters, and may be limited to one.
 func TestAdaptersOfKeysThatKeysMake(t *testing.T) {
 	t.Parallel()
