@@ -54,6 +54,9 @@ func (s *Service) createBatch(c *proxy.ExtensionCall) error {
 	}
 	b, err := parseBatch(body, s.Endpoints(), s.settings.Load().Replay)
 	if err == nil {
+		err = apierr.RefuseReplay(c.Request.Header, "the lines of a batch are replayed by replay: true in its body")
+	}
+	if err == nil {
 		err = apierr.RefuseReceipt(c.Request.Header, "the lines of a batch get no receipts; send a request of its own for each answer that needs one")
 	}
 	if err != nil {

@@ -374,6 +374,18 @@ func TestBatchWithReceiptsIsRefused(t *testing.T) {
 	g.get(t, &b, "POST", "/v1/batches", body, "X-Acs-Receipt", "false")
 }
 
+// A batch says in its body that its lines are replayed. The header of a request would have no effect.
+func TestBatchWithTheHeaderOfAReplayIsRefused(t *testing.T) {
+	g := startService(t)
+	body := batchBody(g.upload(t, 2).ID)
+	for _, value := range []string{"true", "refresh", "maybe"} {
+		_, err := g.call(t, "POST", "/v1/batches", body, "X-Acs-Replay", value)
+		wantCode(t, "a batch with X-Acs-Replay: "+value, err, apierr.InvalidRequest)
+	}
+	var b struct{ ID string }
+	g.get(t, &b, "POST", "/v1/batches", body, "X-Acs-Replay", "false")
+}
+
 func TestConcurrentRequestsWithOneKeyCreateOneObject(t *testing.T) {
 	g := startService(t)
 	const tries = 8

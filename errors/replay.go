@@ -30,9 +30,13 @@ func ReplayOff() error {
 	return InvalidField(ReplayHeader, ReplayHeader+": responses are not kept on this gateway (replay.enabled); leave the header out")
 }
 
-// ReplayElsewhere returns the error for a request that asks for an earlier response of an endpoint whose responses are not kept.
-func ReplayElsewhere() error {
-	return InvalidField(ReplayHeader, ReplayHeader+": responses of this endpoint are not kept; leave the header out")
+// RefuseReplay returns an error if the header of a request asks for an earlier response, which saying explains that it cannot have.
+func RefuseReplay(h http.Header, saying string) error {
+	asked, _, err := AsksForReplay(h)
+	if err == nil && asked {
+		err = InvalidField(ReplayHeader, ReplayHeader+": "+saying+"; leave the header out")
+	}
+	return err
 }
 
 // NotRepeatable returns the error for a request that asks for an earlier response, and is not meant to have the same one twice.

@@ -33,9 +33,10 @@ type replayState struct {
 	hit     *replay.Response
 }
 
-// beginReplay checks whether a request that asks for an earlier response may have one.
+// beginReplay checks whether a request that asks for an earlier response may have one. An estimate, which has none, is refused like
+// the request that it stands for.
 func (x *exchange) beginReplay() error {
-	if !x.generates() {
+	if x.tokenizer() != nil {
 		return nil
 	}
 	asked, refresh, err := apierr.AsksForReplay(x.r.Header)
@@ -47,17 +48,14 @@ func (x *exchange) beginReplay() error {
 	case !x.settings.Replays:
 		return apierr.ReplayOff()
 	case x.caller.dialect != nil, x.caller.onBehalfOf != nil && x.caller.line == nil:
-		return apierr.ReplayElsewhere()
+		return apierr.RefuseReplay(x.r.Header, "responses of this endpoint are not kept")
 	case !x.request.Repeatable():
 		return apierr.NotRepeatable()
+	case x.endpoint == estimateEndpoint:
+		return nil
 	}
 	x.replay = &replayState{refresh: refresh, leave: func() {}, result: replayMiss}
 	return nil
-}
-
-// generates reports whether the request is to be sent to an engine.
-func (x *exchange) generates() bool {
-	return x.tokenizer() == nil && x.endpoint != estimateEndpoint
 }
 
 // replayed sends the response of an earlier request, if this one asks for that and there is one. An equal request that runs on this

@@ -206,6 +206,30 @@ func TestWhatCannotBeRepeatedIsRefused(t *testing.T) {
 	off.want(off.replay("false", replayed), "", 1)
 }
 
+// What would be refused is refused in an estimate too.
+func TestAnEstimateIsRefusedWhereAReplayIs(t *testing.T) {
+	t.Parallel()
+	h := startReplays(t, nil, nil)
+	off := startReplays(t, nil, func(o *harnessOptions) { o.replays = false })
+	for name, c := range map[string]struct {
+		on           *replayHarness
+		header, body string
+		status       int
+	}{
+		"repeatable": {h, "true", replayed, http.StatusOK},
+		"sampled":    {h, "true", `{"model":"m","prompt":"a"}`, http.StatusBadRequest},
+		"value":      {h, "yes", replayed, http.StatusBadRequest},
+		"off":        {off, "true", replayed, http.StatusBadRequest},
+	} {
+		req := c.on.newRequest(t.Context(), http.MethodPost, "/v1/estimate", c.body)
+		req.Header.Set("X-Acs-Replay", c.header)
+		got := c.on.do(req)
+		if got.status != c.status || got.header.Get("X-Acs-Replay") != "" || got.status != http.StatusOK && gjson.Get(got.body, "error.param").Str != "X-Acs-Replay" {
+			t.Errorf("%s: got %d %v %s", name, got.status, got.header, got.body)
+		}
+	}
+}
+
 // Failures are not kept.
 func TestOnlyWholeResponsesAreKept(t *testing.T) {
 	t.Parallel()
