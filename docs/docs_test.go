@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"basegate/docs"
 )
 
@@ -137,6 +139,21 @@ func TestSearchFindsSectionsWithAllWords(t *testing.T) {
 		body := html(t, f.Page)
 		if f.Anchor != "" && !strings.Contains(body, `id="`+f.Anchor+`"`) {
 			t.Errorf("%s has no anchor %q", f.Page.Slug, f.Anchor)
+		}
+	}
+}
+
+func TestOpenAPINamesTheHeadersOfEveryRequestToAnEngine(t *testing.T) {
+	document, err := os.ReadFile("openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/v1/completions", "/v1/chat/completions", "/v1/loglikelihood"} {
+		parameters := gjson.GetBytes(document, "paths."+path+".post.parameters.#.name").Raw
+		for _, header := range []string{"X-Acs-Workload", "X-Acs-Run", "X-Acs-Replay", "X-Acs-Receipt"} {
+			if !strings.Contains(parameters, `"`+header+`"`) {
+				t.Errorf("%s: %s is not among %s", path, header, parameters)
+			}
 		}
 	}
 }
