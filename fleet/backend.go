@@ -45,6 +45,7 @@ type Backend struct {
 	residents    residents // has a mutex of its own
 	turns        turns
 	queued       atomic.Int64 // requests that waited at the server at the last probe that read it
+	queueRead    atomic.Bool  // queued has been read since the queue is watched
 	engineRuns   atomic.Int64 // requests that it ran then
 	engineRan    atomic.Int64 // the most that it has run at once
 	recent       atomic.Int64 // leases; see Model.countLease

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// ErrNoPlace is returned by AcquirePlace if every ready backend runs as many batch lines as it may, or has requests that
-// wait.
+// ErrNoPlace is returned by AcquirePlace if every ready backend runs as many batch lines as it may, has requests that wait, or
+// has not been asked yet whether it does.
 var ErrNoPlace = errors.New("no backend has a place for a batch line")
 
 // Place is the permission to run one batch line at a backend, beside the live requests.
@@ -35,8 +35,8 @@ func (p *places) take(running, most int64) bool {
 func (p *places) release() { p.running.Add(-1) }
 
 // AcquirePlace returns a place at the ready backend with the fewest batch lines: one that runs fewer than most of them,
-// and where no request waited at the last probe. It starts nothing: the error is ErrUnsuitable, ErrNoPlace or
-// ErrNotReady. The caller must release the place.
+// and where no request waited at the last probe, which reads the queue only once a line has asked for a place. It starts nothing:
+// the error is ErrUnsuitable, ErrNoPlace or ErrNotReady. The caller must release the place.
 func (m *Model) AcquirePlace(c Caller, most int) (*Place, error) {
 	suitable := m.suitable(c)
 	if len(suitable) == 0 {
@@ -52,7 +52,7 @@ func (m *Model) AcquirePlace(c Caller, most int) (*Place, error) {
 			}
 			ready = true
 			b.watchQueue()
-			if b.hasQueue() {
+			if b.mayHaveQueue() {
 				continue
 			}
 			if n := b.places.running.Load(); n < int64(most) && (chosen == nil || n < fewest) {
@@ -81,7 +81,7 @@ func (p *Place) Prefer(prefix Prefix, caller Caller) {
 		c := candidate{backend: b, load: b.places.running.Load(), loaded: p.model.adapter != nil && b.hasAdapter(p.model.adapter.Name())}
 		if b == p.Backend {
 			c.load-- // without this line
-		} else if !b.serves(caller) || b.hasQueue() || c.load >= p.most {
+		} else if !b.serves(caller) || b.mayHaveQueue() || c.load >= p.most {
 			continue
 		}
 		candidates = append(candidates, c)
@@ -112,10 +112,11 @@ const (
 	queueProbeInterval = time.Second
 )
 
-// watchQueue makes probes read the length of the backend's queue, from the next one on.
+// watchQueue makes probes read the length of the backend's queue, from the next one on. What was read before does not count.
 func (b *Backend) watchQueue() {
 	now := b.clock().UnixNano()
 	if last := b.watched.Swap(now); now-last > int64(queueWatch) {
+		b.queueRead.Store(false)
 		b.probeSoon()
 	}
 }
@@ -126,12 +127,15 @@ func (b *Backend) watchesQueue() bool {
 		b.Replica() > 0 && b.leads()
 }
 
-// hasQueue reports whether requests wait for the backend, at the server or here.
-func (b *Backend) hasQueue() bool { return b.queued.Load() > 0 || b.Held() > 0 }
+// mayHaveQueue reports whether requests wait for the backend, at the server or here, or that is not known yet.
+func (b *Backend) mayHaveQueue() bool {
+	return !b.queueRead.Load() || b.queued.Load() > 0 || b.Held() > 0
+}
 
 // probeQueue reads how many requests wait in vLLM's own queue. A backend that does not tell has no queue. Batch lines that run
 // count as those that wait, since live requests are not held back because of them.
 func (b *Backend) probeQueue(ctx context.Context) {
+	defer b.queueRead.Store(true)
 	b.mu.Lock()
 	b.readFrom = max(burstFrom, 2*b.inFlight)
 	b.mu.Unlock()

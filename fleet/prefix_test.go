@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"reflect"
@@ -319,6 +320,12 @@ func TestPlaceOfALineMovesToItsPrefix(t *testing.T) {
 	prompt := text("lines", 3000)
 	prefix := m.Prefix(nil, []byte(prompt))
 	want := place(t, m, prompt)
+	if _, err := m.AcquirePlace(fleet.Caller{}, 100); !errors.Is(err, fleet.ErrNoPlace) {
+		t.Fatalf("before any queue is read: %v, want ErrNoPlace", err)
+	}
+	for _, b := range m.Backends() {
+		poll.Until(t, "the queue has been read", b.QueueRead)
+	}
 	take := func() *fleet.Place {
 		p, err := m.AcquirePlace(fleet.Caller{}, 100)
 		if err != nil {

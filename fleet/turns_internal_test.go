@@ -269,13 +269,49 @@ func TestTheLimitFollowsWhatTheEngineReports(t *testing.T) {
 	}
 }
 
+// firstPlace returns a place for a line at a backend with room, once its queue has been read.
+func firstPlace(t *testing.T, m *Model, most int) (p *Place) {
+	t.Helper()
+	poll.Until(t, "there is a place for a line", func() (found bool) {
+		var err error
+		p, err = m.AcquirePlace(Caller{}, most)
+		return err == nil
+	})
+	return p
+}
+
+// Requests that other gateways, or the few of this one, left waiting at the server are not seen before its queue is read.
+func TestNoLineBeginsBeforeTheQueueIsRead(t *testing.T) {
+	e := newEngine(t, 1)
+	m := serveEngines(t, e)
+	b := m.backends[0]
+	var live []*Lease
+	for range busyFrom - 1 { // fewer than make the queue be read
+		live = append(live, acquireFor(t, m, ""))
+	}
+	for range 2 {
+		if _, err := m.AcquirePlace(Caller{}, 20); !errors.Is(err, ErrNoPlace) {
+			t.Fatalf("a line before the queue is read: %v, want ErrNoPlace", err)
+		}
+		poll.Until(t, "the queue has been read", b.queueRead.Load)
+		if _, err := m.AcquirePlace(Caller{}, 20); !errors.Is(err, ErrNoPlace) {
+			t.Fatalf("a line while requests wait at the server: %v, want ErrNoPlace", err)
+		}
+		b.queued.Store(0) // as long ago, when nothing waited
+		b.watched.Store(0)
+	}
+	releaseAll(live)
+	firstPlace(t, m, 20).Release()
+}
+
 // Live requests are not held back because of batch lines, and no line begins while live ones are held back.
 func TestLinesComeAfterHeldRequests(t *testing.T) {
 	e := newEngine(t, 16)
 	m := serveEngines(t, e)
 	b := m.backends[0]
-	var places []*Place
-	for range 20 {
+	places := []*Place{firstPlace(t, m, 20)}
+	defer places[0].Release()
+	for range 19 {
 		p, err := m.AcquirePlace(Caller{}, 20)
 		if err != nil {
 			t.Fatal(err)

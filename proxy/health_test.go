@@ -172,11 +172,7 @@ func TestKeyWhoseRequestsFailClosesNoBackendToOthers(t *testing.T) {
 		if got := h.complete(plainRequest); !strings.Contains(got.body, `"code":"circuit_open"`) {
 			t.Fatalf("the key that has failed: got %d %s", got.status, got.body)
 		}
-		place, reason := h.server.AcquirePlace("m", 8, false)
-		if place == nil {
-			t.Fatalf("a batch gets no place, because of %q", reason)
-		}
-		place.Release()
+		h.acquirePlace().Release()
 		if got := h.completeAs(other, plainRequest); got.status != http.StatusOK {
 			t.Fatalf("another key: got %d %s", got.status, got.body)
 		}
@@ -306,10 +302,7 @@ func TestLineThatTwoEnginesHaveDiedOfIsFinal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	place, _ := h.server.AcquirePlace("m", 8, false)
-	if place == nil {
-		t.Fatal("no place for a line")
-	}
+	place := h.acquirePlace()
 	defer place.Release()
 	got := h.server.ServeLine(t.Context(), proxy.Line{
 		Batch: "batch_1", Account: principal.AccountID, Key: principal.KeyID, Endpoint: proxy.CompletionsPath, Body: []byte(kill), Place: place,

@@ -218,6 +218,16 @@ func (h *harness) serveLine(body string) proxy.LineResult {
 	return h.serveLineAt(proxy.CompletionsPath, body)
 }
 
+// acquirePlace returns a place for a line, once a backend's queue has been read.
+func (h *harness) acquirePlace() (place proxy.Place) {
+	h.t.Helper()
+	poll.Until(h.t, "there is a place for a line", func() bool {
+		place, _ = h.server.AcquirePlace("m", 8, false)
+		return place != nil
+	})
+	return place
+}
+
 // serveLineAt is serveLine for another endpoint.
 func (h *harness) serveLineAt(endpoint, body string) proxy.LineResult {
 	h.t.Helper()
@@ -225,10 +235,7 @@ func (h *harness) serveLineAt(endpoint, body string) proxy.LineResult {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	place, reason := h.server.AcquirePlace("m", 8, false)
-	if place == nil {
-		h.t.Fatalf("no place for a line: it waits for %q", reason)
-	}
+	place := h.acquirePlace()
 	defer place.Release()
 	result := h.server.ServeLine(h.t.Context(), proxy.Line{
 		Batch: "batch_1", Account: principal.AccountID, Key: principal.KeyID, Endpoint: endpoint, Body: []byte(body), Place: place,
