@@ -34,9 +34,9 @@ var endings = map[error]ending{
 	},
 	errCancelled: {
 		"batch_cancelled", "the batch was cancelled before this line ran", "the batch was cancelled before this line ran again",
-		"the line was cancelled while it ran",
+		"cancelled while it ran",
 	},
-	errRevoked: {"batch_cancelled", keyRevoked, keyRevoked, "the line was cancelled while it ran, since the key was revoked"},
+	errRevoked: {"batch_cancelled", keyRevoked, keyRevoked, "cancelled while it ran, since the key was revoked"},
 }
 
 const keyRevoked = "the key was revoked"

@@ -99,7 +99,7 @@ func TestLinesCutByACancellationAreChargedWhatWasReceived(t *testing.T) {
 	}
 	batch := s.awaitBatch(id, "cancelled")
 	_, failures := get(t, s.gateway, s.secret, "/v1/files/"+batch.Get("error_file_id").Str+"/content", "")
-	if n := strings.Count(failures, `"error":{"code":"batch_cancelled","message":"the line was cancelled while it ran"}`); n != 3 {
+	if n := strings.Count(failures, `"error":{"code":"batch_cancelled","message":"cancelled while it ran"}`); n != 3 {
 		t.Errorf("%d lines were cancelled while they ran, want 3:\n%s", n, failures)
 	}
 	rows, input, output := s.charged(id)
