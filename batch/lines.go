@@ -163,6 +163,9 @@ func (l *line) set(name string, value jsontext.Value, text []byte, end int64) *i
 		if value.Kind() != '"' || json.Unmarshal(value, &l.customID) != nil {
 			return problem(invalid, name, "custom_id is no string")
 		}
+		if !value.IsValid() { // what is decoded would be another text, by which the client does not find its result
+			return problem(string(apierr.BadJSON), "", "custom_id: invalid UTF-8, or half of a surrogate pair")
+		}
 		if len(l.customID) == 0 || len(l.customID) > maxCustomID {
 			return problem(invalid, name, "custom_id has %d bytes; expected 1 to %d", len(l.customID), maxCustomID)
 		}

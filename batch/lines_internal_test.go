@@ -113,6 +113,8 @@ func TestWrongLineIsRefused(t *testing.T) {
 		{strings.Replace(good, `"a"`, `""`, 1), "invalid_request", "custom_id"},
 		{strings.Replace(good, `"a"`, `1`, 1), "invalid_request", "custom_id"},
 		{strings.Replace(good, `"a"`, `null`, 1), "invalid_request", "custom_id"},
+		{strings.Replace(good, `"a"`, `"\ud800"`, 1), "bad_json", ""},
+		{strings.Replace(good, `"a"`, "\"\xff\"", 1), "bad_json", ""},
 		{strings.Replace(good, `"a"`, `"`+strings.Repeat("ü", 257)+`"`, 1), "invalid_request", "custom_id"},
 		{strings.Replace(good, `"POST"`, `"post"`, 1), codeMethod, "method"},
 		{strings.Replace(good, `"POST"`, `null`, 1), codeMethod, "method"},
