@@ -314,8 +314,8 @@ func (u *upload) check() error {
 	}
 	keep := int64(u.service.settings.Load().Keep.Seconds())
 	if expires {
-		var err error
-		if keep, err = strconv.ParseInt(seconds, 10, 64); err != nil || keep < minKeep || keep > maxKeep {
+		n, err := strconv.ParseUint(seconds, 10, 32) // which takes no sign
+		if keep = int64(n); err != nil || keep < minKeep || keep > maxKeep {
 			return apierr.InvalidField("expires_after", fmt.Sprintf("expires_after[seconds]: got %q; expected an integer from %d to %d",
 				apierr.Clip(seconds), minKeep, maxKeep))
 		}

@@ -465,6 +465,7 @@ func TestUploadsAreStoredWholeOrNotAtAll(t *testing.T) {
 		"expires too soon": {g.upload(g.secret, "x", "purpose", "batch", "expires_after[anchor]", "created_at", "expires_after[seconds]", "60"), 400, "invalid_request"},
 		"spelled twice":    {g.upload(g.secret, "x", "purpose", "batch", "expires_after[anchor]", "x", "expires_after.anchor", "created_at", "expires_after[seconds]", "7200"), 400, "invalid_request"},
 		"no seconds":       {g.upload(g.secret, "x", "purpose", "batch", "expires_after.seconds", ""), 400, "invalid_request"},
+		"signed seconds":   {g.upload(g.secret, "x", "purpose", "batch", "expires_after.seconds", "+7200"), 400, "invalid_request"},
 		"too large":        {g.upload(g.secret, strings.Repeat("x", 70_000), "purpose", "batch"), 413, "request_too_large"},
 		"no key":           {g.upload("acs-bm-x", "x", "purpose", "batch"), 401, "invalid_api_key"},
 	} {
