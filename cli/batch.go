@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,6 +105,12 @@ func newBatchCreate() *cobra.Command {
 				return nil
 			})
 		})
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if names := batch.Windows(); !slices.Contains(names, window) {
+			return fmt.Errorf("--window: want one of %s, got %q", strings.Join(names, ", "), window)
+		}
+		return nil
+	}
 	cmd.Flags().StringVar(&key, "key", "", "the key that pays: its `ID`, prefix or name")
 	cmd.Flags().StringVar(&window, "window", "24h", "the completion window: "+strings.Join(batch.Windows(), ", "))
 	cmd.Flags().StringVar(&model, "model", "", "the model of lines whose body names none")

@@ -72,6 +72,7 @@ func newRoot() *cobra.Command {
 			c.Args = checkTopic
 		case "completion":
 			c.Short = "Print a script with which a shell completes commands and flags"
+			c.Args, c.RunE = checkCommand, func(*cobra.Command, []string) error { return nil } // as of a group
 			for _, shell := range c.Commands() {
 				shell.Args = checkArguments
 			}

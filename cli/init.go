@@ -47,6 +47,12 @@ func newInit() *cobra.Command {
 		"Ask a vLLM server what it serves, write "+smallConfig+" (or the file of --config) for it, and print what to run next. A file\n"+
 			"that exists is not overwritten. If the server requires a key, it is taken from the environment variable "+vllmKeyVariable+".",
 		func(cmd *cobra.Command, _ []string) error { return writeSmallConfig(cmd, model, address) })
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if u, err := url.Parse(address); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return fmt.Errorf("--url: want http://HOST:PORT, got %q", address)
+		}
+		return nil
+	}
 	cmd.Flags().StringVar(&address, "url", "http://127.0.0.1:8001", "`URL` at which vLLM listens")
 	cmd.Flags().StringVar(&model, "model", "", "`NAME` in vLLM of one of its models, or the id for clients if it has only one;\n"+
 		"needed if the server does not run yet")
@@ -60,9 +66,6 @@ func writeSmallConfig(cmd *cobra.Command, model, address string) error {
 	}
 	if _, err := os.Lstat(file); err == nil {
 		return fmt.Errorf("%s exists and is not overwritten: edit it, or write another file with --config", file)
-	}
-	if u, err := url.Parse(address); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("--url is written http://HOST:PORT, got %q", address)
 	}
 	address = strings.TrimSuffix(strings.TrimRight(address, "/"), "/v1")
 	s, err := askServer(cmd.Context(), address)

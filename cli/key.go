@@ -119,6 +119,12 @@ func newKeyRotate() *cobra.Command {
 			fmt.Fprintln(cmd.OutOrStdout(), secret)
 			return nil
 		})
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if grace < 0 || grace > identity.MaxGrace {
+			return fmt.Errorf("--grace: %w, not %s", identity.ErrBadGrace, grace)
+		}
+		return nil
+	}
 	cmd.Flags().DurationVar(&grace, "grace", identity.DefaultGrace, "how long the replaced secret still works")
 	return cmd
 }
