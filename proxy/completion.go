@@ -215,7 +215,7 @@ func (s *Server) validate(x *exchange, body []byte) (r *validate.Request, err er
 	}
 	limits := validate.Limits{
 		Model:        func(id string) validate.Model { return s.modelLimits(x, id) },
-		MaxSequences: x.settings.SequencesPerRequest, Receipts: s.deps.Receipts != nil, Memory: &x.memory,
+		MaxSequences: x.settings.SequencesPerRequest, Receipts: s.deps.Receipts != nil, Estimate: x.endpoint == estimateEndpoint, Memory: &x.memory,
 	}
 	switch d := x.caller.dialect; {
 	case d != nil:
@@ -229,10 +229,8 @@ func (s *Server) validate(x *exchange, body []byte) (r *validate.Request, err er
 		if m, ok := s.lookup(x, r.Model); ok && !m.Chat() { // whatever the body has besides
 			return r, apierr.NoChat(s.chatModels(x))
 		}
-	case x.endpoint == loglikelihoodEndpoint:
-		r, err = validate.Loglikelihood(body, limits, false)
-	case x.endpoint == estimateEndpoint && gjson.GetBytes(body, "endpoint").Str == LoglikelihoodPath:
-		r, err = validate.Loglikelihood(body, limits, true)
+	case x.endpoint == loglikelihoodEndpoint, x.endpoint == estimateEndpoint && gjson.GetBytes(body, "endpoint").Str == LoglikelihoodPath:
+		r, err = validate.Loglikelihood(body, limits)
 	default:
 		r, err = validate.Completion(body, limits)
 	}

@@ -467,7 +467,13 @@ func TestEstimateOfALoglikelihood(t *testing.T) {
 	if got.status != http.StatusOK || gjson.Get(got.body, "model_status").Str != "cold" || gjson.Get(got.body, "prompt_tokens").Int() < estimate.Get("prompt_tokens").Int() {
 		t.Errorf("of a cold model: %d %s", got.status, got.body)
 	}
-	if got := h.post("/v1/estimate", `{"endpoint":"/v1/embeddings","model":"m","prompt":"x"}`); got.status != http.StatusBadRequest || gjson.Get(got.body, "error.param").Str != "endpoint" {
+	for _, endpoint := range []string{`null`, `"/v1/completions"`} {
+		if got := h.post("/v1/estimate", `{"model":"m","prompt":"x","endpoint":`+endpoint+`}`); got.status != http.StatusOK {
+			t.Errorf("of a completion with the endpoint %s: %d %s", endpoint, got.status, got.body)
+		}
+	}
+	if got := h.post("/v1/estimate", `{"endpoint":"/v1/embeddings","model":"m","prompt":"x"}`); got.status != http.StatusBadRequest || gjson.Get(got.body, "error.param").Str != "endpoint" ||
+		!strings.Contains(got.body, "expected the path of the endpoint") {
 		t.Errorf("of another endpoint: %d %s", got.status, got.body)
 	}
 }

@@ -132,7 +132,7 @@ func init() {
 			chat.fields = append(chat.fields, id)
 		}
 	}
-	for _, s := range []*schema{completion, chat, tokenize, detokenize, rootTokenize, rootDetokenize, questions, estimatedQuestions} {
+	for _, s := range []*schema{completion, chat, tokenize, detokenize, rootTokenize, rootDetokenize, questions} {
 		s.table = fields
 		s.byName = make(map[string]fieldID, len(s.fields))
 		for _, id := range s.fields {

@@ -33,7 +33,7 @@ var (
 	fieldBoundary      = define(0, "boundary", `"joint" or "separate"`, readBoundary)
 	fieldEachToken     = define(0, "tokens", "true or false", boolean(func(r *Request, v bool) { r.question.tokens = v }))
 	fieldTop           = define(0, "top", "an integer from 0 to the model's limit (20 unless configured)", Integer(0, math.MaxInt64, func(r *Request, v int64) { r.question.top = clampInt(v) }))
-	fieldEndpoint      = define(0, "endpoint", strconv.Quote(LoglikelihoodPath)+", for an estimate of one; that of a completion is told by its fields", oneOf(LoglikelihoodPath))
+	fieldEndpoint      = define(0, "endpoint", "the path of the endpoint whose fields the body has, such as "+strconv.Quote(LoglikelihoodPath), readEndpoint)
 )
 
 var (
@@ -44,11 +44,6 @@ var (
 		},
 		required: []fieldID{fieldModel, fieldContinuations}, refused: refusedFields, advice: map[string]string{},
 		example: `{"model": …, "context": …, "continuations": […]}`, prompt: fieldContinuations,
-	}
-	// estimatedQuestions also have the field that tells them from completions.
-	estimatedQuestions = &schema{
-		fields: append(slices.Clone(questions.fields), fieldEndpoint), required: questions.required, refused: refusedFields,
-		advice: questions.advice, example: questions.example, prompt: fieldContinuations,
 	}
 	// serving is a completion whose fields have the names that a log-likelihood has for them.
 	serving = &schema{prompt: fieldPrompt}
@@ -114,6 +109,20 @@ func readContinuations(p *parser, f *field) error {
 	return err
 }
 
+// readEndpoint reads the field of an estimate that tells a log-likelihood from a completion. No backend gets it.
+func readEndpoint(p *parser, f *field) error {
+	path := "/v1/completions"
+	switch p.schema.prompt {
+	case fieldContinuations:
+		path = LoglikelihoodPath
+	case fieldMessages:
+		path = "/v1/chat/completions"
+	}
+	err := oneOf(path)(p, f)
+	p.absent = err == nil
+	return err
+}
+
 func readBoundary(p *parser, f *field) error {
 	start := p.valueStart()
 	err := oneOf("joint", "separate")(p, f)
@@ -121,14 +130,10 @@ func readBoundary(p *parser, f *field) error {
 	return err
 }
 
-// Loglikelihood parses the body of POST /v1/loglikelihood, or of an estimate of one. Its errors are those of Completion. Of the
-// Request, Kind is Pairs, and Prompts the number of continuations.
-func Loglikelihood(body []byte, limits Limits, estimate bool) (*Request, error) {
-	s := questions
-	if estimate {
-		s = estimatedQuestions
-	}
-	r, err := parse(s, body, limits)
+// Loglikelihood parses the body of POST /v1/loglikelihood. Its errors are those of Completion. Of the Request, Kind is Pairs, and
+// Prompts the number of continuations.
+func Loglikelihood(body []byte, limits Limits) (*Request, error) {
+	r, err := parse(questions, body, limits)
 	if r != nil {
 		r.MaxTokens = 1
 	}

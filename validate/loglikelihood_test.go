@@ -57,7 +57,7 @@ var pairsBodies = []struct{ members, param, message string }{
 }
 
 func parsePairs(members string) (*validate.Request, error) {
-	return validate.Loglikelihood([]byte(`{"model":"m",`+members+`}`), defaultLimits, false)
+	return validate.Loglikelihood([]byte(`{"model":"m",`+members+`}`), defaultLimits)
 }
 
 func TestLoglikelihoodsAreValidatedStrictly(t *testing.T) {
@@ -78,18 +78,15 @@ func TestLoglikelihoodsAreValidatedStrictly(t *testing.T) {
 		``: apierr.BadJSON, `[]`: apierr.BadJSON, `{"model":"m","continuations":["a"]}x`: apierr.BadJSON, `{"continuations":["a"]}`: apierr.InvalidRequest,
 		`{"model":"m","continuations":["\ud800"]}`: apierr.BadJSON,
 	} {
-		if _, err := validate.Loglikelihood([]byte(body), defaultLimits, false); err == nil || apierr.From(err).Code != code {
+		if _, err := validate.Loglikelihood([]byte(body), defaultLimits); err == nil || apierr.From(err).Code != code {
 			t.Errorf("%s: %s", body, result(err))
 		}
 	}
 	limits := defaultLimits
 	limits.MaxSequences = 2
-	_, err := validate.Loglikelihood([]byte(`{"model":"m","continuations":["a","b","c"]}`), limits, false)
+	_, err := validate.Loglikelihood([]byte(`{"model":"m","continuations":["a","b","c"]}`), limits)
 	if e := apierr.From(err); err == nil || e.Param != "continuations" || !strings.Contains(e.Message, "expected at most 2") {
 		t.Errorf("too many sequences: %s", result(err))
-	}
-	if _, err := validate.Loglikelihood([]byte(`{"model":"m","continuations":["a"],"endpoint":"/v1/loglikelihood"}`), defaultLimits, true); err != nil {
-		t.Errorf("an estimate: %s", result(err))
 	}
 }
 
@@ -187,7 +184,7 @@ func FuzzLoglikelihood(f *testing.F) {
 		f.Add(fmt.Sprintf(`{"model":"m",%s}`, c.members[:min(len(c.members), 1000)]))
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		r, err := validate.Loglikelihood([]byte(body), defaultLimits, false)
+		r, err := validate.Loglikelihood([]byte(body), defaultLimits)
 		if err != nil {
 			return
 		}

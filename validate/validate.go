@@ -32,6 +32,8 @@ type Limits struct {
 	MaxSequences int64
 	// Receipts allows include_receipt in stream_options.
 	Receipts bool
+	// Estimate allows the field endpoint of POST /v1/estimate.
+	Estimate bool
 	// Memory counts what the parser holds besides the body; nil: it is not counted.
 	Memory Memory
 }
@@ -69,7 +71,7 @@ func parse(s *schema, body []byte, limits Limits) (*Request, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
 	p.reset(s, body, limits.Memory)
-	p.receipts = limits.Receipts
+	p.receipts, p.estimate = limits.Receipts, limits.Estimate
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
@@ -112,6 +114,7 @@ type parser struct {
 	grown   int64 // bytes counted in memory
 
 	receipts         bool // include_receipt is allowed
+	estimate         bool // endpoint is allowed
 	objectCounted    bool // the memory of readObject is counted
 	argumentsCounted bool // the memory of readArguments is counted
 	calls            callIDs
@@ -210,6 +213,9 @@ func (p *parser) readMember() error {
 	m := member{name: p.offset() - len(raw)}
 	name := p.unquote(raw)
 	id, known := p.schema.byName[string(name)]
+	if !known && p.estimate && string(name) == fields[fieldEndpoint].name {
+		id, known = fieldEndpoint, true
+	}
 	if !known {
 		return p.fail(p.schema.unknownField(name))
 	}
