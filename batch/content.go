@@ -42,11 +42,15 @@ func (s *Service) ServeContent(to http.ResponseWriter, r *http.Request, account,
 	w := &contentResponse{ResponseWriter: to}
 	setRange(r.Header, f.Bytes)
 	http.ServeContent(w, r, "", time.Time{}, content)
-	if w.outside {
+	switch w.refused {
+	case http.StatusRequestedRangeNotSatisfiable:
 		h.Del("X-Content-Type-Options")
 		return apierr.RangeOutside(f.Bytes)
+	case http.StatusPreconditionFailed:
+		return apierr.NoMatch()
+	default:
+		return nil
 	}
-	return nil
 }
 
 // maxRanges is how many ranges of a file one request may ask for; for more it gets the whole file.
@@ -70,23 +74,26 @@ func setRange(h http.Header, size int64) {
 	h.Set("Range", "bytes="+strings.Join(list, ","))
 }
 
-// contentResponse is the response of http.ServeContent, without its plain text about a range that cannot be served: errors
-// of the API are JSON.
+// contentResponse is the response of http.ServeContent, without its plain text about a range that cannot be served and its empty
+// response to a condition that does not hold: errors of the API are JSON.
 type contentResponse struct {
 	http.ResponseWriter
-	outside bool // nothing has been sent, since the range is outside of the file
+	refused int // the status of an error, of which nothing has been sent; or 0
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *contentResponse) WriteHeader(status int) {
-	if w.outside = status == http.StatusRequestedRangeNotSatisfiable; !w.outside {
+	switch status {
+	case http.StatusRequestedRangeNotSatisfiable, http.StatusPreconditionFailed:
+		w.refused = status
+	default:
 		w.ResponseWriter.WriteHeader(status)
 	}
 }
 
 // Write implements http.ResponseWriter.
 func (w *contentResponse) Write(p []byte) (int, error) {
-	if w.outside {
+	if w.refused != 0 {
 		return len(p), nil
 	}
 	return w.ResponseWriter.Write(p)

@@ -159,6 +159,11 @@ func TestFileBecomesABatchAndItsResults(t *testing.T) {
 			t.Errorf("%s: status %d and the text %q beside the error, want 416 and the error alone", outside, e.Status(), response.Body)
 		}
 	}
+	response, err = g.call(t, "GET", "/v1/files/"+d.OutputFile+"/content", "", "If-Match", `"another"`)
+	wantCode(t, "another ETag", err, apierr.InvalidRequest)
+	if e := apierr.From(err); e.Status() != http.StatusPreconditionFailed || response.Body.Len() > 0 {
+		t.Errorf("another ETag: status %d and the text %q beside the error, want 412 and the error alone", e.Status(), response.Body)
+	}
 	var files proxy.List[fileObject]
 	g.get(t, &files, "GET", "/v1/files?limit=1&order=asc", "")
 	if len(files.Data) != 1 || files.Data[0].ID != f.ID || !files.HasMore {

@@ -64,6 +64,13 @@ func RangeOutside(size int64) error {
 	return e
 }
 
+// NoMatch returns the error for an If-Match header that names another content than the file's. The contract has no code for it.
+func NoMatch() error {
+	e := refuse(InvalidRequest, "", "the content of this file is not what the If-Match header names; read it from its beginning, without If-Match")
+	e.status = http.StatusPreconditionFailed
+	return e
+}
+
 // storageRetry is when a client should retry an access to files that failed.
 const storageRetry = 10 * time.Second
 

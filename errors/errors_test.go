@@ -100,6 +100,7 @@ func examples() []example {
 		{"TooManyChildren", apierr.TooManyChildren(100)},
 		{"NoSuchKey", apierr.NoSuchKey("key_abc")},
 		{"RangeOutside", apierr.RangeOutside(360)},
+		{"NoMatch", apierr.NoMatch()},
 	}
 }
 
