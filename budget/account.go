@@ -43,12 +43,12 @@ type Owner struct {
 	Disabled bool      // its requests are refused
 	Expires  time.Time // when its requests are refused from then on; zero: never
 
-	Running int       // requests that hold a reservation, without lines of batches; as for all counters, with those of the keys below it
-	Waiting int       // requests that wait
-	Queued  int       // of a key: those of them that are its own
-	Blocked bool      // a request waits because of this owner's caps, so later ones wait behind it
-	Ticket  int64     // of an account: the one of the latest request that has waited
-	LastUse time.Time // of a key: when its latest request arrived
+	Running int   // requests that hold a reservation, without lines of batches; as for all counters, with those of the keys below it
+	Waiting int   // requests that wait
+	Queued  int   // of a key: those of them that are its own
+	Blocked bool  // a request waits because of this owner's caps, so later ones wait behind it
+	Ticket  int64 // of an account: the one of the latest request that has waited
+	LastUse Use   // of a key
 
 	queue  []*Waiter // of a key: in the order of their tickets
 	head   int       // where Grant is in it
@@ -58,7 +58,7 @@ type Owner struct {
 
 	evaluated, wasBlocked bool // by Grant: one of its requests, and whether it was blocked before
 
-	writtenLastUse time.Time // the LastUse that is in the database
+	writtenLastUse Use // the LastUse that is in the database
 }
 
 // Waiter is a request that asks for a reservation, and waits if it must.
@@ -185,6 +185,7 @@ func (a *Account) Admit(now time.Time, w *Waiter) Decision {
 	if got.Kind != Waits {
 		return got
 	}
+	k.recordUse(w, now)
 	a.Ticket++
 	w.Ticket = a.Ticket
 	if len(k.queue) == k.Queued { // else some that wait before it were not added
@@ -367,9 +368,7 @@ func (a *Account) open(now time.Time, k *Owner, w *Waiter, d *decision) Decision
 		got.Time = now
 	}
 	got.Time = got.Time.UTC()
-	if !w.Demand.SlotOnly {
-		k.recordUse(got.Time, now)
-	}
+	k.recordUse(w, now)
 	for o := k; o != nil; o = a.above(o) {
 		o.add(today, quota.Tokens{}, quota.Tokens{Input: got.Lease.Input, Output: got.Lease.Output})
 		if !got.Lease.Line {

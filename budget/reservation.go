@@ -33,6 +33,7 @@ type Request struct {
 	Batch     string // the id of the batch of which the request is a line; empty for a live request
 	ChainID   string // of EternalAI's form; empty if the client sent none
 	Run       string // the name of the run that the request is part of; empty if it has none
+	Address   string // of the client, for LastUse alone; empty for a line of a batch
 
 	// Time is when the request arrived; zero means now. If the request is admitted on another date, the row gets the
 	// time of admission, so that it lies in the windows that are charged.

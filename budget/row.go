@@ -1,10 +1,6 @@
 package budget
 
-import (
-	"time"
-
-	"basegate/budget/quota"
-)
+import "basegate/budget/quota"
 
 // Numbers are what a store keeps of an owner beside its caps, slots and state: the windows of one day.
 type Numbers struct {
@@ -16,19 +12,21 @@ type Numbers struct {
 	Raised  int64 // caps whose alarm UsedUp has been raised: a bit for each, by quota.ID
 	Ticket  int64
 	LastUse int64 // microseconds since 1970; 0 is never
+
+	LastAddress string
 }
 
 // Numbers returns what a store keeps of an owner on a day.
 func (o *Owner) Numbers(today Date) Numbers {
 	n := Numbers{
 		Day: today.Days(), Counters: o.Counters(today), Running: int64(o.Running), Waiting: int64(o.Waiting), Queued: int64(o.Queued),
-		Raised: int64(o.alarms.in(today).caps), Ticket: o.Ticket,
+		Raised: int64(o.alarms.in(today).caps), Ticket: o.Ticket, LastAddress: o.LastUse.Address,
 	}
 	if o.Blocked {
 		n.Blocked = 1
 	}
-	if !o.LastUse.IsZero() {
-		n.LastUse = o.LastUse.UnixMicro()
+	if !o.LastUse.Time.IsZero() {
+		n.LastUse = o.LastUse.Time.UnixMicro()
 	}
 	return n
 }
@@ -41,7 +39,5 @@ func (o *Owner) Load(n *Numbers) {
 	o.life, o.months = n.counter(quota.Life), []*monthCounters{m}
 	o.Running, o.Waiting, o.Queued, o.Blocked, o.Ticket = int(n.Running), int(n.Waiting), int(n.Queued), n.Blocked == 1, n.Ticket
 	o.alarms = alarms{day, uint64(n.Raised)}
-	if n.LastUse > 0 {
-		o.LastUse = time.UnixMicro(n.LastUse).UTC()
-	}
+	o.LastUse = NewUse(n.LastUse, n.LastAddress)
 }

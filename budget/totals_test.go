@@ -106,8 +106,8 @@ func TestLastUseSurvivesRestartsAndNewMonths(t *testing.T) {
 			t.Helper()
 			got, err := l.LastUse(t.Context(), key)
 			must(t, err)
-			if !got.Equal(want) {
-				t.Errorf("%s: %s was last used at %v, want %v", when, key, got, want)
+			if !got.Time.Equal(want) {
+				t.Errorf("%s: %s was last used at %v, want %v", when, key, got.Time, want)
 			}
 		}
 		db := openDatabase(t, path)
@@ -137,5 +137,51 @@ func TestLastUseSurvivesRestartsAndNewMonths(t *testing.T) {
 
 		time.Sleep(45 * 24 * time.Hour)
 		check("after a start in a month after Close", startLedger(t, openDatabase(t, path)), "k1", last)
+	})
+}
+
+func TestLastAddressIsThatOfTheLatestRequestAndSurvivesARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := newPath(t)
+		db := openDatabase(t, path)
+		l := startLedger(t, db)
+		from := func(address string) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			q := newRequest()
+			q.Address = address
+			r, err := l.Reserve(t.Context(), budget.Payer{Key: "k1", Account: "a1"}, q, demand(1, 1), nil)
+			must(t, err)
+			settle(t, r, 1, 1)
+		}
+		check := func(when, want string, at time.Time) {
+			t.Helper()
+			got, err := l.LastUse(t.Context(), "k1")
+			must(t, err)
+			if got.Address != want || !got.Time.Equal(at) {
+				t.Errorf("%s: got %v from %q, want %v from %q", when, got.Time, got.Address, at, want)
+			}
+		}
+		restart := func() {
+			l.Close()
+			must(t, db.Close())
+			db = openDatabase(t, path)
+			l = startLedger(t, db)
+		}
+		from("192.0.2.1")
+		from("2001:db8::7")
+		check("immediately", "2001:db8::7", time.Now())
+		from("") // a line of a batch
+		check("after a line of a batch", "2001:db8::7", time.Now())
+		restart()
+		check("after a restart", "2001:db8::7", time.Now())
+		from("")
+		check("after a line in the new process", "2001:db8::7", time.Now())
+		restart()
+		check("after that process", "2001:db8::7", time.Now())
+		from("192.0.2.1")
+		check("after another request", "192.0.2.1", time.Now())
+		l.Close()
+		must(t, db.Close())
 	})
 }

@@ -153,7 +153,7 @@ func (c *Console) summary(ctx context.Context, a identity.Account, keys []keyRow
 			s.Usual = fmt.Sprintf("A usual day has %s.", formatNumber(usual))
 		}
 	}
-	if !slices.ContainsFunc(keys, func(k keyRow) bool { return !k.LastUse.IsZero() }) {
+	if !slices.ContainsFunc(keys, func(k keyRow) bool { return !k.LastUse.Time.IsZero() }) {
 		s.Steps = c.firstSteps(keys)
 	}
 	return s

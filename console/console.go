@@ -117,6 +117,6 @@ type Ledger interface {
 	// ReadBalance returns the counters and caps of a payer at the moment, or an error with what is known of them.
 	ReadBalance(ctx context.Context, p budget.Payer) (budget.Balance, error)
 
-	// LastUse returns when a key was last used, and the zero time if it never was.
-	LastUse(ctx context.Context, key string) (time.Time, error)
+	// LastUse returns when a key was last used, and from which address.
+	LastUse(ctx context.Context, key string) (budget.Use, error)
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"basegate/budget"
 	"basegate/budget/quota"
@@ -35,7 +34,7 @@ const minFiltered = 6
 type keyRow struct {
 	identity.Key
 	gauges
-	LastUse time.Time
+	LastUse budget.Use
 	Spark   *sparkline // of the last days; nil if nothing was used
 }
 

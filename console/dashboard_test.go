@@ -100,10 +100,11 @@ func TestDashboardShowsUsageAndWarnsOfUsedUpBudgets(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
-	s.addRequest(k, budget.Request{}, 1200, 34, "")
+	s.addRequest(k, budget.Request{Address: "192.0.2.7"}, 1200, 34, "")
 	b := s.signIn("ada@example.org")
 	page := b.get("/dashboard").body
-	has(t, page, "1,234")
+	has(t, page, "1,234", "from 192.0.2.7")
+	has(t, b.get("/keys/"+k.ID).body, "from 192.0.2.7")
 	lacks(t, page, "used up")
 	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps[quota.MonthTotal] = quota.Limit(2468) })
 	must(t, err)

@@ -268,3 +268,20 @@ func (h *harness) detail(r response) usage.Detail {
 }
 
 var _ proxy.RefusalRecorder = (*refusals.Recorder)(nil)
+
+func TestLedgerKnowsTheAddressOfTheClient(t *testing.T) {
+	t.Parallel()
+	backend := newBlockingBackend()
+	h := newHarness(t, nil, startBackend(t, backend.ServeHTTP))
+	backend.release <- struct{}{}
+	if got := h.complete(plainRequest); got.status != 200 {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	keys, err := h.keys.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used, err := h.ledger.LastUse(t.Context(), keys[0].ID); err != nil || used.Address != "127.0.0.1" {
+		t.Errorf("got the last use %+v, %v, want it from 127.0.0.1", used, err)
+	}
+}

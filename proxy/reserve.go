@@ -152,7 +152,7 @@ func (s *Server) reserve(x *exchange) (err error) {
 func (x *exchange) ledgerRequest() budget.Request {
 	r := budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: x.request.User, Stream: x.request.Stream,
-		Time: x.timings.arrived, Run: x.run(),
+		Time: x.timings.arrived, Run: x.run(), Address: x.caller.address,
 	}
 	if d := x.caller.dialect; d != nil {
 		r.ChainID = d.ChainID

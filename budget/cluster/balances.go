@@ -330,15 +330,21 @@ func (l *Ledger) Stats(p budget.Payer) (key, account budget.Stats) {
 	return key, account
 }
 
-// LastUse returns when the latest request of a key arrived, or the zero time if there was none.
-func (l *Ledger) LastUse(ctx context.Context, key string) (time.Time, error) {
-	const text = `SELECT greatest((SELECT last_use FROM owner WHERE id = $1), (SELECT time FROM key_uses WHERE key_id = $1))`
-	var at *int64
-	if err := l.db.Pool().QueryRow(ctx, text, key).Scan(&at); err != nil {
-		return time.Time{}, fmt.Errorf("read last use: %w", err)
+// LastUse returns the last use of a key.
+func (l *Ledger) LastUse(ctx context.Context, key string) (budget.Use, error) {
+	const text = `
+		SELECT last_use AS time, last_address FROM owner WHERE id = $1
+		UNION ALL SELECT time, address FROM key_uses WHERE key_id = $1
+		ORDER BY time DESC LIMIT 1`
+	var (
+		at      int64
+		address string
+	)
+	switch err := l.db.Pool().QueryRow(ctx, text, key).Scan(&at, &address); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return budget.Use{}, nil
+	case err != nil:
+		return budget.Use{}, fmt.Errorf("read last use: %w", err)
 	}
-	if at == nil {
-		return time.Time{}, nil
-	}
-	return time.UnixMicro(*at).UTC(), nil
+	return budget.NewUse(at, address), nil
 }

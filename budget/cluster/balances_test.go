@@ -65,10 +65,10 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 	if c := second.Recent(t.Context(), account).Caps(); len(c) != 1 || c[0].Used != 100 || c[0].Window != quota.Day {
 		t.Errorf("got the caps of the account %+v", c)
 	}
-	if used, err := second.LastUse(t.Context(), "key"); err != nil || used.Before(before) {
+	if used, err := second.LastUse(t.Context(), "key"); err != nil || used.Time.Before(before) {
 		t.Errorf("got the last use %v, %v", used, err)
 	}
-	if used, err := second.LastUse(t.Context(), "acc2"); err != nil || !used.IsZero() {
+	if used, err := second.LastUse(t.Context(), "acc2"); err != nil || used != (budget.Use{}) {
 		t.Errorf("got the last use %v, %v, want none", used, err)
 	}
 }
@@ -202,4 +202,35 @@ func TestCollectorHasTheMetricsOfTheOtherLedger(t *testing.T) {
 	if values["reserved_tokens"] != 30 || values["open_reservations"] != 1 || values["calls_total"] < 1 {
 		t.Errorf("got %v", values)
 	}
+}
+
+func TestLastAddressIsThatOfTheLatestRequestAtAnyGateway(t *testing.T) {
+	db := newDatabase(t)
+	first, second := start(t, db, cluster.Settings{Name: "first"}), start(t, db, cluster.Settings{Name: "second"})
+	setOwners(t, first, 1, quota.Caps{})
+	from := func(address string) budget.Request {
+		q := newRequest()
+		q.Address = address
+		return q
+	}
+	check := func(when, want string) {
+		t.Helper()
+		if used, err := first.LastUse(t.Context(), "key"); err != nil || used.Time.IsZero() || used.Address != want {
+			t.Errorf("%s: got the last use %+v, %v, want one from %q", when, used, err, want)
+		}
+	}
+	running, err := first.Reserve(t.Context(), payer, from("192.0.2.1"), demand(1, 1), nil)
+	must(t, err)
+	check("a request", "192.0.2.1")
+	waiter, kind, _, _ := second.Submit(t, payer, from("2001:db8::7"), demand(1, 1))
+	if kind != "wait" {
+		t.Fatalf("got %s, want wait", kind)
+	}
+	check("one that waits at another gateway", "2001:db8::7")
+	settle(t, running, 1, 1) // the first gateway grants, which has not seen the address
+	granted := await(t, "the other gateway's", waiter)
+	check("one that has waited", "2001:db8::7")
+	settle(t, granted, 1, 1)
+	settle(t, reserve(t, first, demand(1, 1)), 1, 1)
+	check("a line of a batch", "2001:db8::7")
 }

@@ -87,6 +87,7 @@ type admission struct {
 	demand  budget.Demand
 	noWait  bool
 	arrived time.Time
+	address string // of the client
 }
 
 // settlement ends a request.

@@ -107,7 +107,7 @@ func notSent(err error) error {
 func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget.Request, d budget.Demand, noWait bool) (*operation, decision, error) {
 	a := &admission{
 		ID: r.ID, Key: p.Key, Account: p.Account, Prompt: d.PromptTokens, Candidates: d.Candidates, Max: d.MaxTokens,
-		Min: d.MinTokens, Context: d.Context, demand: d, noWait: noWait, arrived: r.Time,
+		Min: d.MinTokens, Context: d.Context, demand: d, noWait: noWait, arrived: r.Time, address: r.Address,
 		Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload), Tag: escape(r.User), Stream: r.Stream,
 		Batch: escape(r.Batch), Run: escape(r.Run), Details: escape(usage.EncodeDetails(nil, r.ChainID)),
 	}

@@ -69,6 +69,7 @@ type ownerRow struct {
 	Expires int64                  `json:"expires"`
 	Regrant bool                   `json:"regrant"`
 	Numbers [numbersPerOwner]int64 `json:"numbers"`
+	Address string                 `json:"address"`
 
 	owner  *budget.Owner
 	day    int64           // that the row is in
@@ -224,6 +225,7 @@ func (a *account) add(row *ownerRow) {
 	for i, to := range numbersOf(&n) {
 		*to = row.Numbers[i]
 	}
+	n.LastAddress = row.Address
 	row.day = n.Day
 	o.Load(&n)
 	if row.ID == a.ID {
@@ -368,7 +370,7 @@ func (t *transaction) admit(a *account, o *operation) {
 	_, inFlight := t.leases[n.ID]
 	w := &budget.Waiter{
 		Request: budget.Request{
-			ID: n.ID, KeyID: n.Key, AccountID: n.Account, Batch: n.Batch, Time: t.arrival(n.arrived),
+			ID: n.ID, KeyID: n.Key, AccountID: n.Account, Batch: n.Batch, Time: t.arrival(n.arrived), Address: n.address,
 		},
 		Demand: n.demand, NoWait: n.noWait, Taken: taken || inFlight,
 	}
@@ -531,8 +533,8 @@ func (t *transaction) incomplete(s *selection) bool {
 }
 
 // owners returns the rows that the transaction concerns, accounts first and in the order of their ids: those that change, with their
-// numbers, and then those that were only evaluated.
-func (t *transaction) owners() (ids []string, versions []uint32, numbers []int64) {
+// numbers and addresses, and then those that were only evaluated.
+func (t *transaction) owners() (ids []string, versions []uint32, numbers []int64, addresses []string) {
 	slices.SortFunc(t.concerned, func(x, y *ownerRow) int {
 		if isAccount := x.ID == x.Account; isAccount != (y.ID == y.Account) {
 			if isAccount {
@@ -549,7 +551,7 @@ func (t *transaction) owners() (ids []string, versions []uint32, numbers []int64
 		after := row.owner.Numbers(budget.DateOf(t.time(a)))
 		if after != *row.before || after.Day != row.day || a.touched && row.ID == a.ID {
 			row.day = after.Day
-			t.changed, numbers = append(t.changed, row), appendNumbers(numbers, after)
+			t.changed, numbers, addresses = append(t.changed, row), appendNumbers(numbers, after), append(addresses, after.LastAddress)
 		} else {
 			same = append(same, row)
 		}
@@ -557,7 +559,7 @@ func (t *transaction) owners() (ids []string, versions []uint32, numbers []int64
 	for _, row := range slices.Concat(t.changed, same) {
 		ids, versions = append(ids, row.ID), append(versions, row.Version)
 	}
-	return ids, versions, numbers
+	return ids, versions, numbers, addresses
 }
 
 // query runs a statement that returns one row.
@@ -693,7 +695,7 @@ func decodeReply(status string, body []byte) (*reply, error) {
 // commit writes what has been decided.
 func (t *transaction) commit(ctx context.Context, q query, c *call) (*reply, error) {
 	var accounts []string
-	ids, versions, numbers := t.owners()
+	ids, versions, numbers, addresses := t.owners()
 	if t.leases == nil { // they are not locked yet
 		accounts = slices.Sorted(maps.Keys(t.accounts))
 	}
@@ -712,8 +714,8 @@ func (t *transaction) commit(ctx context.Context, q query, c *call) (*reply, err
 		status string
 		body   []byte
 	)
-	const text = `SELECT status, reply FROM ledger_write_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`
-	err := q(ctx, text, append(args, c.collect, c.due), &status, &body)
+	const text = `SELECT status, reply FROM ledger_write_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`
+	err := q(ctx, text, append(args, c.collect, c.due, addresses), &status, &body)
 	for _, row := range t.concerned {
 		row.before = nil
 	}

@@ -76,7 +76,7 @@ func TestCallVisitsOnlyTheRowsOfItsOperations(t *testing.T) {
 			seq, accounts, ids).Scan(&status, &reply))
 		const write = `SELECT w.status, w.reply FROM ledger_write_v1(1, 1, 0, $1, 0, (now()::date - date '1970-01-01'), $2, $2,
 			(SELECT array_agg(o.xmin ORDER BY a.i) FROM unnest($2::text[]) WITH ORDINALITY a(id, i) JOIN owner o ON o.id = a.id),
-			(SELECT array_agg(n) FROM generate_series(1, $5 * cardinality($2::text[])) n(n)), $4, $3, NULL, NULL, NULL, NULL, false, NULL) w`
+			(SELECT array_agg(n) FROM generate_series(1, $5 * cardinality($2::text[])) n(n)), $4, $3, NULL, NULL, NULL, NULL, false, NULL, array_fill(''::text, ARRAY[cardinality($2::text[])])) w`
 		must(t, conn.QueryRow(t.Context(), write, seq, accounts, settle, admit, cluster.NumbersPerOwner).Scan(&status, &reply))
 		if status != "ok" {
 			t.Fatal(status)

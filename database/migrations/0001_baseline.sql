@@ -384,10 +384,11 @@ CREATE INDEX requests_time ON requests (time);
 CREATE INDEX requests_account ON requests (account_id, time);
 CREATE INDEX requests_failed ON requests (account_id, time) WHERE code <> '' OR state = 'interrupted';
 
--- When each key was last used, so that this is known without scanning the requests of earlier months.
+-- When each key was last used, so that this is known without scanning the requests of earlier months, and from which address.
 CREATE TABLE key_uses (
-    key_id TEXT PRIMARY KEY,
-    time   BIGINT NOT NULL
+    key_id  TEXT PRIMARY KEY,
+    time    BIGINT NOT NULL,
+    address TEXT NOT NULL DEFAULT '' -- of the latest request that was not a line of a batch; empty if that is not known
 );
 
 -- Requests of known accounts that were refused before a reservation, so they have no row in requests and cost nothing. They are

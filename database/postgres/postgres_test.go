@@ -189,7 +189,7 @@ func TestRuntimeRoleCannotWriteTables(t *testing.T) {
 		allowed         bool
 	}{
 		{"basegate_runtime", `SELECT ledger_join_v1('gateway', 'test', 1)`, true},
-		{"basegate_runtime", `SELECT ledger_write_v1(1, 1, 0, 1, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL)`, true},
+		{"basegate_runtime", `SELECT ledger_write_v1(1, 1, 0, 1, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL)`, true},
 		{"basegate_runtime", `SELECT ledger_partitions_v1(3)`, true},
 		{"basegate_runtime", `SELECT * FROM requests`, true},
 		{"basegate_runtime", `UPDATE owner SET month_in = 0`, false},

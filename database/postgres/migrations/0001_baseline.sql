@@ -369,6 +369,7 @@ CREATE TABLE owner (
     slots        INTEGER CHECK (slots >= 1), -- requests that may run at once; NULL is unbounded
     expires_at   BIGINT, -- of a key: its requests are refused from then on; NULL is never
     last_use     BIGINT NOT NULL DEFAULT 0, -- when the latest request arrived; 0 is never
+    last_address TEXT NOT NULL DEFAULT '', -- of a key: from which the latest request came that was not a line of a batch
     raised       BIGINT NOT NULL DEFAULT 0, -- caps whose alarm of a refusal has been raised in the window: a bit for each, by package quota
     running      INTEGER NOT NULL DEFAULT 0, -- requests in flight, without lines of batches, which need no slot
     waiting      INTEGER NOT NULL DEFAULT 0, -- requests that wait
@@ -507,10 +508,11 @@ CREATE INDEX requests_account ON requests (account_id, time);
 CREATE INDEX requests_failed ON requests (account_id, time) WHERE code <> '' OR state = 'interrupted';
 CREATE INDEX requests_id ON requests USING hash (request_id);
 
--- When each key was last used, if that was before its first request here, as owner.last_use tells.
+-- When each key was last used, and from which address, if that was before its first request here, as owner.last_use tells.
 CREATE TABLE key_uses (
-    key_id TEXT PRIMARY KEY,
-    time   BIGINT NOT NULL
+    key_id  TEXT PRIMARY KEY,
+    time    BIGINT NOT NULL,
+    address TEXT NOT NULL DEFAULT ''
 );
 
 -- Requests of known accounts that were refused before a reservation, so they have no row in requests and cost nothing. They are
@@ -991,7 +993,7 @@ BEGIN
     v_keys := v_keys || ARRAY(SELECT DISTINCT parent FROM owner WHERE id = ANY (v_keys) AND parent IS NOT NULL);
     reply := json_build_object('now', ledger_now(), 'locked', v_locked, 'waiters', v_waiters,
         'owners', (SELECT json_agg(json_build_object('id', o.id, 'account', o.account, 'parent', o.parent, 'version', o.xmin::text::bigint,
-                'enabled', o.enabled, 'caps', o.caps, 'slots', o.slots, 'expires', o.expires_at, 'regrant', o.regrant,
+                'enabled', o.enabled, 'caps', o.caps, 'slots', o.slots, 'expires', o.expires_at, 'regrant', o.regrant, 'address', o.last_address,
                 'numbers', ARRAY[o.life_in, o.life_out, o.reserved_life_in, o.reserved_life_out,
                     o.month_in, o.month_out, o.reserved_month_in, o.reserved_month_out,
                     o.day_in, o.day_out, o.reserved_day_in, o.reserved_day_out,
@@ -1013,7 +1015,7 @@ $$;
 -- +goose StatementEnd
 
 -- ledger_write_v1 writes what operations on accounts have changed. p_ids and p_versions are the rows of accounts and keys that were
--- evaluated; p_numbers has the new numbers of each of the first of them. In a transaction of its own it locks p_accounts, and writes
+-- evaluated; p_numbers has the new numbers of each of the first of them, and p_addresses the last address. In a transaction of its own it locks p_accounts, and writes
 -- nothing and returns 'conflict' if another transaction has changed a row. The other arguments are lists of objects:
 --
 --   p_open        requests that are in flight now
@@ -1028,7 +1030,7 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ledger_write_v1(p_gateway integer, p_epoch bigint, p_lane integer, p_seq bigint, p_attempt bigint, p_day integer,
     p_accounts text[], p_ids text[], p_versions xid[], p_numbers bigint[], p_open json, p_settle json, p_checkpoint json, p_wait json,
-    p_gone json, p_decided json, p_collect boolean, p_due text[], OUT status text, OUT reply text)
+    p_gone json, p_decided json, p_collect boolean, p_due text[], p_addresses text[], OUT status text, OUT reply text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = basegate, pg_temp
 SET lock_timeout = '100ms'
@@ -1063,8 +1065,9 @@ BEGIN
         reserved_day_in = p_numbers[n.at + 11], reserved_day_out = p_numbers[n.at + 12],
         day = date '1970-01-01' + p_numbers[n.at + 13]::integer, running = p_numbers[n.at + 14],
         waiting = p_numbers[n.at + 15], queued = p_numbers[n.at + 16], blocked = p_numbers[n.at + 17] = 1,
-        raised = p_numbers[n.at + 18], ticket = p_numbers[n.at + 19], last_use = p_numbers[n.at + 20], regrant = false
-    FROM (SELECT u.id, (u.i - 1) * 20 AS at FROM unnest(p_ids) WITH ORDINALITY u(id, i)
+        raised = p_numbers[n.at + 18], ticket = p_numbers[n.at + 19], last_use = p_numbers[n.at + 20],
+        last_address = p_addresses[n.i], regrant = false
+    FROM (SELECT u.id, u.i, (u.i - 1) * 20 AS at FROM unnest(p_ids) WITH ORDINALITY u(id, i)
         WHERE u.i <= cardinality(p_numbers) / 20) n
     WHERE o.id = n.id;
     IF p_open IS NOT NULL THEN
