@@ -46,7 +46,7 @@ type Outcome string
 // The outcomes. That of a request that has succeeded is empty.
 const (
 	Failed  Outcome = "error"       // of the service
-	Refused Outcome = "refused"     // as the client's fault: the status is 4xx
+	Refused Outcome = "refused"     // as the client's fault, with a status 4xx, or because the model is starting
 	Left    Outcome = "client left" // nobody's failure
 )
 
@@ -56,7 +56,7 @@ func outcomeOf(code string) Outcome {
 		return ""
 	case code == clientGone:
 		return Left
-	case status >= 400 && status < 500 && !apierr.Code(code).FromUpstream():
+	case code == string(apierr.ColdBoot), status >= 400 && status < 500 && !apierr.Code(code).FromUpstream():
 		return Refused
 	}
 	return Failed

@@ -86,11 +86,12 @@ func TestReportHasRatesByModelAndBackend(t *testing.T) {
 	h.Record(proxy.Ended{Code: "invalid_api_key"})
 	h.Record(proxy.Ended{Model: "m", Backend: "gpu1", Code: "client_gone"})
 	h.Record(proxy.Ended{Model: "m", Code: "overloaded"})
+	h.Record(proxy.Ended{Model: "m", Code: "modal_cold_boot"}) // it starts, which is no error
 
 	r := h.Read(time.Hour, history.Step)
 	last := r.Points - 1
 	for key, want := range map[history.Key]float64{
-		{}: 2.4, {Model: "m"}: 2.3, gpu1: 2.1, {Model: "m", Backend: "gpu2"}: .1,
+		{}: 2.5, {Model: "m"}: 2.4, gpu1: 2.1, {Model: "m", Backend: "gpu2"}: .1,
 	} {
 		if got := valueOf(find(t, r, key).Requests[last]); math.Abs(got-want) > 1e-9 {
 			t.Errorf("requests a second of %+v: got %v, want %v", key, got, want)
@@ -103,9 +104,9 @@ func TestReportHasRatesByModelAndBackend(t *testing.T) {
 	if got := valueOf(s.InFlight[last]); got != 3 {
 		t.Errorf("attempts in flight: got %v, want 3", got)
 	}
-	if got := *find(t, r, history.Key{}).Total; got.Requests != 24 || got.Failed != 2 || got.Refused != 1 ||
+	if got := *find(t, r, history.Key{}).Total; got.Requests != 25 || got.Failed != 2 || got.Refused != 2 ||
 		got.Prompt != 2000 || got.Completion != 1000 {
-		t.Errorf("got totals %v, want 24 requests, 2 of them failed and 1 refused, 2000 and 1000 tokens", counts(got))
+		t.Errorf("got totals %v, want 25 requests, 2 of them failed and 2 refused, 2000 and 1000 tokens", counts(got))
 	}
 	if got := valueOf(r.Waiting[last]); got != 7 {
 		t.Errorf("queue depth: got %v, want 7", got)
@@ -114,11 +115,11 @@ func TestReportHasRatesByModelAndBackend(t *testing.T) {
 	for _, c := range r.Codes {
 		codes = append(codes, fmt.Sprintf("%d %s of %q: %s", c.Total, c.Code, c.Model, c.Outcome))
 	}
-	if got, want := strings.Join(codes, ", "), `1 client_gone of "m": client left, 1 invalid_api_key of "": refused, 1 out_of_memory of "m": error, 1 overloaded of "m": error`; got != want {
+	if got, want := strings.Join(codes, ", "), `1 client_gone of "m": client left, 1 invalid_api_key of "": refused, 1 modal_cold_boot of "m": refused, 1 out_of_memory of "m": error, 1 overloaded of "m": error`; got != want {
 		t.Errorf("error codes: got %s, want %s", got, want)
 	}
-	if s := find(t, r, history.Key{}); valueOf(s.Failed[last]) != 2 || valueOf(s.Refused[last]) != 2 {
-		t.Errorf("in the last interval: got %v errors of the service and %v refusals and clients that left, want 2 and 2",
+	if s := find(t, r, history.Key{}); valueOf(s.Failed[last]) != 2 || valueOf(s.Refused[last]) != 3 {
+		t.Errorf("in the last interval: got %v errors of the service and %v refusals and clients that left, want 2 and 3",
 			valueOf(s.Failed[last]), valueOf(s.Refused[last]))
 	}
 }

@@ -29,7 +29,7 @@ type Series struct {
 	Requests    []*float64
 	Tokens      []*float64 // of prompts and completions
 	Failed      []*float64 // requests in each interval by the service's fault
-	Refused     []*float64 // requests in each interval by the client's fault, those of clients that left included
+	Refused     []*float64 // requests in each interval that were refused, those of clients that left included
 	InFlight    []*float64 // attempts; the highest of each interval; of a backend only
 	FirstToken  []*float64 // median in seconds
 	FirstToken5 []*float64 // 95th percentile in seconds

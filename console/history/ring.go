@@ -10,7 +10,7 @@ import (
 // Totals are the sums of a series over a time.
 type Totals struct {
 	Requests           int64
-	Failed, Refused    int64 // by the service's fault, and by the client's
+	Failed, Refused    int64 // by the service's fault, and those that were refused
 	Left               int64 // clients that left
 	Prompt, Completion int64 // tokens
 	Cached, Known      int64 // prompt tokens that were cached, of those of which that is known
