@@ -88,9 +88,7 @@ type Console struct {
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
 	tutorial    []docs.Page
-
-	errorMeanings map[string]string // by code
-	assets        assets
+	assets      assets
 }
 
 // New returns a Console that serves no route before Mount.
@@ -98,7 +96,7 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		Deps: d, downloads: downloads{running: map[string]int{}}, patience: downloadPatience, clock: time.Now,
 		formLimiter: ratelimit.New(anonymousForms), crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log),
-		tutorial: readTutorial(), errorMeanings: readErrorMeanings(), assets: readAssets(),
+		tutorial: readTutorial(), assets: readAssets(),
 	}
 	c.settings.Store(&s)
 	c.templates = parseTemplates(c.assets)

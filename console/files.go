@@ -289,12 +289,9 @@ var (
 		"The upload was too slow. Nothing was stored. Upload the file again, or a part of it.").on("file")
 	errManyUploads = newProblem(http.StatusServiceUnavailable, "Busy",
 		"Too many files are being uploaded. Nothing was stored. Try again in a moment.")
-	errFileInUse = newProblem(http.StatusConflict, "The file is in use",
-		"A batch that has not ended reads or writes this file. Cancel the batch or wait for its end, then delete the file.")
-	errBatchEnded = newProblem(http.StatusConflict, "The batch has ended",
-		"There is nothing left to cancel: its lines have ended, and their results are in its files.")
-	errNoStorage = newProblem(http.StatusServiceUnavailable, "Files cannot be read or written",
-		"The storage of files is not responding or is full. Nothing was changed. Try again in a moment.")
+	errFileInUse  = knownProblem(http.StatusConflict, "The file is in use", apierr.FileInUse)
+	errBatchEnded = knownProblem(http.StatusConflict, "The batch has ended", apierr.BatchNotCancellable)
+	errNoStorage  = knownProblem(http.StatusServiceUnavailable, "Files cannot be read or written", apierr.StorageUnavailable)
 )
 
 // batchProblem converts an error of the API about files and batches, or of an upload's form, to a problem. It returns any
@@ -334,8 +331,7 @@ func (c *Console) apiProblem(r *request, e *apierr.Error) error {
 	case apierr.RequestTooLarge:
 		return tooMuch("The file is larger than " + formatBytes(limits.MaxFileBytes) + ". Split it. Nothing was stored.")
 	case apierr.TooManyBatches:
-		return newProblem(e.Status(), "Too many batches",
-			"This account has as many batches that have not ended as it may. Wait for the end of one or cancel one.")
+		return knownProblem(e.Status(), "Too many batches", e.Code)
 	case apierr.StorageQuotaExceeded:
 		return tooMuch("The file does not fit: the files of an account may take " + formatBytes(limits.MaxAccountBytes) +
 			", and their number is limited. Delete some. Nothing was stored.")

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -23,10 +24,16 @@ type problem struct {
 	title  string
 	text   string
 	field  string // of the form that caused it; empty if it is about the whole form
+	code   apierr.Code
 }
 
 func newProblem(status int, title, text string) *problem {
 	return &problem{status: status, title: title, text: text}
+}
+
+// knownProblem returns a problem with the words of its code.
+func knownProblem(status int, title string, code apierr.Code) *problem {
+	return &problem{status: status, title: title, text: errorTable[code].String(), code: code}
 }
 
 // on returns the problem as that of a field of the form.
@@ -43,26 +50,16 @@ func (p *problem) Text() string { return p.text }
 func (p *problem) Error() string { return p.text }
 
 var (
-	errNotFound = newProblem(http.StatusNotFound, "Page not found",
-		"Check the address, or go to one of the pages above.")
-	errSignedOut = newProblem(http.StatusUnauthorized, "You are signed out",
-		"Your session has ended. Sign in again to continue.")
-	errCrossOrigin = newProblem(http.StatusForbidden, "Request from another site",
-		"This form was sent by another site, so nothing was changed. Open the console and try again there.")
-	errTooLarge = newProblem(http.StatusRequestEntityTooLarge, "Too long",
-		"The form is larger than the limit. Nothing was changed.")
-	errUnreadable = newProblem(http.StatusBadRequest, "Unreadable request",
-		"The request arrived incomplete or malformed. Nothing was changed.")
-	errSlow = newProblem(http.StatusBadRequest, "Slow request",
-		"The request arrived too slowly. Nothing was changed. Try again.")
-	errNoDatabase = newProblem(http.StatusServiceUnavailable, "The database is not responding",
-		"Nothing was changed. Try again in a moment.")
-	errBusy = newProblem(http.StatusServiceUnavailable, "Busy",
-		"Too many reports or downloads are running. Try again in a few seconds.")
-	errTooSlow = newProblem(http.StatusServiceUnavailable, "The report took too long",
-		"Choose a shorter period or another filter, or try again later.")
-	errInternal = newProblem(http.StatusInternalServerError, "Something went wrong",
-		"This is an error of the gateway and has been logged. Try again, and send feedback if it persists.")
+	errNotFound    = knownProblem(http.StatusNotFound, "Page not found", codePageNotFound)
+	errSignedOut   = knownProblem(http.StatusUnauthorized, "You are signed out", codeSignedOut)
+	errCrossOrigin = knownProblem(http.StatusForbidden, "Request from another site", codeCrossOrigin)
+	errTooLarge    = knownProblem(http.StatusRequestEntityTooLarge, "Too long", codeFormTooLarge)
+	errUnreadable  = knownProblem(http.StatusBadRequest, "Unreadable request", codeUnreadable)
+	errSlow        = knownProblem(http.StatusBadRequest, "Slow request", codeSlowRequest)
+	errNoDatabase  = knownProblem(http.StatusServiceUnavailable, "The database is not responding", codeNoDatabase)
+	errBusy        = knownProblem(http.StatusServiceUnavailable, "Busy", codeReportsBusy)
+	errTooSlow     = knownProblem(http.StatusServiceUnavailable, "The report took too long", codeReportTooSlow)
+	errInternal    = knownProblem(http.StatusInternalServerError, "Something went wrong", apierr.Internal)
 )
 
 func (*Console) notFound(*request) error { return errNotFound }
@@ -205,7 +202,7 @@ func (c *Console) sendAPIError(r *request, err error) {
 	}
 	p := c.problemOf(r, err)
 	p.setHeaders(header)
-	code := strings.ReplaceAll(strings.ToLower(http.StatusText(p.status)), " ", "_")
+	code := cmp.Or(string(p.code), strings.ReplaceAll(strings.ToLower(http.StatusText(p.status)), " ", "_"))
 	object := map[string]any{"code": code, "message": p.text, "type": "console_error", "param": nil}
 	err = r.sendJSON(p.status, map[string]any{"error": object})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"basegate/budget/usage"
+	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"
 )
@@ -51,7 +52,7 @@ type requestRow struct {
 // Level returns the CSS class of the request's outcome: good, warn or bad.
 func (r requestRow) Level() string {
 	switch {
-	case r.State == usage.Interrupted, r.State == usage.Refused && r.Status < 500:
+	case r.State == usage.Interrupted, r.State == usage.Refused && r.Status < 500, r.Code == string(apierr.ColdBoot):
 		return "warn"
 	case r.Code != "" || r.Status >= 400:
 		return "bad"
@@ -171,7 +172,10 @@ func (c *Console) requestPage(r *request) error {
 	if !found {
 		return errNotFound
 	}
-	page := requestPage{requestRow: requestRow{Row: d.Row, KeyName: d.KeyID}, Boot: d.Boot, ChainID: d.ChainID, Meaning: c.errorMeanings[d.Code]}
+	page := requestPage{requestRow: requestRow{Row: d.Row, KeyName: d.KeyID}, Boot: d.Boot, ChainID: d.ChainID}
+	if d.Code != "" {
+		page.Meaning = errorTable[apierr.Code(d.Code)].String()
+	}
 	page.Param, page.Expected = d.Param, d.Expected
 	if k, err := c.keyOf(r.ctx(), d.KeyID, d.AccountID); err == nil {
 		page.KeyName, page.KeyPrefix = k.Name, k.Prefix

@@ -129,7 +129,7 @@ func TestPageOfARequestShowsItsTimesAttemptsAndCharge(t *testing.T) {
 		"Stream <span class=\"soft\">6.00\u202fs", "gpu1", "refused", "gpu2", "success", `x="30%"`,
 		"Cached: 8 of the prompt, 4 newly cached", "In the engine: queue 2.00\u202fs, prefill 500\u202fms, first token after 2.50\u202fs<")
 	has(t, b.get("/usage/requests/req_R").body, "budget_exceeded", "Nothing: the request was refused",
-		"A budget of the key or its account is used up. Wait until resets_at, or ask the operator.",
+		"The request exceeds what is left of a budget. Lower max_tokens, choose another key, or wait until the budget resets.",
 		"<p>The field <code>n</code> was not accepted: expected 1 to 8.</p>", "<summary>Details</summary><code>429 · budget_exceeded · n · req_R</code>")
 	for _, id := range []string{"req_D", "req_R"} {
 		if got := s.signIn("eve@example.org").get("/usage/requests/" + id).status; got != http.StatusNotFound {

@@ -92,8 +92,8 @@ func TestPanicBecomesAnErrorResponseAndItsValueIsNotLogged(t *testing.T) {
 	})
 	s.account("ada@example.org", false)
 	got := s.signIn("ada@example.org").sendJSON(http.MethodPost, "/console/api/completions", `{}`)
-	if got.status != http.StatusInternalServerError || gjson.Get(got.body, "error.code").Str != "internal_server_error" {
-		t.Errorf("got %d %s, want 500 and internal_server_error", got.status, got.body)
+	if got.status != http.StatusInternalServerError || gjson.Get(got.body, "error.code").Str != "internal_error" {
+		t.Errorf("got %d %s, want 500 and internal_error", got.status, got.body)
 	}
 	entries := logs.FilterMessage("panic").All()
 	if len(entries) != 1 || entries[0].ContextMap()["path"] != "/console/api/completions" {

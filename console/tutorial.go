@@ -16,15 +16,6 @@ func readTutorial() []docs.Page {
 	return pages
 }
 
-// readErrorMeanings returns what error codes mean.
-func readErrorMeanings() map[string]string {
-	meanings, err := docs.ErrorMeanings()
-	if err != nil { // impossible, as above
-		panic("read error meanings: " + err.Error())
-	}
-	return meanings
-}
-
 // exampleModel is shown if there is no model.
 const exampleModel = "llama-8b"
 

@@ -7,6 +7,7 @@ import (
 
 	"basegate/budget"
 	"basegate/console/prompts"
+	apierr "basegate/errors"
 )
 
 // Completer serves completions, chat completions, log-likelihoods and estimates on behalf of an account with one of its keys. It checks,
@@ -29,12 +30,14 @@ type workbenchPage struct {
 
 	MaxBytes    int // of a saved prompt
 	MaxVersions int // of a saved prompt, the latest included
+
+	ErrorWords map[apierr.Code]errorWords
 }
 
 func (c *Console) workbench(r *request) error {
 	return c.render(r, "workbench", "Workbench", workbenchPage{
 		BaseURL: c.settings.Load().PublicURL.String(), Prompt: r.query("prompt"), Shared: r.query("shared"),
-		Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8}, MaxBytes: maxPrompt, MaxVersions: prompts.MaxVersions,
+		Shades: []int{0, 1, 2, 3, 4, 5, 6, 7, 8}, MaxBytes: maxPrompt, MaxVersions: prompts.MaxVersions, ErrorWords: errorTable,
 	})
 }
 

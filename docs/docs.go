@@ -125,23 +125,6 @@ func Pages() ([]Page, error) {
 	return all, nil
 }
 
-// ErrorMeanings returns a sentence or two for each error code, which say what it means and what to do.
-func ErrorMeanings() (map[string]string, error) {
-	page, err := files.ReadFile("errors.md")
-	if err != nil {
-		return nil, fmt.Errorf("read errors.md: %w", err)
-	}
-	meanings := map[string]string{}
-	for _, row := range errorRow.FindAllStringSubmatch(string(page), -1) {
-		text := strings.TrimSuffix(strings.ReplaceAll(row[2], "`", ""), ". See message") // which is not there
-		meanings[row[1]] = strings.ToUpper(text[:1]) + text[1:] + "."
-	}
-	return meanings, nil
-}
-
-// errorRow is a row of the table of errors.md: a code, its status, and what it means.
-var errorRow = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| \\d+ \\| (.+) \\|$")
-
 // Markdown returns the page's Markdown. For users it has the gateway's address, model and limits.
 func (p Page) Markdown(v Variables) string {
 	if p.Operators {

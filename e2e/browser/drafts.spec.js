@@ -151,7 +151,7 @@ test("a connection that is lost in the middle of a generation leaves the text so
 });
 
 for (const [name, status, code, text] of [
-  ["a key that is paused", 401, "invalid_api_key", "The request failed. The key may be paused or revoked. Choose another key, or create one on the dashboard."],
+  ["a key that is paused", 401, "invalid_api_key", "The key is not valid: it may be paused, expired or revoked. Choose another key, or create one on the dashboard."],
   ["a busy gateway", 503, "overloaded", "The gateway is busy. Try again in 7 seconds."],
   ["a model whose backends do not respond", 502, "upstream_unreachable", "The model’s servers do not respond. Try again in 7 seconds."],
   ["too many requests", 429, "rate_limited", "The request failed. Try again in 7 seconds."],

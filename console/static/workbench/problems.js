@@ -6,33 +6,11 @@ import { firstProblem, markInvalid } from "./parameters.js";
 
 const number = (n) => (n ?? 0).toLocaleString("en");
 
-// ownWords have the console's own sentence by error code, where the API's is for programs. advice follows it.
-const ownWords = {
-  upstream_unreachable: "The model’s servers do not respond.",
-  upstream_server_error: "The model’s server has failed.",
-  vllm_engine_dead: "The model’s server has stopped.",
-  vllm_oom: "The model’s server has run out of memory.",
-  stream_ended: "The answer ended early.",
-  overloaded: "The gateway is busy.",
-  circuit_open: "The model’s servers have failed repeatedly, and are left alone for a moment.",
-  unauthorized: "Your session has ended.",
-};
+// words has the console's own sentences by error code: error_words.go.
+const words = JSON.parse($("error-words").textContent);
 
-// advice has what to do, by error code.
-const advice = {
-  budget_exceeded: (e) => `${{ key: "Key", parent: "Parent key", account: "Account" }[e.scope]}’s ${{ life: "lifetime", month: "monthly", day: "daily" }[e.window]} budget: ${e.used?.toLocaleString("en")} of ${e.limit?.toLocaleString("en")} tokens used, ${number(e.reserved)} reserved by running requests.${e.resets_at ? ` Resets ${dateTime(e.resets_at)}.` : ""}`,
-  invalid_api_key: () => "The key may be paused or revoked. Choose another key, or create one on the dashboard.",
-  context_length_exceeded: () => (isChat() ? "Remove turns, or lower max_completion_tokens." : "Shorten the prompt, or lower max_tokens."),
-  unauthorized: () => "Sign in again to continue; what you have typed is kept.",
-  connection_lost: () => "Check your connection and try again.",
-  stream_ended: (e, error) => tryAgain(error),
-  overloaded: (e, error) => tryAgain(error),
-  circuit_open: (e, error) => tryAgain(error),
-  upstream_unreachable: (e, error) => tryAgain(error),
-  upstream_server_error: (e, error) => tryAgain(error),
-  vllm_engine_dead: (e, error) => tryAgain(error),
-  vllm_oom: () => "Shorten the prompt, or lower max_tokens or n.",
-};
+// spent says how much of a budget is left, and until when.
+const spent = (e) => `${{ key: "Key", parent: "Parent key", account: "Account" }[e.scope]}’s ${{ life: "lifetime", month: "monthly", day: "daily" }[e.window]} budget: ${number(e.used)} of ${number(e.limit)} tokens used, ${number(e.reserved)} reserved by running requests.${e.resets_at ? ` Resets ${dateTime(e.resets_at)}.` : ""}`;
 
 const tryAgain = (error) => `Try again in ${error.retryAfter ? seconds(error.retryAfter) : "a few seconds"}.`;
 const seconds = (n) => `${number(n)} ${n === 1 ? "second" : "seconds"}`;
@@ -54,9 +32,10 @@ export function showError(error) {
   for (const form of [$("settings"), ...forms(), $("chat-settings")]) markInvalid(form, null);
   if (!error) { box.replaceChildren(); return; }
   const p = document.createElement("p");
-  p.textContent = ownWords[error.code] ?? sentence(error.message, error.param);
-  let more = advice[error.code]?.(error.details, error);
-  if (!more && (error.status === 429 || error.status === 503)) more = tryAgain(error);
+  const own = words[error.code];
+  p.textContent = own && !own.quote ? own.text : sentence(error.message, error.param);
+  if (error.details?.limit && error.code === "budget_exceeded") p.append(" ", spent(error.details));
+  const more = own?.retry || (!own && [429, 503].includes(error.status)) ? tryAgain(error) : own?.action;
   if (more && !/try again/i.test(p.textContent)) p.append(" ", more);
   if (error.partial) p.append(" The text generated so far is kept. To go on from its end, press “Continue” above it.");
   const notice = document.createElement("div");
