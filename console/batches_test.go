@@ -97,6 +97,11 @@ func TestFilesShowTheEstimateOfABatchAsAShareOfTheBudget(t *testing.T) {
 	} {
 		_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps[quota.MonthTotal] = c.limit })
 		must(t, err)
-		has(t, b.get("/files/file-batch_1").body, c.want)
+		has(t, b.get("/files/file-batch_1").body, `<span id="estimate">`+c.want, `selected data-estimate="`+c.want)
 	}
+	s.key("ada@example.org", "desk")
+	has(t, b.get("/files/file-batch_1").body, `data-estimate="About 250,000 tokens at most, and the key desk has no budget."`)
+	_, err := s.keys.Revoke(t.Context(), k.ID)
+	must(t, err)
+	has(t, b.get("/files/file-batch_1").body, `<span id="estimate">About 250,000 tokens at most, and the key desk has no budget.`)
 }

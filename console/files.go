@@ -212,7 +212,8 @@ type filePage struct {
 	Endpoint string         // in the form
 	Once     string         // in the form, so that one form creates one batch
 	Problem  *problem       // why no batch was created; nil if it was not tried
-	Estimate string         // of what a batch with the key costs; empty if that is not known
+
+	Estimates map[string]string // of what a batch with each key costs; empty if that is not known
 }
 
 // usualWindow is the completion window that the form proposes.
@@ -234,8 +235,14 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 	page.fileRow = fileRow{f, c.keyName(f.Key)}
 	page.Windows, page.Choices = batch.Windows(), c.Batches.Endpoints()
 	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
+	if len(page.Keys) > 0 && !slices.ContainsFunc(page.Keys, func(k identity.Key) bool { return k.ID == page.Key }) {
+		page.Key = page.Keys[0].ID // as the form selects it
+	}
 	if f.Input() && f.Tokens > 0 {
-		page.Estimate = c.estimateText(r.ctx(), f.Tokens, page.Key)
+		page.Estimates = map[string]string{}
+		for _, k := range page.Keys {
+			page.Estimates[k.ID] = c.estimateText(r.ctx(), f.Tokens, k.ID)
+		}
 	}
 	return c.renderStatus(r, status, "file", f.Name, &page)
 }

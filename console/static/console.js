@@ -47,6 +47,16 @@ for (const form of document.querySelectorAll("[data-submit-on-change]")) {
   form.addEventListener("change", () => form.requestSubmit());
 }
 
+// What a batch costs is a share of the budget of the key that is chosen.
+const estimate = document.getElementById("estimate");
+function showEstimate() {
+  estimate.textContent = estimate.closest("form").elements.key.selectedOptions[0].dataset.estimate;
+}
+if (estimate) {
+  estimate.closest("form").addEventListener("change", showEstimate);
+  showEstimate(); // a browser may have restored another key
+}
+
 // Times are shown as times.js says. Those of data-ago are relative while they are fresh, and those of data-clock have no date.
 function ago(time) {
   const seconds = (Date.now() - time) / 1000;
