@@ -26,7 +26,7 @@ import (
 // overviewData returns what the page's script draws.
 func overviewData(t *testing.T, page string) gjson.Result {
 	t.Helper()
-	_, rest, _ := strings.Cut(page, `id="overview-data">`)
+	_, rest, _ := strings.Cut(page, `id="chart-data">`)
 	data, _, found := strings.Cut(rest, "</script>")
 	if !found || !gjson.Valid(data) {
 		t.Fatalf("the page has no valid data for its script:\n%s", page)

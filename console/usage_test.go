@@ -166,7 +166,7 @@ func TestUsageHasChartsOfLatenciesAndErrors(t *testing.T) {
 	if len(known) != 1 || math.Abs(known[0]-.25) > .25/8 { // of today
 		t.Errorf("got the medians %v of the time to first token, want 0.25 s today", known)
 	}
-	has(t, b.get("/usage?from=2001-01-01&to=2001-02-01").body, "overview.", "plot-errors", "plots-note", "overview-data")
+	has(t, b.get("/usage?from=2001-01-01&to=2001-02-01").body, "charts.", "plot-errors", "plots-note", "chart-data")
 	lacks(t, b.get("/usage?from=2020-01-01").body, "plot-errors") // latencies of more than 400 days are not read
 }
 

@@ -1,5 +1,5 @@
-// Draws the charts of the operator's overview, with the figures that live.js gets, and those of the page of usage. All charts of a
-// page have one cursor and one zoom.
+// Draws the charts of a page: those of the operator's overview, with the figures that live.js gets, and those of usage. All charts
+// of a page have one cursor and one zoom.
 import { clock, dateTime, dayUTC, inUTC, minute, minuteUTC } from "./times.js";
 
 const chartHeight = 210;
@@ -15,7 +15,7 @@ const variable = (name) => getComputedStyle(document.documentElement).getPropert
 
 /** readData returns the figures that a page contains, or undefined. */
 function readData(page) {
-  const element = page.getElementById("overview-data");
+  const element = page.getElementById("chart-data");
   return element ? JSON.parse(element.textContent) : undefined;
 }
 
@@ -80,7 +80,7 @@ function options(chart, width) {
     width, height: chartHeight,
     ...(shown.utc && { tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") }),
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.05 : 1] } },
-    cursor: { sync: { key: "overview" } },
+    cursor: { sync: { key: "charts" } },
     hooks: { setScale: [follow], draw: [drawMarks] },
     axes: [
       { ...axis, space: 70, values: (_, ticks, axisIndex, space, step) => ticks.map((t) => formatTick(t, step)) },
