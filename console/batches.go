@@ -239,6 +239,9 @@ type batchPage struct {
 	Now       time.Time
 }
 
+// Said returns the sentence of an error of a line; empty if its code is not known.
+func (*batchPage) Said(code string) string { return errorTable[apierr.Code(code)].Text }
+
 func (c *Console) batchPage(r *request) error {
 	b, err := c.Batches.BatchOf(r.ctx(), r.account.ID, r.param("batch"))
 	if err != nil {

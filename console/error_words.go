@@ -21,7 +21,7 @@ func (w errorWords) String() string {
 	return w.Text + " " + w.Action
 }
 
-// errorTable is the only place with the texts of errors: those of the API, those that the console's pages and its API respond
+// errorTable is the only place with the texts of errors: those of the API and its batches, those that the console's pages and its API respond
 // with, and those that its scripts find.
 var errorTable = map[apierr.Code]errorWords{
 	apierr.InvalidRequest:             {Text: "The request was not accepted.", Action: "Correct the field and send it again.", Quote: true},
@@ -55,7 +55,9 @@ var errorTable = map[apierr.Code]errorWords{
 	apierr.StorageUnavailable:         {Text: "Files and batches cannot be read or written, and nothing was stored.", Retry: true},
 	apierr.Internal:                   {Text: "This is an error of the gateway and has been logged.", Action: "Try again, and send feedback if it persists."},
 
-	codeClientGone: {Text: "The client disconnected before the response was complete."},
+	codeClientGone:    {Text: "The client disconnected before the response was complete."},
+	"batch_expired":   {Text: "The batch expired before the line had ended."},
+	"batch_cancelled": {Text: "The batch was cancelled, or its key revoked, before the line had ended."},
 
 	// Of the console's pages and its API.
 	codePageNotFound:  {Text: "There is nothing at this address.", Action: "Check it, or go to one of the pages above."},

@@ -119,6 +119,7 @@ test("a running batch is watched and cancelled at the width of a phone", async (
   await expect(page.locator("#batch-state .tag").first()).toHaveText("cancelled", { timeout: 60_000 });
   await expect(page.getByRole("heading", { name: /failed lines/ })).toBeVisible();
   await expect(page.locator("#batch-errors")).toContainText("batch_cancelled");
+  await expect(page.locator("#batch-errors")).toContainText("The batch was cancelled, or its key revoked, before the line had ended.");
   await checkPage(page, "batch-cancelled");
   await page.setViewportSize({ width: 390, height: 844 });
   const errors = (await download(page, page.getByRole("link", { name: "Download errors" }))).trim().split("\n");
@@ -166,4 +167,17 @@ test("an upload is stopped, asks for the session, and needs no script", async ({
   await plain.getByRole("button", { name: "Upload and check" }).click();
   await expect(plain.getByText("plain.jsonl stored: 2 lines, no errors.")).toBeVisible();
   await context.close();
+});
+
+test("what a batch costs is a share of the budget of the key that is chosen", async ({ page }) => {
+  basegate("key", "create", "--account", process.env.EMAIL, "--name", "small", "--monthly-budget", "1000");
+  await signIn(page);
+  await page.goto("/files");
+  await drop(page, "share.jsonl", lines(50, { max_tokens: 200 }));
+  const key = page.getByLabel("Billed to key");
+  await expect(page.getByText(/About 1\d,\d{3} tokens at most/)).not.toContainText("small");
+  await key.selectOption({ label: "small" });
+  await expect(page.getByText(/About 1\d,\d{3} tokens at most/)).toContainText("more than the 1,000 that the key small has left of the monthly budget.");
+  await key.selectOption({ index: 0 });
+  await expect(page.getByText(/About 1\d,\d{3} tokens at most/)).not.toContainText("small");
 });
