@@ -7,7 +7,7 @@ type errorWords struct {
 	Text   string `json:"text"`             // a sentence: what has happened
 	Action string `json:"action,omitempty"` // what to do
 	Retry  bool   `json:"retry,omitempty"`  // it is to try again; the scripts say when
-	Quote  bool   `json:"quote,omitempty"`  // the message of the response says more than the text, and is shown in its place
+	Quote  bool   `json:"quote,omitempty"`  // scripts show the message of the response in their place: it has the field, or what to do instead
 }
 
 // String returns what a page shows.
@@ -71,7 +71,7 @@ var errorTable = map[apierr.Code]errorWords{
 	codeReportTooSlow: {Text: "The report took too long.", Action: "Choose a shorter period or another filter, or try again later."},
 
 	// Of the workbench's scripts.
-	"connection_lost": {Text: "The connection to the gateway was lost.", Action: "Check it and try again."},
+	"connection_lost": {Text: "The connection to the gateway was lost.", Action: "Check your connection and try again."},
 	"stream_ended":    {Text: "The answer ended early.", Retry: true},
 }
 

@@ -146,7 +146,7 @@ test("an error is one sentence and its advice, not doubled", async ({ page }) =>
     ["rate_limited", 429, "1", "too many requests; try again in 1 seconds", "Too many requests. Try again in 1 second."],
     ["invalid_request", 400, "", "max_tokens: got 1.5, expected an integer", "max_tokens: got 1.5, expected an integer."],
     ["invalid_request", 400, "", "temperature must be non-negative", "temperature must be non-negative.", "temperature"],
-    ["model_not_found", 400, "", "model: got \"x\"", "model: got \"x\". Choose another model or key.", "model"],
+    ["context_length_exceeded", 400, "", "the prompt has 9 tokens; shorten it", "The prompt has 9 tokens; shorten it."],
     ["internal_error", 500, "", "internal error", "This is an error of the gateway and has been logged. Try again, and send feedback if it persists."],
     ["vllm_engine_dead", 502, "", "the engine has died", "The model’s server has stopped. Try again in a few seconds."],
   ]) {

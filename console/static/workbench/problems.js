@@ -33,9 +33,10 @@ export function showError(error) {
   if (!error) { box.replaceChildren(); return; }
   const p = document.createElement("p");
   const own = words[error.code];
-  p.textContent = own && !own.quote ? own.text : sentence(error.message, error.param);
+  const isQuoted = !own || own.quote;
+  p.textContent = isQuoted ? sentence(error.message, error.param) : own.text;
   if (error.details?.limit && error.code === "budget_exceeded") p.append(" ", spent(error.details));
-  const more = own?.retry || (!own && [429, 503].includes(error.status)) ? tryAgain(error) : own?.action;
+  const more = own?.retry || (!own && [429, 503].includes(error.status)) ? tryAgain(error) : !isQuoted && own.action;
   if (more && !/try again/i.test(p.textContent)) p.append(" ", more);
   if (error.partial) p.append(" The text generated so far is kept. To go on from its end, press “Continue” above it.");
   const notice = document.createElement("div");
