@@ -103,7 +103,7 @@ func TestDashboardShowsUsageAndWarnsOfUsedUpBudgets(t *testing.T) {
 	s.addRequest(k, budget.Request{Address: "192.0.2.7"}, 1200, 34, "")
 	b := s.signIn("ada@example.org")
 	page := b.get("/dashboard").body
-	has(t, page, "1,234", "from 192.0.2.7")
+	has(t, page, "1,234", `from <code class="id">192.0.2.7</code>`)
 	has(t, b.get("/keys/"+k.ID).body, "from 192.0.2.7")
 	lacks(t, page, "used up")
 	_, err := s.keys.Set(t.Context(), k.ID, func(f *identity.Key) { f.Caps[quota.MonthTotal] = quota.Limit(2468) })
