@@ -35,7 +35,7 @@ export function showError(error) {
   const own = words[error.code];
   const isQuoted = !own || own.quote;
   p.textContent = isQuoted ? sentence(error.message, error.param) : own.text;
-  if (error.details?.limit && error.code === "budget_exceeded") p.append(" ", spent(error.details));
+  if (error.details?.window && error.code === "budget_exceeded") p.append(" ", spent(error.details));
   const more = own?.retry || (!own && [429, 503].includes(error.status)) ? tryAgain(error) : !isQuoted && own.action;
   if (more && !/try again/i.test(p.textContent)) p.append(" ", more);
   if (error.partial) p.append(" The text generated so far is kept. To go on from its end, press “Continue” above it.");
