@@ -73,7 +73,7 @@ func TestAdapterOfARunningGateway(t *testing.T) {
 		return loaded.status == http.StatusOK
 	})
 	must(t, validateSchema(t, openAPIDocument(t, g).Components.Schemas["Adapter"], loaded.body))
-	id := g.createBatch(g.secret, `{"custom_id":"1","method":"POST","url":"/v1/completions","body":{"model":"chat","prompt":"a","max_tokens":2}}`+"\n")
+	id := g.createBatch(g.secret, `{"custom_id":"1","method":"POST","url":"/v1/completions","body":{"model":"chat","prompt":"a","max_tokens":2,"min_tokens":2}}`+"\n")
 	b := g.waitForBatch(g.secret, id, "completed")
 	line := g.results(g.secret, b.Get("output_file_id").Str)["1"]
 	if name := line.Get("response.body.model").Str; name != fmt.Sprintf("chat@%d", gjson.Get(loaded.body, "version").Int()) {
