@@ -298,6 +298,9 @@ func TestHostileUsersAtOnce(t *testing.T) {
 	if requireTimes && slowest > attackRevocation {
 		t.Errorf("the slowest revocation took %v, want at most %v", slowest, attackRevocation)
 	}
+	poll.Within(t, 10*time.Minute, "the batches of the attack have ended", func() bool {
+		return g.metric(`basegate_batch_lines{state="running"}`) == 0 && g.metric("basegate_batch_oldest_line_seconds") == 0
+	})
 	g.waitIdle()
 }
 

@@ -143,13 +143,13 @@ func (c *chaosRun) verify(rows []ledgerRow) {
 	c.t.Helper()
 	completed, count := &completedResponses{usage: map[string]gjson.Result{}}, map[string]int{}
 	byTag := c.byTag(rows)
-	logs := c.readLogs()
+	logs, bounded := c.readLogs()
 	for i := range c.outcomes {
 		got := &c.outcomes[i]
 		count[got.kind]++
 		count[got.kind+": "+got.code+got.reason]++
 		row, found := byTag[got.tag]
-		c.checkRow(got, row, found)
+		c.checkRow(got, row, found, bounded[got.id])
 		c.checkLog(got, logs)
 		if got.usage.Exists() && (got.kind == completeResponse || got.kind == completeStream) {
 			completed.usage[got.id] = got.usage
@@ -193,8 +193,9 @@ func (c *chaosRun) byTag(rows []ledgerRow) map[string]ledgerRow {
 	return all
 }
 
-// checkRow checks the row of a request against what its client received.
-func (c *chaosRun) checkRow(got *outcome, row ledgerRow, found bool) {
+// checkRow checks the row of a request against what its client received. isBounded says that the backend was gone before it had
+// reported the usage or counted the prompt, which was then charged by its bytes.
+func (c *chaosRun) checkRow(got *outcome, row ledgerRow, found, isBounded bool) {
 	c.t.Helper()
 	settledOK := row.State == "settled" && row.Status == http.StatusOK && row.Code == ""
 	mismatch := func(problem string) {
@@ -203,7 +204,8 @@ func (c *chaosRun) checkRow(got *outcome, row ledgerRow, found bool) {
 	}
 	switch got.kind {
 	case completeResponse, completeStream:
-		if !settledOK || row.ID != got.id || row.Prompt != got.prompt || row.Completion < got.events || row.Completion > got.n*got.applied {
+		isCharged := row.Prompt == got.prompt || isBounded && row.Prompt > got.prompt
+		if !settledOK || row.ID != got.id || !isCharged || row.Completion < got.events || row.Completion > got.n*got.applied {
 			mismatch("the row differs from the complete response")
 		}
 	case streamError:
@@ -257,14 +259,20 @@ type logLine struct {
 	text   string
 }
 
-// readLogs reads the lines of all requests from the logs of all gateway processes.
-func (c *chaosRun) readLogs() map[string]logLine {
+// readLogs reads the lines of all requests from the logs of all gateway processes, and whose prompts were charged by their bytes.
+func (c *chaosRun) readLogs() (all map[string]logLine, bounded map[string]bool) {
 	c.t.Helper()
-	all := map[string]logLine{}
+	all, bounded = map[string]logLine{}, map[string]bool{}
 	for _, gw := range c.gateways {
 		for text := range strings.Lines(gw.stderr.String()) {
 			line := logLine{text: text}
-			if json.Unmarshal([]byte(text), &line) != nil || line.Msg != "request" { // a kill can truncate the last line
+			if json.Unmarshal([]byte(text), &line) != nil { // a kill can truncate the last line
+				continue
+			}
+			if line.Msg == "a prompt is charged by its bytes" {
+				bounded[line.ID] = true
+			}
+			if line.Msg != "request" {
 				continue
 			}
 			if before, twice := all[line.ID]; twice {
@@ -273,7 +281,7 @@ func (c *chaosRun) readLogs() map[string]logLine {
 			all[line.ID] = line
 		}
 	}
-	return all
+	return all, bounded
 }
 
 // checkLog checks that the log line of a request has the status and code that the client received, and a cause if a

@@ -68,6 +68,14 @@ func TestModelScalesToThreeReplicasUnderLoadAndBack(t *testing.T) {
 	unload := g.load(12)
 	g.awaitReplicas("three replicas run under load", "ready ready ready")
 	unload()
+	poll.Until(t, "the load has left all replicas", func() bool { // a response ends before its attempt
+		for _, b := range g.replicas() {
+			if b.Get("in_flight").Int() > 0 {
+				return false
+			}
+		}
+		return true
+	})
 
 	type stream struct {
 		on     string
@@ -80,7 +88,7 @@ func TestModelScalesToThreeReplicasUnderLoadAndBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		resp, err := httpClient.Do(g.request(ctx, http.MethodPost, g.url+"/v1/completions",
-			`{"model":"m","prompt":"Once upon a time","max_tokens":700,"ignore_eos":true,"stream":true}`))
+			`{"model":"m","prompt":"Once upon a time","max_tokens":1000,"ignore_eos":true,"stream":true}`))
 		must(t, err)
 		s := stream{cancel: cancel, ended: make(chan string, 1)}
 		go func() {
