@@ -405,7 +405,7 @@ func TestFileOfARunningBatchIsNotDeleted(t *testing.T) {
 	wantParts(t, "file", s.ada.page(t, file), "A batch that has not ended uses this file", batch)
 	got := s.ada.form(t, file+"/delete", nil)
 	wantAnswer(t, "delete", got, http.StatusConflict)
-	wantParts(t, "delete", got.body, "The file is in use", "Cancel the batch or wait for its end")
+	wantParts(t, "delete", got.body, "The file is in use", "Cancel the batch, or wait for its end")
 	wantAnswer(t, "cancel", s.ada.form(t, batch+"/cancel", nil), http.StatusSeeOther)
 	s.waitFor(s.ada, batch, ">cancelled<")
 	lacksParts(t, "dashboard", s.ada.page(t, "/dashboard"), "has not ended")
