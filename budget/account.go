@@ -358,16 +358,20 @@ func (o *Owner) refuses(now time.Time) bool {
 	return o.Disabled || !o.Expires.IsZero() && !o.Expires.After(now)
 }
 
+// arrival returns when the request has arrived: now if that is not known, or was on another date.
+func (w *Waiter) arrival(now time.Time) time.Time {
+	if t := w.Request.Time; !t.IsZero() && DateOf(t) == DateOf(now) {
+		return t.UTC()
+	}
+	return now.UTC()
+}
+
 // open reserves what a request may use.
 func (a *Account) open(now time.Time, k *Owner, w *Waiter, d *decision) Decision {
 	r, today := &w.Request, DateOf(now)
-	got := Decision{Kind: Granted, MaxTokens: d.maxTokens, Time: r.Time, Lease: Lease{
+	got := Decision{Kind: Granted, MaxTokens: d.maxTokens, Time: w.arrival(now), Lease: Lease{
 		Request: r.ID, Key: k.ID, Line: r.Batch != "", Date: today, Input: d.promptTokens, Output: w.Demand.Output(d.maxTokens),
 	}}
-	if got.Time.IsZero() || DateOf(got.Time) != today {
-		got.Time = now
-	}
-	got.Time = got.Time.UTC()
 	k.recordUse(w, now)
 	for o := k; o != nil; o = a.above(o) {
 		o.add(today, quota.Tokens{}, quota.Tokens{Input: got.Lease.Input, Output: got.Lease.Output})

@@ -56,11 +56,7 @@ func (l *Ledger) LastUse(ctx context.Context, key string) (Use, error) {
 // recordUse records that a request has arrived, unless it asks for a slot alone. A use in the future was recorded while the clock
 // was ahead. Of a request that has waited, the address is known only when it begins to wait. The caller holds the ledger's lock.
 func (o *Owner) recordUse(w *Waiter, now time.Time) {
-	at := w.Request.Time
-	if at.IsZero() || DateOf(at) != DateOf(now) {
-		at = now
-	}
-	at = at.UTC().Truncate(time.Microsecond)
+	at := w.arrival(now).Truncate(time.Microsecond)
 	if w.Demand.SlotOnly || !at.After(o.LastUse.Time) && !o.LastUse.Time.After(now) {
 		return
 	}

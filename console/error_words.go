@@ -1,6 +1,9 @@
 package console
 
-import apierr "basegate/errors"
+import (
+	"basegate/console/history"
+	apierr "basegate/errors"
+)
 
 // errorWords are the console's own words for an error, which is known by its code.
 type errorWords struct {
@@ -55,9 +58,9 @@ var errorTable = map[apierr.Code]errorWords{
 	apierr.StorageUnavailable:         {Text: "Files and batches cannot be read or written, and nothing was stored.", Retry: true},
 	apierr.Internal:                   {Text: "This is an error of the gateway and has been logged.", Action: "Try again, and send feedback if it persists."},
 
-	codeClientGone:    {Text: "The client disconnected before the response was complete."},
-	"batch_expired":   {Text: "The batch expired before the line had ended."},
-	"batch_cancelled": {Text: "The batch was cancelled, or its key revoked, before the line had ended."},
+	history.ClientGone: {Text: "The client disconnected before the response was complete."},
+	"batch_expired":    {Text: "The batch expired before the line had ended."},
+	"batch_cancelled":  {Text: "The batch was cancelled, or its key revoked, before the line had ended."},
 
 	// Of the console's pages and its API.
 	codePageNotFound:  {Text: "There is nothing at this address.", Action: "Check it, or go to one of the pages above."},
@@ -77,7 +80,6 @@ var errorTable = map[apierr.Code]errorWords{
 
 // The codes of the console's own.
 const (
-	codeClientGone    apierr.Code = "client_gone" // of requests whose client has disconnected
 	codePageNotFound  apierr.Code = "page_not_found"
 	codeSignedOut     apierr.Code = "unauthorized"
 	codeCrossOrigin   apierr.Code = "cross_origin"

@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
+	"basegate/console/history"
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/internal/bodyrate"
@@ -112,8 +113,8 @@ func (c *Console) renderError(next echo.HandlerFunc) echo.HandlerFunc {
 		case err == nil:
 		case r.disconnected():
 			endpoint := zap.String("endpoint", r.Request().Method+" "+r.Path())
-			c.Log.Info("request", endpoint, zap.Int("status", 499), zap.String("code", "client_gone")) // as the API has them
-			panic(http.ErrAbortHandler)                                                                // nobody receives a response
+			c.Log.Info("request", endpoint, zap.Int("status", 499), zap.String("code", history.ClientGone)) // as the API has them
+			panic(http.ErrAbortHandler)                                                                     // nobody receives a response
 		case r.isAPI():
 			c.sendAPIError(r, err)
 		default:

@@ -1,6 +1,7 @@
 package mockvllm_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -76,16 +77,11 @@ func TestAnAdapterChangesWhatIsSampled(t *testing.T) {
 func TestTheBaseModelNeverAnswersForAnAdapterThatIsUnloaded(t *testing.T) {
 	p := start(t, mockvllm.Options{EnableLoRA: true})
 	path := loratest.Write(t, filepath.Join(t.TempDir(), "a"), 8, 1)
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	for range 4 {
 		clients.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for ctx.Err() == nil {
 				got := trySend(t, p, http.MethodPost, "/v1/completions", `{"model":"a","prompt":"x","max_tokens":1}`)
 				if got.status != http.StatusNotFound && gjson.Get(got.body, "model").Str != "a" {
 					t.Errorf("got %d %s", got.status, got.body)
@@ -98,6 +94,6 @@ func TestTheBaseModelNeverAnswersForAnAdapterThatIsUnloaded(t *testing.T) {
 		load(t, p, "a", path)
 		send(t, p, http.MethodPost, "/v1/unload_lora_adapter", `{"lora_name":"a"}`)
 	}
-	close(stop)
+	stop()
 	clients.Wait()
 }

@@ -37,8 +37,8 @@ type Key struct{ Model, Backend string }
 // codeKey names the requests of a model that ended with an error code.
 type codeKey struct{ model, code string }
 
-// clientGone is the code of a request whose client has disconnected, which is nobody's failure.
-const clientGone = "client_gone"
+// ClientGone is the code of a request whose client has disconnected, which is nobody's failure.
+const ClientGone = "client_gone"
 
 // Outcome says by whose fault a request has ended with an error code.
 type Outcome string
@@ -54,7 +54,7 @@ func outcomeOf(code string) Outcome {
 	switch status := apierr.Code(code).Status(); {
 	case code == "":
 		return ""
-	case code == clientGone:
+	case code == ClientGone:
 		return Left
 	case code == string(apierr.ColdBoot), status >= 400 && status < 500 && !apierr.Code(code).FromUpstream():
 		return Refused
