@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
@@ -89,9 +90,13 @@ func TestComposeCluster(t *testing.T) {
 	})
 	t.Run("PostgreSQL restarts while a request runs", func(t *testing.T) {
 		s := g.startStreamOf("llama-8b", 300)
+		began := time.Now()
 		p.compose("restart", "postgres")
-		if _, last := s.readAll(); last != "[DONE]" {
-			t.Errorf("the stream ended with %q, want [DONE]", last)
+		_, last := s.readAll()
+		took := time.Since(began)
+		cutOff := took > time.Minute && gjson.Get(last, "error.code").Str == "overloaded" // as docs/cluster.md says
+		if last != "[DONE]" && !cutOff {
+			t.Errorf("the stream ended with %q after %s, want [DONE]", last, took)
 		}
 		poll.Until(t, "requests are served again", func() bool {
 			got := g.completeModel("llama-8b")
