@@ -191,7 +191,7 @@ func inputLines(n int) string {
 // await waits until a batch has a status.
 func (g *testGateway) await(t *testing.T, id string, status Status) (d Batch) {
 	t.Helper()
-	poll.Within(t, time.Minute, "the batch is "+string(status), func() bool {
+	poll.Until(t, "the batch is "+string(status), func() bool {
 		var err error
 		d, err = g.BatchOf(t.Context(), "", id)
 		must(t, err)
@@ -536,7 +536,7 @@ func TestPlacesOfABackendAreTheClusters(t *testing.T) {
 	for range 3 {
 		ids = append(ids, gateways[0].create(t, 400))
 	}
-	poll.Within(t, time.Minute, "each gateway runs a batch, and all places are taken", func() bool {
+	poll.Until(t, "each gateway runs a batch, and all places are taken", func() bool {
 		return total.Load() == 8 && !slices.ContainsFunc(gateways, func(g *testGateway) bool { return g.serving.Load() == 0 })
 	})
 	for _, f := range serve {

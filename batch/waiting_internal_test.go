@@ -33,7 +33,7 @@ func (g *testGateway) createFor(t *testing.T, account, key string, n int) string
 // awaitReason waits until a batch says that it waits for something.
 func (g *testGateway) awaitReason(t *testing.T, id string, reason proxy.WaitReason) (d Batch) {
 	t.Helper()
-	poll.Within(t, time.Minute, "the batch waits for "+string(reason), func() bool {
+	poll.Until(t, "the batch waits for "+string(reason), func() bool {
 		var err error
 		d, err = g.BatchOf(t.Context(), "", id)
 		must(t, err)
@@ -50,7 +50,7 @@ func TestWaitingBatchesAreRowsOnly(t *testing.T) {
 	for range waiting {
 		g.createFor(t, "b", "spent", 1)
 	}
-	poll.Within(t, time.Minute, "all batches wait, and none is in memory", func() bool {
+	poll.Until(t, "all batches wait, and none is in memory", func() bool {
 		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE waits_for = 'budget' AND parked_at > 0`) == waiting && g.jobCount() == 0
 	})
 	all, _, err := g.BatchesOf(t.Context(), "", "", waiting)
@@ -63,7 +63,7 @@ func TestWaitingBatchesAreRowsOnly(t *testing.T) {
 	g.await(t, g.create(t, 1), Completed) // of another account
 
 	g.set("spent", proxy.Standing{Caps: 2}) // the cap was raised
-	poll.Within(t, time.Minute, "all batches have run", func() bool {
+	poll.Until(t, "all batches have run", func() bool {
 		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE status = 'completed'`) == waiting+1
 	})
 }
@@ -99,7 +99,7 @@ func TestFewBatchesOfAnAccountAreInMemory(t *testing.T) {
 		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE waits_for = 'capacity'`) == maxActiveOwned
 	})
 	g.Reload(testSettings)
-	poll.Within(t, time.Minute, "all batches have run", func() bool {
+	poll.Until(t, "all batches have run", func() bool {
 		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE status = 'completed'`) == 12
 	})
 }
@@ -118,7 +118,7 @@ func TestBatchSaysThatItWaitsForItsKeyOrAccount(t *testing.T) {
 	poll.Until(t, "the batch is validated", func() bool { d, err := g.BatchOf(t.Context(), "", id); must(t, err); return d.Status == InProgress })
 	g.set("k", proxy.Standing{Reason: proxy.WaitsForKey})
 	g.awaitReason(t, id, proxy.WaitsForKey)
-	poll.Within(t, time.Minute, "the batch is not in memory", func() bool { return g.jobCount() == 0 })
+	poll.Until(t, "the batch is not in memory", func() bool { return g.jobCount() == 0 })
 	g.setCold(false)
 	g.set("k", proxy.Standing{})
 	g.checkResults(t, g.await(t, id, Completed), 3)
@@ -216,7 +216,7 @@ func TestUnfinishedBatchesOfAnAccountAreLimited(t *testing.T) {
 	}
 	g.createFor(t, "another", "k2", 1)
 	serve()
-	poll.Within(t, time.Minute, "the batches have ended", func() bool {
+	poll.Until(t, "the batches have ended", func() bool {
 		return g.cluster.number(t, `SELECT count(*) FROM batches WHERE status = 'completed'`) == limit+1
 	})
 	if _, err := g.call(t, "POST", "/v1/batches", body); err != nil {

@@ -103,7 +103,7 @@ func TestDownloadThatIsNotReadEnds(t *testing.T) {
 	for range console.MaxDownloads - 1 {
 		ada.startDownload()
 	}
-	poll.Within(t, 2*time.Minute, "the downloads end", func() bool { return s.Downloads(account) == 0 })
+	poll.Until(t, "the downloads end", func() bool { return s.Downloads(account) == 0 })
 	if got := ada.get("/usage/export?by=model").status; got != http.StatusOK {
 		t.Errorf("one more download has status %d, want 200", got)
 	}

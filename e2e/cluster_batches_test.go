@@ -18,7 +18,7 @@ import (
 func startedBatch(t *testing.T, first, second *gateway, file string) (id string, runner, other *gateway) {
 	t.Helper()
 	id = first.createBatch(first.secret, file)
-	poll.Within(t, time.Minute, "some lines have ended", func() bool { return second.batch(first.secret, id).Get("request_counts.completed").Int() > 50 })
+	poll.Until(t, "some lines have ended", func() bool { return second.batch(first.secret, id).Get("request_counts.completed").Int() > 50 })
 	const running = `basegate_batch_lines{state="running"}`
 	poll.Until(t, "a gateway runs lines", func() bool { return first.metric(running)+second.metric(running) > 0 })
 	if first.metric(running) > 0 {
@@ -30,7 +30,7 @@ func startedBatch(t *testing.T, first, second *gateway, file string) (id string,
 // awaitEnd waits until a batch has a status, longer than it takes to declare a gateway dead.
 func (g *gateway) awaitEnd(id, status string) (b gjson.Result) {
 	g.t.Helper()
-	poll.Within(g.t, 3*time.Minute, "the batch is "+status, func() bool {
+	poll.Until(g.t, "the batch is "+status, func() bool {
 		b = g.batch(g.secret, id)
 		return b.Get("status").Str == status
 	})

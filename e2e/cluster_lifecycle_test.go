@@ -65,7 +65,7 @@ func TestBootOfAKilledGatewayIsNotRepeated(t *testing.T) {
 	waiting := second.sendAsync(t.Context(), first.secret, smallRequest)
 	first.signal(syscall.SIGKILL)
 	<-first.exited
-	poll.Within(t, takeoverLimit, "the other gateway takes over", func() bool {
+	poll.Until(t, "the other gateway takes over", func() bool {
 		return strings.Contains(second.stderr.String(), "this gateway takes over the lead")
 	})
 	if got := <-waiting; got.status != http.StatusOK {

@@ -19,7 +19,7 @@ import (
 func withinASecond(t *testing.T, description string, condition func() bool) {
 	t.Helper()
 	began, polls := time.Now(), 0
-	poll.Within(t, waitTimeout, description, func() bool {
+	poll.Until(t, description, func() bool {
 		if condition() {
 			return true
 		}

@@ -83,7 +83,7 @@ func (l *litestream) restoreAll(want *completedResponses, backends ...string) *e
 	dir := t.TempDir()
 	restored := &environment{t: t, dir: dir, config: filepath.Join(dir, "config.yaml"), email: l.env.email}
 	restored.writeConfig(settings{}, backends...)
-	poll.Within(t, waitTimeout, "the replica has every request", func() bool {
+	poll.Until(t, "the replica has every request", func() bool {
 		file, err := l.restore()
 		if err != nil {
 			t.Log(err)

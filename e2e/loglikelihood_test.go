@@ -111,7 +111,7 @@ func TestBatchOfLoglikelihoods(t *testing.T) {
 		t.Fatalf("got %d %s", created.status, created.body)
 	}
 	var batch string
-	poll.Within(t, time.Minute, "the batch has ended", func() bool {
+	poll.Until(t, "the batch has ended", func() bool {
 		batch = g.call(http.MethodGet, "/v1/batches/"+gjson.Get(created.body, "id").Str, g.secret, "").body
 		status := gjson.Get(batch, "status").Str
 		return status == "completed" || status == "failed"

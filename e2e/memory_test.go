@@ -167,7 +167,7 @@ func TestMemoryHasACeiling(t *testing.T) {
 	load.slowBodies(t, 200)
 	load.rapidReset(t)
 	load.sendRawRequests(t, 4)
-	poll.Within(t, 3*waitTimeout, "the slow-header connections are closed", func() bool {
+	poll.Until(t, "the slow-header connections are closed", func() bool {
 		for _, c := range closed {
 			if !isClosed(c) {
 				return false

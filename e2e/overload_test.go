@@ -213,7 +213,7 @@ func TestConnectionsLeaveFileDescriptorsForRequests(t *testing.T) {
 		must(t, err)
 		flood = append(flood, c)
 	}
-	poll.Within(t, waitTimeout, "the gateway has accepted what it takes", func() bool {
+	poll.Until(t, "the gateway has accepted what it takes", func() bool {
 		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", g.cmd.Process.Pid))
 		must(t, err)
 		return len(files) >= 100

@@ -19,7 +19,7 @@ import (
 )
 
 // waitTimeout limits every wait for an event that should happen soon, also on a loaded machine.
-const waitTimeout = 60 * time.Second
+const waitTimeout = 3 * time.Minute
 
 // output collects what a process writes, in a file because a soak's log has gigabytes.
 type output struct {

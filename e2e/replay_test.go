@@ -198,7 +198,7 @@ func TestFaultsReplaysSurviveAnS3ServerThatIsAway(t *testing.T) {
 	}
 	env.bucket.Restart()
 	for request, want := range kept {
-		poll.Within(t, time.Minute, "it is replayed again", func() bool {
+		poll.Until(t, "it is replayed again", func() bool {
 			got := g.mustReplay(request)
 			if got.header.Get("X-Acs-Replay") != "hit" {
 				charged.Add(1)

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -152,7 +151,7 @@ func TestReplicasFollowTheRequestsOfAllGateways(t *testing.T) {
 	}
 	first.signal(syscall.SIGKILL)
 	<-first.exited
-	poll.Within(t, takeoverLimit, "the other gateway takes over", func() bool {
+	poll.Until(t, "the other gateway takes over", func() bool {
 		return strings.Contains(second.stderr.String(), "this gateway takes over the lead")
 	})
 	unload()
@@ -185,7 +184,7 @@ func (g *gateway) replicas() map[string]gjson.Result {
 
 func (g *gateway) awaitReplicas(what, states string) {
 	g.t.Helper()
-	poll.Within(g.t, 5*time.Minute, what, func() bool {
+	poll.Until(g.t, what, func() bool {
 		all := g.replicas()
 		return fmt.Sprint(all["gpu"].Get("state"), all["gpu-2"].Get("state"), all["gpu-3"].Get("state")) == states
 	})

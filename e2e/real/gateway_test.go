@@ -16,7 +16,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"basegate/internal/loopback"
 	"basegate/internal/poll"
@@ -201,7 +200,7 @@ func (g *gateway) waitStatus(want string) {
 // waitBackend waits until the gateway reports a state of the backend.
 func (g *gateway) waitBackend(b *vllm, state string) {
 	g.t.Helper()
-	poll.Within(g.t, time.Minute, "backend "+b.name+" is "+state, func() bool {
+	poll.Until(g.t, "backend "+b.name+" is "+state, func() bool {
 		return strings.Contains(g.run("model", "list"), b.name+": "+state)
 	})
 }

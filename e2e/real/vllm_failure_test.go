@@ -54,7 +54,7 @@ func expectServed(t *testing.T, g *gateway, all []*vllm, killed *vllm) {
 	}
 	killed.restart(t)
 	g.waitBackend(killed, "ready")
-	poll.Within(t, time.Minute, "a request is served after the restart", func() bool { return g.complete(smallRequest).status == http.StatusOK })
+	poll.Until(t, "a request is served after the restart", func() bool { return g.complete(smallRequest).status == http.StatusOK })
 }
 
 // streamFrom opens streams until one is served by the last of the servers, and returns it.

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// timeout is long enough for a machine under load: a condition that holds ends the wait at once.
-	timeout  = time.Minute
+	// timeout is long enough for a machine whose disk stalls: a condition that holds ends the wait at once.
+	timeout  = 5 * time.Minute
 	interval = 5 * time.Millisecond
 )
 
-// Until polls condition until it holds, and fails the test after a minute. The description completes the sentence
+// Until polls condition until it holds, and fails the test after five minutes. The description completes the sentence
 // "timed out waiting until …".
 func Until(tb testing.TB, description string, condition func() bool) {
 	tb.Helper()

@@ -18,7 +18,7 @@ import (
 	"basegate/proxy/http1/pooled"
 )
 
-const waitLimit = 20 * time.Second
+const waitLimit = time.Minute
 
 // counts returns the number of open connections and of watches.
 func (s *Server) counts() (connections, watches int) {
