@@ -47,6 +47,33 @@ test("a reload keeps the prompt, its branches and the parameters, and signing ou
   await expectText(page, "");
 });
 
+test("what was typed while the browser was slow to store a draft is kept through a reload", async ({ page }) => {
+  await open(page);
+  await prompt(page).fill("A slow disk");
+  await expect.poll(async () => (await draftsIn(page)).includes("A slow disk")).toBe(true);
+  await page.evaluate(() => new Promise((resolve) => { // nothing is stored until window.release is called
+    const opening = indexedDB.open("basegate-drafts");
+    opening.onsuccess = () => {
+      const tx = opening.result.transaction(["drafts", "nodes"], "readwrite");
+      const hold = () => { if (!window.released) tx.objectStore("drafts").count().onsuccess = hold; else opening.result.close(); };
+      window.release = () => { window.released = true; };
+      hold();
+      resolve();
+    };
+  }));
+  await prompt(page).press("Control+End");
+  await page.keyboard.type(" stores");
+  await page.evaluate(() => new Promise((resolve) => { setTimeout(resolve, 700); })); // storing this has begun, and waits
+  await page.keyboard.type(" late");
+  await page.evaluate(() => {
+    dispatchEvent(new Event("beforeunload", { cancelable: true }));
+    window.release();
+  });
+  await expect.poll(async () => (await draftsIn(page)).some((text) => text.startsWith("A slow disk stores"))).toBe(true);
+  await page.reload();
+  await expectText(page, "A slow disk stores late");
+});
+
 test("a session that ended asks for the password and then generates", async ({ page }) => {
   await open(page);
   await setMinTokens(page, 8); // what is sampled may end at once

@@ -83,7 +83,7 @@ export class Drafts {
       if (record && record.owner !== this.owner) this.forget(); // another tab, which did not see that this one is open, has taken it over
       if (!record) draft.written.clear(); // another tab has signed out meanwhile
       const { draft: kept } = this;
-      store.put(tx, ...this.changes(content, prompt));
+      store.put(tx, ...this.changes(content, prompt, revision));
       await tx.done;
       kept.written = new Map(Object.entries(content.doc.nodes));
       Object.assign(this, { whole: true, stored: revision });
@@ -98,12 +98,13 @@ export class Drafts {
     return this.whole;
   }
 
-  // changes returns the draft of a prompt, the nodes that have changed since it was stored, and the ids of those that were removed.
-  changes({ doc, ...fields }, prompt) {
+  // changes returns the draft of a prompt at a revision, the nodes that have changed since it was stored, and the ids of those that
+  // were removed.
+  changes({ doc, ...fields }, prompt, revision) {
     const { account, draft: { id, written }, owner, tab } = this;
     const changed = doc.order.filter((node) => written.get(node) !== doc.nodes[node]).map((node) => tree.packNode(doc.nodes[node]));
     const removed = [...written.keys()].filter((node) => !doc.nodes[node]);
-    return [{ account, id, owner, prompt, tab, time: Date.now(), order: doc.order, selected: doc.selected, next: doc.next, fields }, changed, removed];
+    return [{ account, id, owner, prompt, tab, revision, time: Date.now(), order: doc.order, selected: doc.selected, next: doc.next, fields }, changed, removed];
   }
 
   // keepLast keeps the last changes where nothing must be waited for, and reports whether leaving the page now loses nothing: there is
@@ -112,7 +113,7 @@ export class Drafts {
     const content = this.content();
     if (this.stored === this.revision || this.kept === this.revision || !content || this.stopped || !this.started) return this.whole;
     try {
-      keep(...this.changes(content, this.prompt), this.draft.written.size === 0);
+      keep(...this.changes(content, this.prompt, this.revision), this.draft.written.size === 0);
       this.kept = this.revision;
     } catch { return false; }
     return this.whole;
@@ -127,7 +128,7 @@ export class Drafts {
     try {
       const tx = store.write(this.db);
       tx.done.catch(() => {});
-      store.put(tx, ...this.changes(content, this.prompt));
+      store.put(tx, ...this.changes(content, this.prompt, this.revision));
       tx.commit();
     } catch { /* storage may be disabled */ }
   }
@@ -148,7 +149,7 @@ export class Drafts {
         if (!draft || prompt !== this.prompt) { tx.commit(); return null; }
         if (current) { store.remove(tx, current.id); this.schedule(); }
         for (const other of drafts.filter(isOwn)) store.putRecord(tx, { ...other, tab: null });
-        store.putRecord(tx, { ...draft, tab: this.tab, owner: this.owner });
+        store.putRecord(tx, { ...draft, tab: this.tab, owner: this.owner, revision: this.revision });
         await tx.done;
         const nodes = (await store.nodes(this.db, draft)).map(tree.unpackNode);
         if (prompt !== this.prompt || !nodes.length) return null;

@@ -1,8 +1,9 @@
 // Where the browser keeps drafts: an IndexedDB with a record for each draft, and one for each node of its tree, so that a change
 // writes the nodes that it changes.
 //
-// A draft is {id, account, prompt, tab, owner, time, order, selected, next, fields}: prompt is the id of the saved prompt or link
-// that it is of, or "new"; tab is the lock of the tab that has it (see tabs.js), or null; owner is the page load that has it.
+// A draft is {id, account, prompt, tab, owner, revision, time, order, selected, next, fields}: prompt is the id of the saved prompt
+// or link that it is of, or "new"; tab is the lock of the tab that has it (see tabs.js), or null; owner is the page load that has
+// it, and revision the number of its changes in that page load.
 import { openDB } from "../vendor/idb/index.js";
 
 const name = "basegate-drafts";

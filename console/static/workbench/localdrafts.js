@@ -41,7 +41,7 @@ async function moveLast(db, key) {
   const stored = await tx.objectStore("drafts").get(draft.id);
   const isOwn = stored?.owner === draft.owner;
   if (isRemoved && isOwn) store.remove(tx, draft.id);
-  if (!isRemoved && (stored ? isOwn && stored.time <= draft.time : isWhole)) store.put(tx, draft, changed, removed);
+  if (!isRemoved && (stored ? isOwn && !(stored.revision > draft.revision) : isWhole)) store.put(tx, draft, changed, removed);
   await tx.done;
 }
 
