@@ -3,11 +3,14 @@ package proxy_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"basegate/fleet"
 	"basegate/gateway/config"
+	"basegate/internal/poll"
 	"basegate/proxy"
 )
 
@@ -24,6 +27,19 @@ func startFour(t *testing.T) (addresses []string, last *atomic.Int32) {
 	return addresses, last
 }
 
+// awaitIdle waits until all backends are ready and without an attempt: one whose response has ended is load until its lease is
+// released.
+func (h *harness) awaitIdle() {
+	h.t.Helper()
+	m, _ := h.fleet.Model("m")
+	poll.Until(h.t, "all backends are idle", func() bool {
+		return !slices.ContainsFunc(m.Backends(), func(b *fleet.Backend) bool {
+			state, _ := b.State()
+			return state != fleet.Ready || b.InFlight() > 0
+		})
+	})
+}
+
 // A conversation and the lines of a batch that begin alike all reach one backend, and different ones reach several.
 func TestPromptsThatBeginAlikeReachOneBackend(t *testing.T) {
 	t.Parallel()
@@ -34,16 +50,31 @@ func TestPromptsThatBeginAlikeReachOneBackend(t *testing.T) {
 		defer result.Release()
 		result.Settlement.Abandon()
 	}
+	var places []proxy.Place
+	for range backends { // a line goes to no backend whose queue has not been read
+		poll.Until(t, "one more backend has a place for a line", func() bool {
+			place, _ := h.server.AcquirePlace("m", 1, false)
+			if place != nil {
+				places = append(places, place)
+			}
+			return place != nil
+		})
+	}
+	for _, place := range places {
+		place.Release()
+	}
 	reached := map[int32]bool{}
 	for i := range 40 {
 		prompt := strings.Repeat(fmt.Sprintf("%d is a number. ", i), 20)
 		body := func() string { return fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":2}`, prompt) }
+		h.awaitIdle()
 		if got := h.complete(body()); got.status != http.StatusOK {
 			t.Fatalf("got %d %s", got.status, got.body)
 		}
 		first := last.Load()
 		reached[first] = true
 		for turn := range 4 {
+			h.awaitIdle()
 			prompt += fmt.Sprintf("Is %d prime? I do not know. ", turn)
 			if turn%2 == 0 {
 				line(body())
@@ -95,6 +126,7 @@ func TestKeyOfTheClientDecidesInPlaceOfThePrompt(t *testing.T) {
 		for group := range 40 {
 			first := int32(-1)
 			for turn := range 4 {
+				h.awaitIdle()
 				if got := h.post(c.path, `{"model":"m",`+c.body(group, turn)+`}`); got.status != http.StatusOK {
 					t.Fatalf("%s: got %d %s", name, got.status, got.body)
 				}
@@ -119,6 +151,7 @@ func TestCacheSaltIsPartOfThePrefix(t *testing.T) {
 	for salt := range 40 {
 		for turn := range 2 {
 			before := last.Load()
+			h.awaitIdle()
 			if got := h.complete(fmt.Sprintf(`{"model":"m","cache_salt":"s%d","prompt":%q}`, salt, prompt)); got.status != http.StatusOK {
 				t.Fatalf("got %d %s", got.status, got.body)
 			}
@@ -163,6 +196,7 @@ func TestUsageOfResponsesTellsWhatFitsIntoTheCaches(t *testing.T) {
 		h := newHarness(t, func(o *harnessOptions) { o.model.Balance = config.BalancePrefix }, backends...)
 		reached := map[int32]bool{}
 		for range 8 {
+			h.awaitIdle()
 			if got := h.complete(fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":2,"stream":%t}`, prompt, c.stream)); got.status != http.StatusOK {
 				t.Fatalf("%s: got %d %s", name, got.status, got.body)
 			}
