@@ -105,9 +105,10 @@ func TestFewBatchesOfAnAccountAreInMemory(t *testing.T) {
 }
 
 func TestBatchSaysThatItWaitsForItsKeyOrAccount(t *testing.T) {
+	const lines = 20
 	g := startService(t)
 	g.set("k", proxy.Standing{Reason: proxy.WaitsForKey})
-	id := g.create(t, 3)
+	id := g.create(t, lines)
 	if d := g.awaitReason(t, id, proxy.WaitsForKey); d.Status != Validating {
 		t.Errorf("the batch of a paused key is %s", d.Status)
 	}
@@ -119,9 +120,21 @@ func TestBatchSaysThatItWaitsForItsKeyOrAccount(t *testing.T) {
 	g.set("k", proxy.Standing{Reason: proxy.WaitsForKey})
 	g.awaitReason(t, id, proxy.WaitsForKey)
 	poll.Until(t, "the batch is not in memory", func() bool { return g.jobCount() == 0 })
+	serve := g.hold(1)
+	defer serve()
 	g.setCold(false)
 	g.set("k", proxy.Standing{})
-	g.checkResults(t, g.await(t, id, Completed), 3)
+	poll.Until(t, "a line has ended and others run", func() bool {
+		b := g.row(t, id)
+		return b.Completed == 1 && b.Wait.Reason == "" && g.serving.Load() > 0
+	})
+	g.set("k", proxy.Standing{Reason: proxy.WaitsForKey})
+	serve()
+	if d := g.awaitReason(t, id, proxy.WaitsForKey); d.Status != InProgress || d.Completed == lines {
+		t.Errorf("the batch of a key that was paused while lines ran is %s with %d results", d.Status, d.Completed)
+	}
+	g.set("k", proxy.Standing{})
+	g.checkResults(t, g.await(t, id, Completed), lines)
 }
 
 // A key that was paused may be without a budget when it is resumed.

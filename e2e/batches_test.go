@@ -254,31 +254,6 @@ func TestKilledBatchLosesAndRepeatsNothing(t *testing.T) {
 	t.Logf("%d kills, %d lines, %d interrupted attempts", killed, len(ids), interrupted)
 }
 
-func TestCancelledBatchEndsItsLines(t *testing.T) {
-	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 2}"}, mockvllm.Options{TokenDelay: 150 * time.Millisecond})
-	file, ids := batchLines(50)
-	id := g.createBatch(g.secret, file)
-	poll.Until(t, "some lines have ended", func() bool { return g.batch(g.secret, id).Get("request_counts.completed").Int() > 2 })
-	if r := g.call(http.MethodDelete, "/v1/files/"+g.batch(g.secret, id).Get("input_file_id").Str, g.secret, ""); r.status != http.StatusConflict ||
-		gjson.Get(r.body, "error.code").Str != "file_in_use" {
-		t.Errorf("the deletion of a batch's file: %d %s", r.status, r.body)
-	}
-	if r := g.call(http.MethodPost, "/v1/batches/"+id+"/cancel", g.secret, ""); r.status != http.StatusOK || gjson.Get(r.body, "status").Str != "cancelling" {
-		t.Errorf("cancel: %d %s", r.status, r.body)
-	}
-	b := g.waitForBatch(g.secret, id, "cancelled")
-	_, failures := g.checkResults(g.secret, b, ids)
-	for line, o := range failures {
-		if o.Get("error.code").Str != "batch_cancelled" || o.Get("response").Type != gjson.Null {
-			t.Errorf("%s: %s", line, o.Raw)
-		}
-	}
-	if r := g.call(http.MethodPost, "/v1/batches/"+id+"/cancel", g.secret, ""); r.status != http.StatusConflict ||
-		gjson.Get(r.body, "error.code").Str != "batch_not_cancellable" {
-		t.Errorf("a second cancel: %d %s", r.status, r.body)
-	}
-}
-
 func TestExpiredBatchKeepsWhatIsDone(t *testing.T) {
 	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 2}"}, mockvllm.Options{TokenDelay: 20 * time.Millisecond})
 	file, ids := batchLines(200)
@@ -355,26 +330,6 @@ func TestOperatorsAreNotifiedOfTheEndOfABatch(t *testing.T) {
 			t.Fatal("no notice came")
 		}
 	}
-}
-
-func TestBatchOfPausedKeyWaits(t *testing.T) {
-	t.Parallel() // it waits
-	// The lines take ten seconds: the command that pauses the key has to end before they do.
-	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 1}"}, mockvllm.Options{TokenDelay: 150 * time.Millisecond})
-	other := g.createKey("other")
-	g.waitForKey(other)
-	file, ids := batchLines(20)
-	id := g.createBatch(g.secret, file)
-	poll.Until(t, "a line has ended", func() bool { return g.batch(other, id).Get("request_counts.completed").Int() > 0 })
-	prefix := g.secret[:len("acs-bm-")+6]
-	g.run("key", "pause", prefix)
-	g.waitForStatus(g.secret, http.StatusUnauthorized)
-	before := g.batch(other, id).Get("request_counts.completed").Int()
-	if b := g.batch(other, id); b.Get("status").Str != "in_progress" || before == int64(len(ids)) {
-		t.Errorf("the batch of a paused key: %s", b.Raw)
-	}
-	g.run("key", "resume", prefix)
-	g.checkResults(other, g.waitForBatch(other, id, "completed"), ids)
 }
 
 func TestWrongInputFilesFailTheirBatch(t *testing.T) {
