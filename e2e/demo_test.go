@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"basegate/internal/postgrestest"
 )
@@ -32,98 +31,95 @@ func demoArgs(t *testing.T, dir string) []string {
 	return args
 }
 
-// startDemo starts the demo and returns its base URL and its key.
-func startDemo(t *testing.T) (p *process, base, secret string) {
-	t.Helper()
-	p = startProcess(t, demoArgs(t, t.TempDir())...)
-	found := p.waitForOutput(p.stdout, `base URL +(\S+)\s+key +(\S+)(?s:.*)Ctrl-C`)
-	return p, found[1], found[2]
-}
-
-func TestDemoServesACompletion(t *testing.T) {
-	start := time.Now()
-	_, base, secret := startDemo(t)
-	g := &gateway{t: t, secret: secret}
-	got := g.do(g.request(t.Context(), http.MethodPost, base+"/completions",
-		`{"model": "llama-8b", "prompt": "The capital of France is", "max_tokens": 4}`))
-	if got.status != http.StatusOK {
-		t.Fatalf("got %d %s, want 200", got.status, got.body)
-	}
-	t.Logf("the first completion came %v after the start", time.Since(start).Round(time.Millisecond)) // 10 seconds are promised
-}
-
-func TestDemoPrintsWorkingCurlCommands(t *testing.T) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed")
-	}
-	p, _, _ := startDemo(t)
-	lines := p.waitForOutput(p.stdout, `(?m)^  (curl -s .*)$(?s:.*)^  (curl -sN .*)$`)
-
-	out, err := exec.CommandContext(t.Context(), "sh", "-c", lines[1]).CombinedOutput()
-	var got struct{ Choices []struct{ Text string } }
-	if err != nil || json.Unmarshal(out, &got) != nil || len(got.Choices) != 1 || got.Choices[0].Text == "" {
-		t.Errorf("%s\ngot %v: %s", lines[1], err, out)
-	}
-	out, err = exec.CommandContext(t.Context(), "sh", "-c", lines[2]).CombinedOutput()
-	if err != nil || !strings.HasSuffix(string(out), "data: [DONE]\n\n") {
-		t.Errorf("%s\ngot %v: %s", lines[2], err, out)
-	}
-}
-
-func TestDemoServesTheModelsOfTheDocumentation(t *testing.T) {
-	_, base, secret := startDemo(t)
-	g := &gateway{t: t, secret: secret}
-	var models struct {
-		Data []struct{ ID, Checkpoint, Status string }
-	}
-	if err := json.Unmarshal([]byte(g.get(base, "/models").body), &models); err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]string{
-		"llama-8b":     "meta-llama/Llama-3.1-8B",
-		"llama-405b":   "meta-llama/Llama-3.1-405B",
-		"trinity-base": "arcee-ai/Trinity-Large-TrueBase",
-
-		"llama-8b-instruct": "meta-llama/Llama-3.1-8B-Instruct",
-	}
-	for _, m := range models.Data {
-		if want[m.ID] != m.Checkpoint || m.Status != "warm" {
-			t.Errorf("wrong checkpoint or status: %+v", m)
-		}
-		delete(want, m.ID)
-	}
-	if len(want) > 0 {
-		t.Errorf("missing models: %v", want)
-	}
-}
-
-func TestOtherCommandsWorkWithTheDemosConfiguration(t *testing.T) {
+// What the demo prints works: its commands, the key at its models, the password at its console.
+func TestDemoDoesWhatItSays(t *testing.T) {
 	dir := t.TempDir()
 	p := startProcess(t, demoArgs(t, dir)...)
-	config := p.waitForOutput(p.stdout, regexp.QuoteMeta(binary)+` key list --config (\S+)`)[1]
-	if want := filepath.Join(dir, "config.yaml"); config != want {
-		t.Errorf("configuration in %s, want %s", config, want)
+	p.waitForOutput(p.stdout, `Ctrl-C`)
+	said := p.stdout.String()
+	find := func(t *testing.T, pattern string) []string {
+		t.Helper()
+		found := regexp.MustCompile(pattern).FindStringSubmatch(said)
+		if found == nil {
+			t.Fatalf("it does not say %q:\n%s", pattern, said)
+		}
+		return found
 	}
-	if out, stderr, code := runCommand(t, "key", "list", "--config", config); code != 0 || !strings.Contains(out, "demo@example.org") {
-		t.Errorf("key list: exit code %d\n%s%s", code, out, stderr)
-	}
-	if out, stderr, code := runCommand(t, "check", "--config", config); code != 0 {
-		t.Errorf("check: exit code %d\n%s%s", code, out, stderr)
-	}
-}
 
-func TestDemoExitsOnInterrupt(t *testing.T) {
-	p, _, _ := startDemo(t)
-	p.signal(syscall.SIGINT)
-	if code := p.waitExit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	t.Run("curl", func(t *testing.T) {
+		if _, err := exec.LookPath("curl"); err != nil {
+			t.Skip("curl is not installed")
+		}
+		lines := find(t, `(?m)^  (curl -s .*)$(?s:.*)^  (curl -sN .*)$`)
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", lines[1]).CombinedOutput()
+		var got struct{ Choices []struct{ Text string } }
+		if err != nil || json.Unmarshal(out, &got) != nil || len(got.Choices) != 1 || got.Choices[0].Text == "" {
+			t.Errorf("%s\ngot %v: %s", lines[1], err, out)
+		}
+		out, err = exec.CommandContext(t.Context(), "sh", "-c", lines[2]).CombinedOutput()
+		if err != nil || !strings.HasSuffix(string(out), "data: [DONE]\n\n") {
+			t.Errorf("%s\ngot %v: %s", lines[2], err, out)
+		}
+	})
+
+	t.Run("models of the documentation", func(t *testing.T) {
+		found := find(t, `base URL +(\S+)\s+key +(\S+)`)
+		g := &gateway{t: t, secret: found[2]}
+		var models struct {
+			Data []struct{ ID, Checkpoint, Status string }
+		}
+		must(t, json.Unmarshal([]byte(g.get(found[1], "/models").body), &models))
+		want := map[string]string{
+			"llama-8b":     "meta-llama/Llama-3.1-8B",
+			"llama-405b":   "meta-llama/Llama-3.1-405B",
+			"trinity-base": "arcee-ai/Trinity-Large-TrueBase",
+
+			"llama-8b-instruct": "meta-llama/Llama-3.1-8B-Instruct",
+		}
+		for _, m := range models.Data {
+			if want[m.ID] != m.Checkpoint || m.Status != "warm" {
+				t.Errorf("wrong checkpoint or status: %+v", m)
+			}
+			delete(want, m.ID)
+		}
+		if len(want) > 0 {
+			t.Errorf("missing models: %v", want)
+		}
+	})
+
+	t.Run("other commands with its configuration", func(t *testing.T) {
+		config := find(t, regexp.QuoteMeta(binary)+` key list --config (\S+)`)[1]
+		if want := filepath.Join(dir, "config.yaml"); config != want {
+			t.Errorf("configuration in %s, want %s", config, want)
+		}
+		if out, stderr, code := runCommand(t, "key", "list", "--config", config); code != 0 || !strings.Contains(out, "demo@example.org") {
+			t.Errorf("key list: exit code %d\n%s%s", code, out, stderr)
+		}
+		if out, stderr, code := runCommand(t, "check", "--config", config); code != 0 {
+			t.Errorf("check: exit code %d\n%s%s", code, out, stderr)
+		}
+	})
+
+	t.Run("console", func(t *testing.T) {
+		found := find(t, `console +(\S+)\n +sign in +(\S+) +(\S+)`)
+		form := url.Values{"email": {found[2]}, "password": {found[3]}}
+		jar, err := cookiejar.New(nil)
+		must(t, err)
+		browser := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := browser.PostForm(found[1]+"sign-in", form)
+		must(t, err)
+		defer resp.Body.Close()
+		page, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(page), "<h1>Dashboard</h1>") {
+			t.Errorf("want the dashboard, got %d, %v: %s", resp.StatusCode, err, page)
+		}
+	})
 }
 
 func TestDemoRestartsOnItsExistingData(t *testing.T) {
 	args := demoArgs(t, t.TempDir())
 	var secrets []string
-	for range 2 {
+	for _, stop := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		p := startProcess(t, args...)
 		found := p.waitForOutput(p.stdout, `address +(\S+)(?s:.*?)key +(\S+)(?s:.*)Ctrl-C`)
 		secrets = append(secrets, found[2])
@@ -133,29 +129,9 @@ func TestDemoRestartsOnItsExistingData(t *testing.T) {
 				t.Errorf("got %v, %d %s, want 200", err, got.status, got.body)
 			}
 		}
-		p.signal(syscall.SIGTERM)
+		p.signal(stop)
 		if code := p.waitExit(); code != 0 {
-			t.Errorf("exit code %d, want 0", code)
+			t.Errorf("%v: exit code %d, want 0", stop, code)
 		}
-	}
-}
-
-func TestDemoSignsIntoTheConsole(t *testing.T) {
-	p, _, _ := startDemo(t)
-	found := p.waitForOutput(p.stdout, `console +(\S+)\n +sign in +(\S+) +(\S+)`)
-	form := url.Values{"email": {found[2]}, "password": {found[3]}}
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	browser := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := browser.PostForm(found[1]+"sign-in", form)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(page), "<h1>Dashboard</h1>") {
-		t.Errorf("want the dashboard, got %d, %v: %s", resp.StatusCode, err, page)
 	}
 }
