@@ -38,7 +38,7 @@ export GOFLAGS := $(strip $(filter-out -trimpath -tags=%,$(GOFLAGS)) -trimpath -
 SMOKE := ^Test(Demo|GoSDK)
 
 # The end-to-end tests that make s3 runs with files in a bucket.
-S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|ExpiredBatch|WrongInput|FilesAndBatches)
+S3_TESTS := ^Test(FaultsBatchSurvivesAKill|BatchRuns|BatchesAre|BatchOfChat|Uploads|KilledBatch|WrongInput|FilesAndBatches)
 
 .PHONY: help build demo test test-proxy test-raced test-others test-smoke test-all test-packages test-variants test-e2e test-postgres test-next postgres check lint fuzz sdk api browser pictures bench bench-check schedules first-hour soak faults cluster kills stops receipt-kills hostile memory real pages seeds litestream s3 alerts chart vuln sbom image image-files e2e release release-check clean tools docker
 help: ## this list
@@ -93,7 +93,7 @@ test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
 	go test -count=1 -race -vet=off -parallel 6 -timeout 60m $(E2E) ./e2e
 
 # The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
-ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupted|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestExpiredBatch|TestWrongInput|TestUploads|TestFilesAnd|TestOperatorsAre|TestServerTiming|TestNoRequestFails|TestSlotsOf|TestModelCommands|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
+ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupted|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestWrongInput|TestUploads|TestFilesAnd|TestOperatorsAre|TestServerTiming|TestNoRequestFails|TestSlotsOf|TestModelCommands|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCheckFails|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
 
 # The packages whose tests need PostgreSQL, or run on either engine.
 POSTGRES := ./database/... ./budget/cluster ./budget/receipt ./identity ./console/prompts ./fleet ./console/history ./budget/usage ./budget/refusals ./console ./batch ./cli

@@ -300,6 +300,9 @@ func TestLinesSayWhetherTheyRanWhenTheirBatchEnded(t *testing.T) {
 				g.Service.mu.Unlock()
 			}
 			d := g.await(t, id, c.end)
+			if (d.ExpiredAt > 0) != (c.end == Expired) || (d.CancelledAt > 0) != (c.end == StatusCancelled) {
+				t.Errorf("the batch expired at %d and was cancelled at %d", d.ExpiredAt, d.CancelledAt)
+			}
 			g.checkResults(t, d, 30)
 			response, err := g.call(t, "GET", "/v1/files/"+d.ErrorFile+"/content", "")
 			must(t, err)

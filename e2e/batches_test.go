@@ -254,28 +254,6 @@ func TestKilledBatchLosesAndRepeatsNothing(t *testing.T) {
 	t.Logf("%d kills, %d lines, %d interrupted attempts", killed, len(ids), interrupted)
 }
 
-func TestExpiredBatchKeepsWhatIsDone(t *testing.T) {
-	g, _ := startGateway(t, settings{extra: "batches: {per_backend: 2}"}, mockvllm.Options{TokenDelay: 20 * time.Millisecond})
-	file, ids := batchLines(200)
-	id := g.createBatch(g.secret, file)
-	poll.Until(t, "some lines have ended", func() bool { return g.batch(g.secret, id).Get("request_counts.completed").Int() > 2 })
-	g.signal(syscall.SIGKILL) // the deadline is read at the start
-	<-g.exited
-	_, err := g.openLedger().Exec(`UPDATE batches SET expires_at = $1`, time.Now().Unix()+1)
-	must(t, err)
-	g = g.serveWithKey(g.secret)
-	b := g.waitForBatch(g.secret, id, "expired")
-	output, failures := g.checkResults(g.secret, b, ids)
-	if len(output) < 3 || len(failures) == 0 || b.Get("expired_at").Int() == 0 {
-		t.Errorf("%d lines succeeded and %d failed: %s", len(output), len(failures), b.Raw)
-	}
-	for line, o := range failures {
-		if o.Get("error.code").Str != "batch_expired" {
-			t.Errorf("%s: %s", line, o.Raw)
-		}
-	}
-}
-
 func TestBatchWaitsForItsBudget(t *testing.T) {
 	t.Parallel() // it waits
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
