@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"mime/multipart"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -279,34 +278,6 @@ func TestBatchWaitsForItsBudget(t *testing.T) {
 	_, failures := g.checkResults(secret, b, ids)
 	if o := failures["never"]; o.Get("response.body.error.code").Str != "budget_exceeded" {
 		t.Errorf("a line over an unused cap: %s", o.Raw)
-	}
-}
-
-func TestOperatorsAreNotifiedOfTheEndOfABatch(t *testing.T) {
-	notices := make(chan string, 10)
-	webhook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		text, _ := io.ReadAll(r.Body)
-		notices <- string(text)
-	}))
-	defer webhook.Close()
-	g, _ := startGateway(t, settings{extra: fmt.Sprintf("notifications: {webhook: %q}", webhook.URL)}, mockvllm.Options{})
-	file, _ := batchLines(3)
-	id := g.createBatch(g.secret, file)
-	g.waitForBatch(g.secret, id, "completed")
-	timeout := time.After(waitTimeout)
-	for {
-		select {
-		case n := <-notices:
-			if gjson.Get(n, "event").Str == "disk_low" {
-				continue // of the machine that runs the test
-			}
-			if gjson.Get(n, "event").Str != "batch_ended" || !strings.Contains(gjson.Get(n, "text").Str, id+" is completed") || gjson.Get(n, "account").Str != g.email {
-				t.Errorf("the notice is %s", n)
-			}
-			return
-		case <-timeout:
-			t.Fatal("no notice came")
-		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"basegate/gateway"
 	"basegate/gateway/config"
 	"basegate/identity"
+	"basegate/mockvllm"
 )
 
 // newAdministrator creates an administrator with a password.
@@ -189,20 +190,26 @@ func startMailbox(t *testing.T) (server *url.URL, received chan string) {
 	return &url.URL{Scheme: "smtp", Host: listener.Addr().String()}, m.received
 }
 
-func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {
-	calls := make(chan string, 10)
-	webhook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+// startWebhook starts a webhook on this machine.
+func startWebhook(t *testing.T) (address *url.URL, received chan string) {
+	t.Helper()
+	received = make(chan string, 10)
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		calls <- string(body)
+		received <- string(body)
 	}))
-	defer webhook.Close()
+	t.Cleanup(s.Close)
+	return must1(url.Parse(s.URL + "/hook")), received
+}
+
+func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {
 	finish := make(chan struct{})
 	close(finish)
 	c := newConfig(t, model("m", startBackend(t, finish)))
-	var mails chan string
+	var mails, calls chan string
 	c.Mail.SMTP, mails = startMailbox(t)
 	c.Mail.From = "basegate@example.org"
-	c.Notifications.Webhook = must1(url.Parse(webhook.URL + "/hook"))
+	c.Notifications.Webhook, calls = startWebhook(t)
 	secret := newKey(t, c)
 	const email, password = "root@example.org", "correct horse battery"
 	newAdministrator(t, c, email, password)
@@ -236,6 +243,18 @@ func TestOperatorsAreNotifiedAndInvitationsAreMailed(t *testing.T) {
 	}
 	if invitation := nextWithout(mails, "the disk is nearly full"); !strings.HasPrefix(invitation, "grace@example.org\n") || !strings.Contains(invitation, "/invitation/") {
 		t.Errorf("got mail %s, want an invitation to grace@example.org", invitation)
+	}
+}
+
+func TestOperatorsAreNotifiedOfTheEndOfABatch(t *testing.T) {
+	var calls chan string
+	s := newBatchSite(t, mockvllm.Options{}, func(c *config.Config) { c.Notifications.Webhook, calls = startWebhook(t) })
+	id := s.create(3)
+	call := nextWithout(calls, `"event":"disk_low"`)
+	for _, part := range []string{`"event":"batch_ended"`, id + " is completed", `"account":"ada@example.org"`, "3 of 3 lines completed, 0 failed"} {
+		if !strings.Contains(call, part) {
+			t.Errorf("%q is missing in the webhook's %s", part, call)
+		}
 	}
 }
 
