@@ -129,6 +129,9 @@ func TestFaultsBatchSurvivesAFullDisk(t *testing.T) {
 	if strings.Contains(r.body, folder) {
 		t.Errorf("the response names a path of the server: %s", r.body)
 	}
+	if n := g.inputFiles(secret); n != 1 {
+		t.Errorf("%d files are listed, want the one that was stored", n)
+	}
 	poll.Until(t, "the batch notices that the disk is full", func() bool { return strings.Contains(g.stderr.String(), "cannot be written") })
 	if r := g.complete(smallRequest); r.status != http.StatusOK {
 		t.Errorf("a live request: %d %s", r.status, r.body)

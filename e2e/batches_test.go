@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,6 +40,12 @@ func batchLines(n int) (file string, ids map[string]bool) {
 		b.WriteString(batchLine(id, fmt.Sprintf(`{"model":"m","prompt":"Once upon %d","max_tokens":4,"temperature":0}`, i)))
 	}
 	return b.String(), ids
+}
+
+// inputFiles returns how many files for batches are listed.
+func (g *gateway) inputFiles(secret string) int64 {
+	g.t.Helper()
+	return gjson.Get(g.call(http.MethodGet, "/v1/files?purpose=batch", secret, "").body, "data.#").Int()
 }
 
 // upload uploads a file.
@@ -410,28 +415,6 @@ func TestUploadsAreStoredWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("DELETE: %d %s", r.status, r.body)
 	}
 	poll.Until(t, "the bytes are gone", func() bool { return stored() == 0 })
-}
-
-func TestUploadsAreRefusedWhileTheirStorageIsUnavailable(t *testing.T) {
-	g, _ := startGateway(t, settings{}, mockvllm.Options{})
-	if g.bucket != nil {
-		g.bucket.Stop()
-	} else {
-		must(t, os.RemoveAll(g.filesFolder()))
-	}
-	got := g.upload(g.secret, "x", "purpose", "batch")
-	e := gjson.Get(got.body, "error")
-	wait := e.Get("retry_after_seconds").Int()
-	if got.status != http.StatusServiceUnavailable || e.Get("code").Str != "storage_unavailable" || e.Get("type").Str != "service_unavailable" ||
-		wait < 1 || wait > 59 || got.header.Get("Retry-After") != strconv.FormatInt(wait, 10) || strings.Contains(got.body, g.database) {
-		t.Errorf("an upload: got %d %v %s, want 503 storage_unavailable with Retry-After and no path", got.status, got.header, got.body)
-	}
-	if list := g.call(http.MethodGet, "/v1/files", g.secret, ""); gjson.Get(list.body, "data.#").Int() != 0 {
-		t.Errorf("the refused file is listed: %s", list.body)
-	}
-	if got := g.complete(smallRequest); got.status != http.StatusOK {
-		t.Errorf("a completion: got %d %s", got.status, got.body)
-	}
 }
 
 // newAccount creates an account and returns its address.

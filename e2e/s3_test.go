@@ -39,6 +39,9 @@ func TestFaultsBatchSurvivesAnS3ServerThatIsAway(t *testing.T) {
 		if r.status != http.StatusServiceUnavailable || gjson.Get(r.body, "error.code").Str != "storage_unavailable" || r.header.Get("Retry-After") == "" {
 			t.Errorf("an upload: %d %s", r.status, r.body)
 		}
+		if n := g.inputFiles(secret); n != 1 {
+			t.Errorf("%d files are listed, want the one that was stored", n)
+		}
 		if r := g.call(http.MethodGet, "/v1/files/"+input+"/content", secret, ""); r.status != http.StatusServiceUnavailable {
 			t.Errorf("a download: %d %.100s", r.status, r.body)
 		}
@@ -194,8 +197,14 @@ func TestGatewayStartsWithoutItsS3Server(t *testing.T) {
 	if !strings.Contains(g.stderr.String(), "the bucket of files cannot be used at the moment") {
 		t.Errorf("the log does not name the bucket:\n%s", g.stderr.tail())
 	}
-	env.bucket.Restart()
 	file, ids := batchLines(20)
+	if r := g.upload(g.secret, file, "purpose", "batch"); r.status != http.StatusServiceUnavailable || gjson.Get(r.body, "error.code").Str != "storage_unavailable" {
+		t.Errorf("an upload: %d %s", r.status, r.body)
+	}
+	if n := g.inputFiles(g.secret); n != 0 {
+		t.Errorf("%d refused files are listed", n)
+	}
+	env.bucket.Restart()
 	g.checkResults(g.secret, g.waitForBatch(g.secret, g.createBatch(g.secret, file), "completed"), ids)
 }
 

@@ -108,6 +108,27 @@ func TestMessagesAboutFormsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
+// End-to-end tests show the same of a full disk and of an S3 server that is away.
+func TestUploadsAreRefusedWithoutTheirFolder(t *testing.T) {
+	s := newBatchSite(t, mockvllm.Options{}, nil)
+	if err := os.RemoveAll(s.config.Database.Path + ".files"); err != nil {
+		t.Fatal(err)
+	}
+	form, contentType := apiForm(lines(1, goodBody))
+	got := console{client, s.ada.url}.send(t, http.MethodPost, "/v1/files", contentType, strings.NewReader(form), "Authorization", "Bearer "+s.secret)
+	e := gjson.Get(got.body, "error")
+	if got.status != http.StatusServiceUnavailable || e.Get("code").Str != "storage_unavailable" || e.Get("type").Str != "service_unavailable" ||
+		e.Get("retry_after_seconds").Int() < 1 || got.header.Get("Retry-After") != e.Get("retry_after_seconds").Raw || strings.Contains(got.body, s.config.Database.Path) {
+		t.Errorf("got %d %v %s, want 503 storage_unavailable with Retry-After and no path", got.status, got.header, got.body)
+	}
+	if _, files := get(t, s.gateway, s.secret, "/v1/files", ""); gjson.Get(files, "data.#").Raw != "0" {
+		t.Errorf("the refused file is listed: %s", files)
+	}
+	if status, body := get(t, s.gateway, s.secret, "/v1/completions", `{"model":"m","prompt":"x","max_tokens":1}`); status != http.StatusOK {
+		t.Errorf("a completion: got %d %s", status, body)
+	}
+}
+
 // refused returns how many requests the ledger has as refused with a status and code.
 func (s *batchSite) refused(t *testing.T, outcome string) (n int) {
 	t.Helper()
