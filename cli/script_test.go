@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs the scripts in testdata, which have commands with their expected output and exit code. $MOCK is the
 // URL of a mock vLLM that serves org/Model-8B, $MOCK_WITHOUT_TOKENIZER that of another without /tokenize,
 // $MOCK_WITHOUT_CONTEXT that of one that does not report the context of its model, and $SLEEPING that of one that sleeps.
-// $MOCK_WITH_KEY requires the key vllm-secret, and $SPEECHLESS is that of a server of another protocol.
+// $MOCK_WITH_KEY requires the key vllm-secret, $MOCK_0_9 is vLLM 0.9.2, and $SPEECHLESS is that of a server of another protocol.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -54,6 +54,7 @@ func TestScripts(t *testing.T) {
 			for name, faults := range map[string][]mockvllm.Fault{
 				"MOCK":                   nil,
 				"MOCK_WITH_KEY":          nil,
+				"MOCK_0_9":               nil,
 				"SLEEPING":               {{Kind: "error", Path: "/is_sleeping", Status: 200, Body: `{"is_sleeping":true}`, Times: -1}},
 				"MOCK_WITHOUT_TOKENIZER": {{Kind: "error", Path: "/tokenize", Status: 404, Body: `{"detail":"Not Found"}`, Times: -1}},
 				"MOCK_WITHOUT_CONTEXT": {{
@@ -62,8 +63,11 @@ func TestScripts(t *testing.T) {
 				}},
 			} {
 				o := mockvllm.Options{Models: []string{"org/Model-8B"}}
-				if name == "MOCK_WITH_KEY" {
+				switch name {
+				case "MOCK_WITH_KEY":
 					o.APIKey = "vllm-secret"
+				case "MOCK_0_9":
+					o.Version = "0.9.2"
 				}
 				mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", o)
 				if err != nil {

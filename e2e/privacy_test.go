@@ -105,3 +105,13 @@ func readFiles(t *testing.T, dir string) map[string]string {
 	}
 	return all
 }
+
+// lineContaining returns the first line that contains part, or "".
+func lineContaining(text, part string) string {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			return line
+		}
+	}
+	return ""
+}
