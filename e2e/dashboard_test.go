@@ -79,15 +79,15 @@ func sendDashboardLoad(g *gateway) {
 	g.complete(`{"model": "m", "prompt": "x", "temperature": 3}`)
 }
 
-// A metric without a panel is one that nobody looks at before it is needed.
-func TestEveryMetricHasAPanelOrAReason(t *testing.T) {
-	g, _ := startDashboardGateway(t)
-	sendDashboardLoad(g)
+// checkPanels checks that each metric on a gateway's page has a panel or a reason. A metric without a panel is one that nobody
+// looks at before it is needed.
+func checkPanels(t *testing.T, page string) {
+	t.Helper()
 	var shown strings.Builder
 	for _, q := range dashboardQueries(t) {
 		shown.WriteString(q.expr + "\n")
 	}
-	families := regexp.MustCompile(`(?m)^# TYPE (basegate_[a-z0-9_]+) `).FindAllStringSubmatch(g.get(g.admin, "/metrics").body, -1)
+	families := regexp.MustCompile(`(?m)^# TYPE (basegate_[a-z0-9_]+) `).FindAllStringSubmatch(page, -1)
 	if len(families) < 20 {
 		t.Fatalf("the gateway exports %d metrics, want at least 20", len(families))
 	}

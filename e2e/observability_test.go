@@ -17,12 +17,11 @@ import (
 )
 
 // An alert on a metric that does not exist never fires, and its panel stays empty, without an error anywhere. So each
-// metric in the alerts and the dashboard must be one of the gateway's or of the mock's, which has vLLM's names.
-func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
+// metric in the alerts and the dashboard must be one of the gateway's or of the mock's, which has vLLM's names; and each of the
+// gateway's must have a panel.
+func TestAlertsAndDashboardMatchTheMetrics(t *testing.T) {
 	g, mock := startDashboardGateway(t)
-	g.complete(smallRequest)
-	g.complete(`{"model": "m", "prompt": "x", "stream": true}`)
-	g.complete(`{"model": "m", "prompt": "x", "temperature": 3}`)
+	sendDashboardLoad(g)
 	cert, key, _ := certificate(t)
 	launched := `{id: m, checkpoint: c, backends: [{name: b, url: "http://127.0.0.1:1", launch: {start: ["true"], stop: ["true"]}}]}`
 	second := newEnvironment(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", cert, key), models: launched}).serve()
@@ -30,9 +29,11 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	poll.Until(t, "the age of snapshots is known", func() bool {
 		return strings.Contains(third.get(third.admin, "/metrics").body, "\nbasegate_database_oldest_snapshot_age_seconds ")
 	})
+	metrics := g.get(g.admin, "/metrics").body
+	checkPanels(t, metrics)
 	has := map[string]bool{}
 	for _, page := range []string{
-		g.get(g.admin, "/metrics").body, second.get(second.admin, "/metrics").body, third.get(third.admin, "/metrics").body,
+		metrics, second.get(second.admin, "/metrics").body, third.get(third.admin, "/metrics").body,
 		g.get(mock.URL(), "/metrics").body,
 	} {
 		for _, sample := range regexp.MustCompile(`(?m)^[a-z][a-z0-9_:]*`).FindAllString(page, -1) {
