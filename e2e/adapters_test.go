@@ -49,7 +49,7 @@ func TestAdapterOfARunningGateway(t *testing.T) {
 	knows := func(id string) bool { return g.get(g.url, "/v1/models/"+id).status == http.StatusOK }
 
 	g.run("adapter", "add", "m", "sql", "--path", loratest.Write(t, dir+"/sql/1", 8, 1))
-	withinASecond(t, "the gateway knows the adapter", func() bool { return knows("sql") })
+	poll.Until(t, "the gateway knows the adapter", func() bool { return knows("sql") })
 	base, first := ask("m"), ask("sql")
 	if base == first {
 		t.Error("the adapter changes nothing")
@@ -68,7 +68,7 @@ func TestAdapterOfARunningGateway(t *testing.T) {
 	}
 	trainer := strings.TrimSpace(g.run("key", "create", "--account", g.email, "--name", "trainer", "--adapters"))
 	var loaded response
-	withinASecond(t, "the key adds an adapter", func() bool {
+	poll.Until(t, "the key adds an adapter", func() bool {
 		loaded = g.call(http.MethodPost, "/v1/load_lora_adapter", trainer, load)
 		return loaded.status == http.StatusOK
 	})
@@ -81,9 +81,9 @@ func TestAdapterOfARunningGateway(t *testing.T) {
 	}
 
 	g.run("adapter", "add", "m", "sql", "--path", loratest.Write(t, dir+"/sql/2", 8, 3))
-	withinASecond(t, "the gateway has the new version", func() bool { return ask("sql") != first })
+	poll.Until(t, "the gateway has the new version", func() bool { return ask("sql") != first })
 	g.run("adapter", "remove", "sql")
-	withinASecond(t, "the gateway does not know the adapter", func() bool { return !knows("sql") })
+	poll.Until(t, "the gateway does not know the adapter", func() bool { return !knows("sql") })
 	if got := g.complete(`{"model":"sql","prompt":"x"}`); got.apiError(t).Code != "model_not_found" {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
@@ -98,6 +98,16 @@ func TestAdapterOfARunningGateway(t *testing.T) {
 
 func TestCheckOfAdapters(t *testing.T) {
 	good, wide := loratest.Write(t, t.TempDir(), 8, 1), loratest.Write(t, t.TempDir(), 64, 1)
+	mocks := map[bool]*mockvllm.Process{} // by whether they are enabled to load adapters
+	for _, enabled := range []bool{false, true} {
+		mocks[enabled] = startMock(t, mockvllm.Options{EnableLoRA: enabled})
+	}
+	with := func(path string, mock *mockvllm.Process) settings {
+		return settings{probeTimeout: loadedProbe, models: fmt.Sprintf(
+			`{id: m, checkpoint: %s, adapters: [{id: a, path: %q}], backends: [{name: b0, url: %q}]}`, checkpoint, path, mock.URL())}
+	}
+	env := newEnvironment(t, with(good, mocks[true]))
+	env.run("adapter", "add", "m", "added", "--path", wide)
 	for name, c := range map[string]struct {
 		enabled bool
 		path    string
@@ -111,10 +121,8 @@ func TestCheckOfAdapters(t *testing.T) {
 		},
 		"no files": {enabled: true, path: "/none", code: 1, said: "No adapter found for /none"},
 	} {
-		mock := startMock(t, mockvllm.Options{EnableLoRA: c.enabled})
-		env := newEnvironment(t, settings{models: fmt.Sprintf(`{id: m, checkpoint: %s, adapters: [{id: a, path: %q}], backends: [{name: b0, url: %q}]}`, checkpoint, c.path, mock.URL())})
-		env.run("adapter", "add", "m", "added", "--path", wide)
-		table, _, code := runCommand(t, "check", "--config", env.config)
+		env.writeConfig(with(c.path, mocks[c.enabled]))
+		table, code := env.check()
 		if code != c.code || !strings.Contains(table, c.said) || strings.Contains(table, "adapter added: ") != c.enabled || strings.Contains(table, "--enable-lora") == c.enabled {
 			t.Errorf("%s: exit code %d\n%s", name, code, table)
 		}
@@ -349,7 +357,7 @@ func (g *gateway) tryAdd(id, path string) (response, error) {
 	return response{resp.StatusCode, resp.Header, string(body)}, err
 }
 
-// An adapter that one gateway adds is used, replaced and removed at the other within a second.
+// An adapter that one gateway adds is used, replaced and removed at the other.
 func TestAdaptersOfTwoGateways(t *testing.T) {
 	dir := t.TempDir()
 	backend := startMock(t, mockvllm.Options{EnableLoRA: true})
@@ -373,7 +381,7 @@ func TestAdaptersOfTwoGateways(t *testing.T) {
 		if own != name {
 			t.Errorf("the gateway that has added %s uses %s", name, own)
 		}
-		withinASecond(t, "the other gateway uses it", func() bool {
+		poll.Until(t, "the other gateway uses it", func() bool {
 			if other.get(other.url, "/v1/models/a").status != http.StatusOK {
 				return false
 			}
@@ -391,7 +399,7 @@ func TestAdaptersOfTwoGateways(t *testing.T) {
 	}
 	second.run("adapter", "remove", "a")
 	for _, g := range []*gateway{first, second} {
-		withinASecond(t, "it is removed", func() bool { return g.get(g.url, "/v1/models/a").status == http.StatusNotFound })
+		poll.Until(t, "it is removed", func() bool { return g.get(g.url, "/v1/models/a").status == http.StatusNotFound })
 	}
 	poll.Until(t, "the backend has only what is configured", func() bool {
 		return gjson.Get(first.get(backend.URL(), "/v1/models").body, "data.#").Int() == 2

@@ -98,7 +98,7 @@ const badDayConfig = `server:
   admin_listen: 127.0.0.1:0%s
 database:
   path: %s
-probe: {interval: 100ms, timeout: 1s}
+probe: {interval: 100ms, timeout: 20s}
 models:
   - id: llama-3-8b
     checkpoint: meta-llama/Llama-3.1-8B
@@ -371,9 +371,12 @@ func (in *incident) runLine(line, want string) string {
 		got = in.shell(line)
 		return pattern.MatchString(squeeze(got))
 	}
-	limit := waitTimeout
-	if *updateBadDay && want == "" {
+	limit := 5 * time.Minute // also for a machine whose disk stalls
+	switch {
+	case *updateBadDay && want == "":
 		limit = time.Second
+	case *updateBadDay:
+		limit = time.Minute
 	}
 	if tryUntil(ok, limit, repeatable.MatchString(line)) {
 		return want

@@ -25,6 +25,9 @@ import (
 	"basegate/mockvllm"
 )
 
+// loadedProbe is a timeout of probes that a backend meets on a loaded machine too: check asks once.
+const loadedProbe = "20s"
+
 // check runs basegate check and returns its table and exit code.
 func (e *environment) check() (table string, code int) {
 	e.t.Helper()
@@ -54,6 +57,7 @@ func TestCheckReportsBadCertificates(t *testing.T) {
 	soon, soonKey := certificateUntil(t, now.Add(20*24*time.Hour))
 	old, oldKey := certificateUntil(t, now.Add(-time.Hour))
 	mock := startMock(t, mockvllm.Options{})
+	env := newEnvironment(t, settings{}, mock.URL())
 	for _, test := range []struct {
 		cert, key, want string
 		code            int
@@ -64,7 +68,7 @@ func TestCheckReportsBadCertificates(t *testing.T) {
 		{good, oldKey, `certificate +failed +.*private key does not match`, 1},
 		{good, "/no/such/key.pem", `certificate +failed +server\.tls\.key: .*no such file`, 1},
 	} {
-		env := newEnvironment(t, settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", test.cert, test.key)}, mock.URL())
+		env.writeConfig(settings{server: fmt.Sprintf(", tls: {cert: %q, key: %q}", test.cert, test.key), probeTimeout: loadedProbe}, mock.URL())
 		if table, code := env.check(); code != test.code || !regexp.MustCompile(test.want).MatchString(table) {
 			t.Errorf("got exit code %d and\n%swant %d and %s", code, table, test.code, test.want)
 		}
@@ -72,7 +76,7 @@ func TestCheckReportsBadCertificates(t *testing.T) {
 }
 
 func TestCheckWarnsOfSecretsThatOthersCanRead(t *testing.T) {
-	env := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL())
+	env := newEnvironment(t, settings{probeTimeout: loadedProbe}, startMock(t, mockvllm.Options{}).URL())
 	if table, code := env.check(); code != 0 || strings.Contains(table, "permissions") {
 		t.Errorf("without a reason: exit code %d, %s", code, table)
 	}
@@ -119,7 +123,7 @@ func TestBackendWithAnotherCheckpointIsReported(t *testing.T) {
 	}
 	set(checkpoint, checkpoint)
 	strict := fmt.Sprintf(`{id: m, checkpoint: %s, root: %s, backends: [{name: b, url: %q}]}`, checkpoint, checkpoint, url)
-	g := newEnvironment(t, settings{models: strict}).serve()
+	g := newEnvironment(t, settings{probeTimeout: loadedProbe, models: strict}).serve()
 	metric := func(value string) func() bool {
 		return func() bool {
 			return strings.Contains(g.get(g.admin, "/metrics").body, `basegate_backend_wrong_checkpoint{backend="b",model="m"} `+value+"\n")
@@ -145,7 +149,7 @@ func TestBackendWithAnotherCheckpointIsReported(t *testing.T) {
 	poll.Until(t, "the backend is ready again", func() bool { return ready() && metric("0")() })
 
 	// Without a configured root, weights of another name may be a mirror, and are only reported.
-	g.writeConfig(settings{}, url)
+	g.writeConfig(settings{probeTimeout: loadedProbe}, url)
 	set(checkpoint, "mirror/Llama-3.1-8B")
 	if table, code := g.check(); code != 0 || !strings.Contains(table, "set root: mirror/Llama-3.1-8B") {
 		t.Errorf("a mirror: check: exit code %d: %s", code, table)
