@@ -205,11 +205,11 @@ func (r *completedResponses) verify(t *testing.T, rows []ledgerRow, secret strin
 func TestInterruptedStreamIsChargedItsLastCheckpoint(t *testing.T) {
 	t.Parallel() // it waits
 	const prompt, inFlight = "Once upon a time", 50
-	mock := startMock(t, mockvllm.Options{TokenDelay: 2 * time.Millisecond})
+	mock := startMock(t, mockvllm.Options{TokenDelay: 2 * time.Millisecond, MaxModelLen: 200_000}) // the stream outlasts stalls
 	env := newEnvironment(t, settings{}, mock.URL())
 	g := env.serve()
 	resp, err := httpClient.Do(g.request(context.WithoutCancel(t.Context()), http.MethodPost, g.url+"/v1/completions", fmt.Sprintf(
-		`{"model":"m","prompt":%q,"max_tokens":8000,"stream":true,"logit_bias":{"%s":-100}}`, prompt, encode(t, mock, "<|end_of_text|>", false)[0])))
+		`{"model":"m","prompt":%q,"max_tokens":190000,"stream":true,"logit_bias":{"%s":-100}}`, prompt, encode(t, mock, "<|end_of_text|>", false)[0])))
 	must(t, err)
 	defer resp.Body.Close()
 	var received atomic.Int64
