@@ -144,6 +144,8 @@ type clientResult struct {
 	usage    gjson.Result // if the response had it
 	events   int64        // with text
 	applied  int64        // max_tokens after clamping
+
+	sent, received time.Time // the latter of the response's head
 }
 
 func (r *clientResult) id() string { return r.header.Get("X-Request-Id") }
@@ -161,12 +163,15 @@ func (s requestSpec) send(ctx context.Context, url, secret string) (r clientResu
 		return r, err
 	}
 	req.Header.Set("Authorization", "Bearer "+secret)
+	sent := time.Now()
 	resp, err := cmp.Or(s.client, httpClient).Do(req)
 	if err != nil {
 		return r, err
 	}
 	defer resp.Body.Close()
-	r = clientResult{requestSpec: s, status: resp.StatusCode, header: resp.Header, applied: s.maxTokens}
+	r = clientResult{
+		requestSpec: s, status: resp.StatusCode, header: resp.Header, applied: s.maxTokens, sent: sent, received: time.Now(),
+	}
 	if clamp := r.header.Get("X-Acs-Max-Tokens-Clamped"); clamp != "" {
 		var requested int64
 		n, _ := fmt.Sscanf(clamp, "requested=%d,applied=%d,reason=budget", &requested, &r.applied)
@@ -364,29 +369,34 @@ func (b *burst) checkRefusal(r *clientResult, used map[string]int64) (scope stri
 		b.t.Errorf("used and reserved exceed the limit: %s", r.text)
 	case e.Get("used").Int() > used[scope]:
 		b.t.Errorf("reported more used tokens than the final %v: %s", used, r.text)
-	case !validReset(b.kind.window, e.Get("resets_at").Str):
+	case !r.validReset(b.kind.window, e.Get("resets_at").Str):
 		b.t.Errorf("resets_at is not the end of the %s: %s", b.kind.window, r.text)
 	}
 	return scope
 }
 
-// validReset reports whether a window that contains the present, or that ended within the last minute, ends at the time
-// in text.
-func validReset(window, text string) bool {
+// validReset reports whether a window that contains the time of the response, or that ended within the minute before the request,
+// ends at the time in text.
+func (r *clientResult) validReset(window, text string) bool {
 	end, err := time.Parse(time.RFC3339, text)
-	now := time.Now().UTC()
 	begin := end.AddDate(0, 0, -1)
 	if window == "month" {
 		begin = end.AddDate(0, -1, 0)
 	}
 	midnight := end.Equal(end.UTC().Truncate(24*time.Hour)) && (window == "day" || end.UTC().Day() == 1)
-	return err == nil && midnight && !begin.After(now) && end.After(now.Add(-time.Minute))
+	return err == nil && midnight && !begin.After(r.received) && end.After(r.sent.Add(-time.Minute))
 }
 
 // promptEstimated reports whether the gateway logged that it charged a prompt by its bytes, because the tokenizer did not
 // respond when a client had disconnected or a stream had broken. On a busy machine the tokenizer's probes can fail.
 func (b *burst) promptEstimated(id string) bool {
 	return strings.Contains(b.log.String(), `"msg":"a prompt is charged by its bytes","request_id":"`+id)
+}
+
+// ledgerWasAway reports whether the gateway logged that the ledger could not be written, on SQLite or on PostgreSQL.
+func (b *burst) ledgerWasAway() bool {
+	log := b.log.String()
+	return strings.Contains(log, "the database cannot be written") || strings.Contains(log, "a call to the ledger has failed")
 }
 
 // checkCharge checks the row of a request that was served, completely or in part.
@@ -448,6 +458,14 @@ func (b *burst) verify(rows []ledgerRow) (results map[string]int) {
 			results[kindOf(&r)]++
 			if r.applied < r.maxTokens {
 				results["clamped"]++
+			}
+		case http.StatusServiceUnavailable: // a disk that stalls for longer than a commit may take
+			results["refused without the ledger"]++
+			if gjson.Get(r.text, "error.code").Str != "overloaded" || !b.ledgerWasAway() {
+				b.t.Errorf("unexpected response: %d %s", r.status, r.text)
+			}
+			if found && row.Status != r.status || row.Prompt+row.Completion != 0 {
+				b.t.Errorf("a refused request is charged: %+v", row)
 			}
 		case http.StatusBadGateway:
 			results["failed"]++
