@@ -25,6 +25,16 @@ func (g *gateway) kill() {
 	<-g.exited
 }
 
+// passing is a fault that has no effect on n plain completions.
+func passing(n int) mockvllm.Fault { return mockvllm.Fault{Kind: "merge", Times: n} }
+
+// holdAfter makes a mock hold all completions behind the next n until its faults are cleared, so that a batch does not end before
+// the test has done something to it.
+func holdAfter(mock *mockvllm.Process, n int) {
+	mock.InjectFault(passing(n))
+	mock.InjectFault(mockvllm.Fault{Kind: "hang", Times: -1})
+}
+
 // setBatchStatus changes the status of a batch in the database of a gateway that does not run.
 func (e *environment) setBatchStatus(id, set string) {
 	e.t.Helper()
@@ -91,12 +101,14 @@ func TestFaultsBatchSurvivesAKillInEachState(t *testing.T) {
 		}
 	})
 	t.Run("cancelling", func(t *testing.T) {
-		g, _ := startGateway(t, settings{extra: "batches: {per_backend: 2}"}, mockvllm.Options{TokenDelay: 50 * time.Millisecond})
+		g, mock := startGateway(t, settings{extra: "batches: {per_backend: 2}"}, mockvllm.Options{})
+		holdAfter(mock, 3)
 		file, ids := batchLines(50)
 		id := g.createBatch(g.secret, file)
 		poll.Until(t, "some lines have ended", func() bool { return g.batch(g.secret, id).Get("request_counts.completed").Int() > 2 })
 		g.call(http.MethodPost, "/v1/batches/"+id+"/cancel", g.secret, "")
 		g.kill()
+		mock.ClearFaults()
 		g = g.serveWithKey(g.secret)
 		output, failures := g.checkResults(g.secret, g.waitForBatch(g.secret, id, "cancelled"), ids)
 		g.checkCharges(output)
@@ -119,6 +131,7 @@ func TestFaultsBatchSurvivesAFullDisk(t *testing.T) {
 	secret := env.createKey("batch")
 	g := env.serveWithKey(secret)
 	file, ids := batchLines(2_000)
+	holdAfter(mock, 20)
 	id := g.createBatch(secret, file)
 	poll.Until(t, "some lines have ended", func() bool { return g.batch(secret, id).Get("request_counts.completed").Int() > 10 })
 	makeRoom := fillDisk(t, folder)
@@ -132,6 +145,7 @@ func TestFaultsBatchSurvivesAFullDisk(t *testing.T) {
 	if n := g.inputFiles(secret); n != 1 {
 		t.Errorf("%d files are listed, want the one that was stored", n)
 	}
+	mock.ClearFaults()
 	poll.Until(t, "the batch notices that the disk is full", func() bool { return strings.Contains(g.stderr.String(), "cannot be written") })
 	if r := g.complete(smallRequest); r.status != http.StatusOK {
 		t.Errorf("a live request: %d %s", r.status, r.body)
@@ -165,12 +179,11 @@ func TestFaultsBatchSurvivesABackendThatFlaps(t *testing.T) {
 	secret := env.createKey("batch")
 	g := env.serveWithKey(secret)
 	file, ids := batchLines(3_000)
-	id := g.createBatch(secret, file)
-	for range 4 {
-		before := g.batch(secret, id).Get("request_counts.completed").Int()
-		poll.Until(t, "lines end", func() bool { return g.batch(secret, id).Get("request_counts.completed").Int() > before })
+	for range 4 { // all before the batch ends, however fast its lines are
+		mock.InjectFault(passing(500))
 		mock.InjectFault(mockvllm.Fault{Kind: "killed", RestartAfter: "300ms"})
 	}
+	id := g.createBatch(secret, file)
 	output, failures := g.checkResults(secret, g.waitForBatch(secret, id, "completed"), ids)
 	env.checkCharges(output)
 	if len(failures) > 0 {
@@ -197,7 +210,10 @@ func TestFaultsBatchRunsOnAfterARestore(t *testing.T) {
 	backup := filepath.Join(t.TempDir(), "copy.db")
 	env.run("backup", backup)
 	ended := g.batch(secret, id).Get("request_counts.completed").Int()
-	poll.Until(t, "more lines have ended", func() bool { return g.batch(secret, id).Get("request_counts.completed").Int() > ended })
+	poll.Until(t, "more lines have ended", func() bool {
+		b := g.batch(secret, id)
+		return b.Get("request_counts.completed").Int() > ended || b.Get("status").Str == "completed"
+	})
 	folder := filepath.Join(t.TempDir(), "files")
 	must(t, os.CopyFS(folder, os.DirFS(filepath.Join(env.dir, "basegate.db.files"))))
 	restored := newEnvironment(t, settings{}, mock.URL())
