@@ -312,7 +312,7 @@ func TestPasswordOfTheDatabaseIsShownNowhere(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{})
 	env := newEnvironment(t, settings{postgres: postgrestest.Shared(t)}, mock.URL())
 	env.postgresURL = strings.Replace(env.postgresURL, "postgres@", "postgres:LETMEIN@", 1)
-	env.writeConfig(settings{postgres: env.postgres}, mock.URL())
+	env.writeConfig(settings{postgres: env.postgres, probeTimeout: loadedProbe}, mock.URL())
 	g := env.serve()
 	shown := g.get(g.admin, "/status").body + g.run("check") + g.stderr.String()
 	if strings.Contains(shown, "LETMEIN") {

@@ -142,7 +142,8 @@ func TestCheckOfScoring(t *testing.T) {
 	} {
 		c.options.TokenDelay = 5 * time.Millisecond
 		mock := startMock(t, c.options)
-		env := newEnvironment(t, settings{models: fmt.Sprintf(`{id: m, checkpoint: %s, backends: [{name: b0, url: %q, logprob_token_ids: %v}]}`, checkpoint, mock.URL(), c.marked)})
+		env := newEnvironment(t, settings{probeTimeout: loadedProbe, models: fmt.Sprintf(
+			`{id: m, checkpoint: %s, backends: [{name: b0, url: %q, logprob_token_ids: %v}]}`, checkpoint, mock.URL(), c.marked)})
 		table, _, code := runCommand(t, "check", "--probe", "--config", env.config)
 		if code != c.code {
 			t.Errorf("%s: exit code %d", name, code)

@@ -59,7 +59,7 @@ func startLlamaServer(t *testing.T) string {
 }
 
 func TestProbeNamesWhatAServerLacks(t *testing.T) {
-	env := newEnvironment(t, settings{}, startLlamaServer(t))
+	env := newEnvironment(t, settings{probeTimeout: loadedProbe}, startLlamaServer(t))
 	table, _, code := runCommand(t, "check", "--probe", "--config", env.config)
 	if code != 1 { // it cannot count tokens
 		t.Errorf("got exit code %d, want 1", code)

@@ -167,7 +167,7 @@ func (r readThenBlock) Read(p []byte) (int, error) {
 // A bucket that cannot be used is named at the start and by check, with what to do.
 func TestBucketThatCannotBeUsedIsNamed(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{})
-	env := newEnvironment(t, settings{bucket: true}, mock.URL())
+	env := newEnvironment(t, settings{bucket: true, probeTimeout: loadedProbe}, mock.URL())
 	if out := env.run("check"); !strings.Contains(out, "s3://files/lab/one at "+env.bucket.Address) {
 		t.Errorf("check of a bucket that can be used:\n%s", out)
 	}

@@ -28,7 +28,7 @@ type replicated struct {
 func newReplicated(t *testing.T) *replicated {
 	t.Helper()
 	primary := postgrestest.Start(t)
-	env := newEnvironment(t, settings{postgres: primary}, startMock(t, mockvllm.Options{}).URL())
+	env := newEnvironment(t, settings{postgres: primary, probeTimeout: loadedProbe}, startMock(t, mockvllm.Options{}).URL())
 	_, name, _ := strings.Cut(env.postgresURL, "@/")
 	name, _, _ = strings.Cut(name, "?")
 	standby := primary.Replica(t)
@@ -147,7 +147,7 @@ func TestServeWaitsForItsDatabase(t *testing.T) {
 // PgBouncer in session mode passes what a gateway needs; in transaction mode it does not.
 func TestGatewayServesThroughAPooler(t *testing.T) {
 	server := postgrestest.Shared(t)
-	env := newEnvironment(t, settings{postgres: server}, startMock(t, mockvllm.Options{}).URL())
+	env := newEnvironment(t, settings{postgres: server, probeTimeout: loadedProbe}, startMock(t, mockvllm.Options{}).URL())
 	_, name, _ := strings.Cut(env.postgresURL, "@/")
 	name, _, _ = strings.Cut(name, "?")
 	e := &replicated{environment: env}

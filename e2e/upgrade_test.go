@@ -39,7 +39,7 @@ func TestEarlierVersionRefusesALaterDatabase(t *testing.T) {
 // what they use.
 func TestGatewayServesOnASchemaThatALaterReleaseHasMigrated(t *testing.T) {
 	server := postgrestest.Shared(t)
-	running, restarted, _ := startTwo(t, server, settings{}, mockvllm.Options{})
+	running, restarted, _ := startTwo(t, server, settings{probeTimeout: loadedProbe}, mockvllm.Options{})
 	address, err := url.Parse(running.postgresURL)
 	must(t, err)
 	name := strings.TrimPrefix(address.Path, "/")
