@@ -38,6 +38,12 @@ func TestBatchIsParsed(t *testing.T) {
 			t.Errorf("%s: %v", more, apierr.From(err).Message)
 		}
 	}
+	s := new(Service)
+	s.settings.Store(new(Settings))
+	scored := []byte(`{"input_file_id":"f","endpoint":"/v1/loglikelihood","completion_window":"1h"}`)
+	if b, err := parseBatch(scored, s.Endpoints(), true); err != nil || b.Endpoint != "/v1/loglikelihood" {
+		t.Errorf("a batch of log-likelihoods: got %+v, %v", b, err)
+	}
 }
 
 func TestWrongBatchIsRefused(t *testing.T) {

@@ -18,14 +18,16 @@ import (
 	"basegate/mockvllm"
 )
 
-// onSQLite writes a configuration with database.path and receipts, and returns what runs a command with it.
-func onSQLite(t *testing.T, path string) func(wantCode int, args ...string) (stdout string) {
+// onSQLite writes a configuration with database.path and receipts, and returns what runs a command with it. output is what the
+// command writes, with a blank for each white space.
+func onSQLite(t *testing.T, path string) func(wantCode int, args ...string) (output string) {
 	t.Helper()
 	mock, err := mockvllm.Start(t.Context(), "127.0.0.1:0", mockvllm.Options{Models: []string{"org/m"}})
 	must(t, err)
 	t.Cleanup(func() { mock.Close() })
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	must(t, os.WriteFile(config, fmt.Appendf(nil, `
+server: {listen: "127.0.0.1:0", admin_listen: "127.0.0.1:0"}
 database: {path: %q}
 receipts: {enabled: true}
 models: [{id: m, checkpoint: org/m, backends: [{name: b, url: %q}]}]`, path, mock.URL()), 0o600))
@@ -35,7 +37,7 @@ models: [{id: m, checkpoint: org/m, backends: [{name: b, url: %q}]}]`, path, moc
 		if code := cli.Run(context.Background(), append(args, "--config", config), &out, &errs); code != wantCode {
 			t.Errorf("%v: exit code %d, want %d: %s%s", args, code, wantCode, out.String(), errs.String())
 		}
-		return strings.Join(strings.Fields(out.String()), " ")
+		return strings.Join(strings.Fields(out.String()+errs.String()), " ")
 	}
 }
 
@@ -97,6 +99,31 @@ func TestCheckChangesNoDatabaseFile(t *testing.T) {
 	}
 	if got := onSQLite(t, filepath.Join(folder, "missing", "base.db"))(1, "check"); !strings.Contains(got, "database failed") {
 		t.Errorf("a missing folder: %s", got)
+	}
+}
+
+// After an upgrade, the earlier version must not open the database: it does not know what the later one has written.
+func TestEarlierVersionRefusesALaterDatabase(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "basegate.db")
+	run := onSQLite(t, path)
+	run(0, "account", "create", "a@example.org")
+	db, err := sql.Open("sqlite3", path)
+	must(t, err)
+	_, err = db.ExecContext(t.Context(), `INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, 1)`)
+	must(t, err)
+	must(t, db.Close())
+	for _, command := range [][]string{{"serve"}, {"key", "list"}, {"check"}} {
+		got := run(1, command...)
+		for _, part := range []string{"made by a newer version of basegate", "the schema has version 9999", "restore a backup made before the upgrade"} {
+			if !strings.Contains(got, part) {
+				t.Errorf("%v: %s; want %q", command, got, part)
+			}
+		}
+	}
+	backup := filepath.Join(t.TempDir(), "later.db")
+	run(0, "backup", backup)
+	if got := run(1, "restore", backup); !strings.Contains(got, "made by a newer version") {
+		t.Errorf("restore a later database: %s", got)
 	}
 }
 

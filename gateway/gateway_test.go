@@ -344,6 +344,20 @@ func testReloadAddsAndRemovesModelsDuringAStream(t *testing.T, fastPath bool) {
 			t.Errorf("the stream of %s ended with %q, want %q", name, rest, last+done)
 		}
 	}
+
+	body := `{"model":"new","stream":true,"prompt":"` + strings.Repeat("x", 8<<10) + `"}`
+	for _, limit := range []struct {
+		bytes  int64
+		status int
+	}{{4 << 10, http.StatusServiceUnavailable}, {64 << 20, http.StatusOK}} {
+		next := next
+		next.Server.MaxBodyBytes, next.Server.MaxBufferedBytes = c.Server.MaxBodyBytes, limit.bytes
+		g.Reload(&next)
+		got := send(t, g.Addr(), secret, "/v1/completions", body)
+		if text := readBody(t, got); got.StatusCode != limit.status || strings.Contains(text, `"overloaded"`) != (limit.status != http.StatusOK) {
+			t.Errorf("8 KiB with a memory of %d: got %d %s, want %d", limit.bytes, got.StatusCode, text, limit.status)
+		}
+	}
 }
 
 func TestReloadNamesTheSettingsThatNeedARestart(t *testing.T) {
@@ -425,6 +439,46 @@ func testStreamCancelledByStopEndsWithAnErrorEvent(t *testing.T, fastPath bool) 
 	}
 }
 
+// An interrupted plain request has received no byte yet, so it gets an error response and not a broken connection.
+func TestPlainRequestCancelledByStopGetsAnErrorResponse(t *testing.T) {
+	withAndWithoutFastPath(t, testPlainRequestCancelledByStopGetsAnErrorResponse)
+}
+
+func testPlainRequestCancelledByStopGetsAnErrorResponse(t *testing.T, fastPath bool) {
+	t.Helper()
+	arrived := make(chan struct{}, 1)
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost { // others are probes
+			io.Copy(io.Discard, r.Body)
+			arrived <- struct{}{}
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(backend.Close)
+	address, err := url.Parse(backend.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newConfig(t, model("m", address))
+	c.Server.FastPath = fastPath
+	secret := newKey(t, c)
+	g := start(t, c)
+	stopped := make(chan error, 1)
+	go func() {
+		<-arrived
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		stopped <- g.Stop(ended)
+	}()
+	got := send(t, g.Addr(), secret, "/v1/completions", `{"model":"m","prompt":"x"}`)
+	if text := readBody(t, got); got.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, `"overloaded"`) || got.Header.Get("Retry-After") == "" {
+		t.Fatalf("got %d %v %s, want 503 overloaded with Retry-After", got.StatusCode, got.Header, text)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
 // A response that is charged as complete must be sent completely, even if its commit takes longer than the drain.
 func TestStopCompletesAResponseThatIsBeingSettled(t *testing.T) {
 	withAndWithoutFastPath(t, testStopCompletesAResponseThatIsBeingSettled)
@@ -484,7 +538,7 @@ func TestPublicListenerServesTheAPIAndTheConsole(t *testing.T) {
 func testPublicListenerServesTheAPIAndTheConsole(t *testing.T, fastPath bool) {
 	t.Helper()
 	c := newConfig(t, model("m", startBackend(t, nil)))
-	c.Server.FastPath = fastPath
+	c.Server.FastPath, c.Server.AdminHosts = fastPath, []string{"metrics.example.org"}
 	secret := newKey(t, c)
 	g := start(t, c)
 	page := send(t, g.Addr(), "", "/sign-in", "")
@@ -506,5 +560,28 @@ func testPublicListenerServesTheAPIAndTheConsole(t *testing.T, fastPath bool) {
 	}
 	if got := send(t, g.AdminAddr(), "", "/sign-in", ""); got.StatusCode != http.StatusNotFound {
 		t.Errorf("/sign-in on the admin listener: got %d, want 404", got.StatusCode)
+	}
+	// A page in a browser can let its own name resolve to the address of the admin listener (DNS rebinding).
+	for _, request := range []struct {
+		to         net.Addr
+		host, path string
+		status     int
+	}{
+		{g.AdminAddr(), "metrics.example.org", "/metrics", http.StatusOK}, {g.AdminAddr(), "evil.example.org", "/metrics", http.StatusMisdirectedRequest},
+		{g.AdminAddr(), "evil.example.org", "/debug/pprof/goroutine", http.StatusMisdirectedRequest}, {g.Addr(), "any.example.org", "/healthz", http.StatusOK},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+request.to.String()+request.path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = request.host
+		got, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if got.StatusCode != request.status {
+			t.Errorf("Host %s, %s: got %d, want %d", request.host, request.path, got.StatusCode, request.status)
+		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"basegate/internal/poll"
 )
 
 // gzipText returns text compressed with gzip.
@@ -36,8 +38,13 @@ func TestMemoryOfArrivingBodiesIsLimited(t *testing.T) {
 			t.Errorf("encoding %q: got %d %s, want 503 overloaded", encoding, got.status, got.body)
 		}
 	}
+	poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 })
 	if s := h.memory.Stats(); s.BufferedBytes != 0 || s.Refused != 2 {
 		t.Errorf("got %+v, want nothing buffered and 2 requests refused", s)
+	}
+	// The advice of the alert BasegateOverloaded depends on the reason.
+	if memory, backends := h.metric(`basegate_overloaded_total{reason="memory"}`), h.metric(`basegate_overloaded_total{reason="backends"}`); memory != 2 || backends != 0 {
+		t.Errorf("overloaded for lack of memory %d times, of backends %d, want 2 and 0", memory, backends)
 	}
 	if got := h.do(h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 30<<10)+`"}`)); got.status != http.StatusOK {
 		t.Errorf("a body that fits: got %d %s", got.status, got.body)

@@ -16,6 +16,7 @@ import (
 	"basegate/budget/receipt"
 	"basegate/budget/usage"
 	"basegate/gateway/config"
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -172,6 +173,10 @@ func TestSingleTokensCostOnePrompt(t *testing.T) {
 	}
 	if top := answer.Get("data.0.token_logprobs.0.top"); top.Get("#").Int() != 2 || top.Get("0.token").Str == "" || top.Get("0.rank").Int() != 1 {
 		t.Errorf("the alternatives are %s", top.Raw)
+	}
+	h.awaitRows(2)
+	if strings.Contains(h.log.String(), "France") {
+		t.Error("the log has the text")
 	}
 }
 
@@ -342,6 +347,10 @@ func TestPairsThatAreTooLong(t *testing.T) {
 	if n := len(completions(mock)); n > 0 {
 		t.Errorf("%d completions reached the backend", n)
 	}
+	poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 })
+	if strings.Contains(h.log.String(), "zebra") {
+		t.Error("the log has a text")
+	}
 	h.loglikelihood(`"context":` + arrayOfIDs(18) + `,"continuations":[[7,8]]`)
 	h.updateKey(withCaps(func(c *quota.Caps) { c[quota.MonthTotal] = quota.Limit(0) }))
 	if got := h.post("/v1/loglikelihood", `{"model":"m","context":`+arrayOfIDs(39)+`,"continuations":[[7]]}`); got.status != http.StatusTooManyRequests {
@@ -439,12 +448,21 @@ func TestRootTokenizer(t *testing.T) {
 func TestScoredLineOfABatch(t *testing.T) {
 	t.Parallel()
 	h, _ := startScoring(t, mockvllm.Options{}, nil)
+	const path, body = "/v1/loglikelihood", `{"model":"m","context":"Once upon","continuations":[" a time"]}`
 	live := h.loglikelihood(`"context":"Once upon","continuations":[" a time"]`)
-	line := h.serveLineAt("/v1/loglikelihood", `{"model":"m","context":"Once upon","continuations":[" a time"]}`)
-	if line.Status != http.StatusOK || gjson.GetBytes(line.Body, "data").Raw != live.Get("data").Raw || line.Settlement == nil {
+	line := h.serveLineAt(path, body)
+	if line.Status != http.StatusOK || gjson.GetBytes(line.Body, "data").Raw != live.Get("data").Raw || line.Settlement == nil ||
+		gjson.GetBytes(line.Body, "usage").Raw != live.Get("usage").Raw {
 		t.Errorf("got %d %s, want %s", line.Status, line.Body, live.Raw)
 	}
 	line.Release()
+	principal, err := h.keys.Authenticate(t.Context(), h.secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.server.CheckLine(t.Context(), principal, path, []byte(body), false); err != nil || got.Model != "m" {
+		t.Errorf("when it is validated: %+v, %v", got, err)
+	}
 }
 
 func TestEstimateOfALoglikelihood(t *testing.T) {

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,7 +10,71 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"basegate/internal/poll"
 )
+
+// logLineOf returns the fields of the one log line of a request that has ended.
+func (h *harness) logLineOf(r response) map[string]any {
+	h.t.Helper()
+	poll.Until(h.t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 })
+	var found []map[string]any
+	for text := range strings.Lines(h.log.String()) {
+		var line map[string]any
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			h.t.Fatalf("%v: %s", err, text)
+		}
+		if line["msg"] == "request" && line["request_id"] == r.header.Get("X-Request-Id") {
+			found = append(found, line)
+		}
+	}
+	if len(found) != 1 {
+		h.t.Fatalf("a request has %d log lines, want 1: %v", len(found), found)
+	}
+	return found[0]
+}
+
+func TestEachRequestHasOneLogLine(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, nil, startBackend(t, respond(200, "application/json", plainResponse)))
+	send := func(method, path, workload, body string) map[string]any {
+		req := h.newRequest(t.Context(), method, path, body)
+		req.Header.Set("X-Acs-Workload", workload)
+		req.Header.Set("X-Request-Id", "of-the-client")
+		got := h.do(req)
+		if id := got.header.Get("X-Request-Id"); id == "" || id == "of-the-client" {
+			t.Errorf("%s: X-Request-Id is %q", path, id)
+		}
+		return h.logLineOf(got)
+	}
+	served := send(http.MethodPost, "/v1/completions", "batch", `{"model":"m","prompt":"a"}`)
+	if served["prompt_tokens"] == 0.0 || served["total_ms"] == 0.0 {
+		t.Errorf("prompt_tokens or total_ms is 0: %v", served)
+	}
+	of := func(status float64, code, workload, endpoint, model, backend string, completion float64) map[string]any {
+		return map[string]any{
+			"key": h.secret[:13], "email": "ada@example.org", "address": "127.0.0.1", "endpoint": endpoint, "model": model, "backend": backend,
+			"completion_tokens": completion, "status": status, "code": code, "workload": workload,
+		}
+	}
+	unknown := of(404, "not_found", "", "GET /v1/nothing", "", "", 0)
+	delete(unknown, "key") // which nobody has looked up
+	delete(unknown, "email")
+	for _, c := range []struct{ got, want map[string]any }{
+		{served, of(200, "", "batch", "POST /v1/completions", "m", "b0", 2)},
+		{
+			send(http.MethodPost, "/v1/completions", "urgent", `{"model":"m","prompt":"x","temperature":3}`),
+			of(400, "invalid_request", "", "POST /v1/completions", "", "", 0),
+		},
+		{send(http.MethodGet, "/v1/nothing", "", ""), unknown},
+	} {
+		for name, want := range c.want {
+			if c.got[name] != want {
+				t.Errorf("%v: %s is %v, want %v", c.got["endpoint"], name, c.got[name], want)
+			}
+		}
+	}
+}
 
 // The log, the metrics and the database contain nothing of prompts, completions, vLLM's error texts and secrets.
 func TestPromptsAreNotWrittenAnywhere(t *testing.T) {

@@ -371,6 +371,12 @@ func TestDialectCanAskForTheReceiptOfEachRequest(t *testing.T) {
 	if err := h.receiptOf(got).Verify([]byte(original), []byte(got.body), ""); err != nil {
 		t.Error(err)
 	}
+	for _, options := range []string{"", `,"stream_options":{"include_usage":true}`} { // the receipt is a comment, as for other endpoints
+		got := complete(`{"model":"m","prompt":"a","max_tokens":2,"stream":true` + options + `}`)
+		if h.receiptOf(got); strings.Contains(got.body, "onchain_data") {
+			t.Errorf("%s: got %s, want a comment and no event with onchain_data", options, got.body)
+		}
+	}
 }
 
 func TestAnswerWhoseEntryCannotBeWrittenIsNotFinished(t *testing.T) {

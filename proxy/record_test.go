@@ -58,6 +58,16 @@ func TestEndedRequestHasItsTokensAndTimes(t *testing.T) {
 	if got.FirstToken <= 0 || got.Total < got.FirstToken {
 		t.Errorf("got the first token after %v and the end after %v", got.FirstToken, got.Total)
 	}
+	h.complete(`{"model":"m","prompt":"x","temperature":3}`)
+	<-ended
+	for metric, want := range map[string]int{
+		`basegate_requests_total{code="",model="m"}`: 1, `basegate_requests_total{code="invalid_request",model=""}`: 1,
+		`basegate_tokens_total{kind="completion",model="m"}`: 3,
+	} {
+		if got := h.metric(metric); got != want {
+			t.Errorf("%s is %d, want %d", metric, got, want)
+		}
+	}
 }
 
 func TestRefusedRequestsOfKnownKeysAreRecorded(t *testing.T) {

@@ -36,7 +36,7 @@ func (h *harness) awaitRows(n int) []usage.Row {
 	return all
 }
 
-// metric returns the value of a counter, named with its labels; 0 if it does not exist.
+// metric returns the value of a counter or a gauge, named with its labels; 0 if it does not exist.
 func (h *harness) metric(name string) int {
 	h.t.Helper()
 	families, err := h.registry.Gather()
@@ -50,7 +50,7 @@ func (h *harness) metric(name string) int {
 				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
 			}
 			if f.GetName()+"{"+strings.Join(labels, ",")+"}" == name {
-				return int(m.GetCounter().GetValue())
+				return int(m.GetCounter().GetValue() + m.GetGauge().GetValue()) // it is one of them
 			}
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"basegate/budget/admission"
+	"basegate/fleet"
+	"basegate/identity"
 	"basegate/internal/poll"
 )
 
@@ -19,7 +21,10 @@ import (
 type fullEngine struct {
 	url      string
 	full     atomic.Bool  // it reports that it runs one request, and that all others wait
+	crowded  atomic.Bool  // it reports that it runs one request, and that 100 others wait
 	running  atomic.Int64 // requests that have arrived and not ended
+	arrived  atomic.Int64 // requests
+	marked   atomic.Bool  // a request with MARKED has arrived
 	readings atomic.Int64 // of its load
 	release  chan struct{}
 }
@@ -31,6 +36,10 @@ func startFullEngine(t *testing.T) *fullEngine {
 		e.running.Add(1)
 		defer e.running.Add(-1)
 		body, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(body), "MARKED") {
+			e.marked.Store(true)
+		}
+		e.arrived.Add(1)
 		select {
 		case <-e.release:
 		case <-r.Context().Done():
@@ -48,6 +57,9 @@ func startFullEngine(t *testing.T) *fullEngine {
 			running := all
 			if e.full.Load() {
 				running = min(all, 1)
+			}
+			if e.crowded.Load() {
+				running, all = 1, 101
 			}
 			fmt.Fprintf(w, "vllm:num_requests_running %d\nvllm:num_requests_waiting %d\n", running, all-running)
 			e.readings.Add(1)
@@ -119,6 +131,51 @@ func TestARequestIsHeldBackWhileItsBackendIsFull(t *testing.T) {
 			t.Errorf("a request that never reached the backend costs %+v", row)
 		}
 	}
+}
+
+// What another account sends to a full backend is served after a turn of the first one, and not after one of each of its keys.
+func TestKeysOfAnAccountShareItsTurnsAtAFullBackend(t *testing.T) {
+	t.Parallel()
+	const sent, keys, limit = 8, 8, 2 // limit is what the gateway lets through to an engine where nearly all wait
+	e := startFullEngine(t)
+	h := newHarness(t, func(o *harnessOptions) { withoutTimeouts(o); o.probes = 10 * time.Millisecond }, e.url)
+	h.registry.MustRegister(fleet.NewCollector(h.fleet))
+	held := func() int { return h.metric(`basegate_backend_held_requests{backend="b0",model="m"}`) }
+	var all []<-chan response
+	for range sent {
+		all = append(all, h.completeAsync(t.Context(), plainRequest))
+	}
+	poll.Until(t, "all have arrived", func() bool { return e.arrived.Load() == sent })
+	e.crowded.Store(true)
+	before := e.readings.Load()
+	poll.Until(t, "the gateway's limit has fallen", func() bool { return e.readings.Load() >= before+4 })
+	other := h.secondKey()
+	for i := range keys {
+		key, secret, err := h.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: fmt.Sprint("key ", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.secret = secret
+		all = append(all, h.completeAsync(t.Context(), plainRequest))
+		poll.Until(t, "the request with the key "+key.ID+" is held back", func() bool { return held() == i+1 })
+	}
+	h.secret = other
+	all = append(all, h.completeAsync(t.Context(), `{"model":"m","prompt":"MARKED"}`))
+	poll.Until(t, "the other account's request is held back", func() bool { return held() == keys+1 })
+	for i := range sent - limit + 3 { // three go on
+		e.release <- struct{}{}
+		poll.Until(t, "the next has gone on", func() bool { return e.arrived.Load() == int64(sent+max(0, i+1-(sent-limit))) })
+	}
+	if !e.marked.Load() || held() != keys+1-3 {
+		t.Errorf("after three turns %d are held back, and it is %v that the other account's request has gone on; want %d and true", held(), e.marked.Load(), keys+1-3)
+	}
+	close(e.release)
+	for i, c := range all {
+		if got := <-c; got.status != http.StatusOK {
+			t.Errorf("request %d: got %d %s", i, got.status, got.body)
+		}
+	}
+	poll.Until(t, "nothing is held back", func() bool { return held() == 0 })
 }
 
 // revoke revokes the key with a name.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -69,6 +70,10 @@ func TestFailuresOfEveryVersionHaveOneCode(t *testing.T) {
 						t.Errorf("%s: X-Acs-Upstream-Error-Kind is %q, want %s", f.name, kind, f.code)
 					}
 				}
+			}
+			poll.Until(t, "nothing is in flight", func() bool { return h.server.InFlight() == 0 })
+			if n := h.metric(`basegate_overloaded_total{reason="backends"}`); n != 2 {
+				t.Errorf("overloaded for lack of backends %d times, want 2", n)
 			}
 		})
 	}

@@ -333,8 +333,8 @@ func TestEternalAIBounds(t *testing.T) {
 		`{"model": "m", "chain_id":null, "prompt": "a", "logprobs": 5 }`: "",
 	} {
 		translation, err := f.parse([]byte(body), limits)
-		if err != nil || translation.ChainID != chainID {
-			t.Errorf("%s: chain id %q, want %q; %v", body, translation.ChainID, chainID, err)
+		if err != nil || translation.ChainID != chainID || !translation.Receipt {
+			t.Errorf("%s: chain id %q, receipt %v, want %q and a receipt; %v", body, translation.ChainID, translation.Receipt, chainID, err)
 		}
 	}
 }
