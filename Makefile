@@ -93,7 +93,7 @@ test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
 	go test -count=1 -race -vet=off -parallel 6 -timeout 60m $(E2E) ./e2e
 
 # The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
-ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupted|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestStream|TestHTTP2Client|TestMetricsCount|TestOverloadIs|TestBatch|TestWrongInput|TestUploads|TestFilesAnd|TestServerTiming|TestNoRequestFails|TestSlotsOf|TestModelCommands|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
+ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupted|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestHTTP2Client|TestBatch|TestWrongInput|TestUploads|TestFilesAnd|TestServerTiming|TestNoRequestFails|TestSlotsOf|TestModelCommands|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
 
 # The packages whose tests need PostgreSQL, or run on either engine.
 POSTGRES := ./database/... ./budget/cluster ./budget/receipt ./identity ./console/prompts ./fleet ./console/history ./budget/usage ./budget/refusals ./console ./batch ./cli

@@ -259,5 +259,16 @@ func (g *gateway) get(base, path string) response {
 	return g.do(g.request(g.t.Context(), http.MethodGet, base+path, ""))
 }
 
+// logLineOf waits for the log line of a request and returns its fields.
+func (g *gateway) logLineOf(id string) map[string]any {
+	g.t.Helper()
+	text := g.waitForOutput(g.stderr, `(?m)^(\{.*"msg":"request","request_id":"`+id+`".*\})$`)[1]
+	var line map[string]any
+	if err := json.Unmarshal([]byte(text), &line); err != nil {
+		g.t.Fatal(err)
+	}
+	return line
+}
+
 // smallRequest is a completion request that a mock completes at once, with two tokens.
 const smallRequest = `{"model": "m", "prompt": "Once upon a time", "max_tokens": 2, "temperature": 0}`

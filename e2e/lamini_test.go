@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"reflect"
 	"slices"
 	"strings"
@@ -61,45 +60,6 @@ func laminiDetail(t *testing.T, r response) (code, param, message string) {
 		t.Fatalf("not an error in Lamini's form: %d %s", r.status, r.body)
 	}
 	return body.Get("error.code").Str, body.Get("error.param").Str, message
-}
-
-// The documentation's requests, but for the host and the path, and with the key in place of the variable, which its
-// quotes do not expand.
-func TestLaminiDocumentationsCurlLines(t *testing.T) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed")
-	}
-	g, _ := startLaminiGateway(t, mockvllm.Options{})
-	for path, isList := range map[string]string{"/v2/completions": "outputs", "/v1/completions": "@this"} {
-		script := `curl --location '` + g.url + `/lamini` + path + `' \
-    --header 'Authorization: Bearer $LAMINI_API_KEY' \
-    --header 'Content-Type: application/json' \
-    --data '{
-        "model_name": "meta-llama/Meta-Llama-3.1-8B-Instruct",
-        "prompt": [
-                "How old is Carl, the llama with a hat?",
-                "How old is Paul, the llama with a hat?"
-            ],
-        "output_type": {
-            "age": "int",
-            "units": "str"
-        }
-    }'`
-		out, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(script, "$LAMINI_API_KEY", g.secret, 1)).Output()
-		must(t, err)
-		outputs := gjson.GetBytes(out, isList).Array()
-		if len(outputs) != 2 {
-			t.Fatalf("%s: %s", path, out)
-		}
-		for _, o := range outputs {
-			if o.Get("age").Type != gjson.Number || strings.ContainsAny(o.Get("age").Raw, ".e") || o.Get("units").Type != gjson.String || len(o.Map()) != 2 {
-				t.Errorf("%s: %s", path, o.Raw)
-			}
-		}
-		if path == "/v2/completions" && gjson.GetBytes(out, "finish_reason").Raw != `["stop","stop"]` {
-			t.Errorf("%s: %s", path, out)
-		}
-	}
 }
 
 // A request of the form has its key, queue, row on the ledger, headers and log line as a completion has.

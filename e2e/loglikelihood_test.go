@@ -13,7 +13,6 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/internal/poll"
 	"basegate/mockvllm"
 )
 
@@ -79,51 +78,6 @@ func TestLoglikelihoodIsWhatClientsComputeByThemselves(t *testing.T) {
 	}
 	if charged != tokens {
 		t.Errorf("the ledger has %d tokens, the answers have %d", charged, tokens)
-	}
-}
-
-// What the markers of texts must not reach: the log and the database hold none.
-func TestLoglikelihoodKeepsTextsToItself(t *testing.T) {
-	g := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
-	const marker = "xyzzyplugh"
-	for _, body := range []string{
-		`{"model":"m","context":"` + marker + `","continuations":[" ` + marker + `"]}`, `{"model":"m","context":"` + marker + `","continuations":[7]}`,
-		`{"model":"m","context":"` + strings.Repeat(marker, 9000) + `","continuations":["a"]}`,
-	} {
-		g.call(http.MethodPost, "/v1/loglikelihood", g.secret, body)
-	}
-	if g.stderr.contains(marker) {
-		t.Error("the log has a text")
-	}
-}
-
-func TestBatchOfLoglikelihoods(t *testing.T) {
-	g := newEnvironment(t, settings{}, startMock(t, mockvllm.Options{}).URL()).serve()
-	live := g.call(http.MethodPost, "/v1/loglikelihood", g.secret, `{"model":"m","context":"Once upon","continuations":[" a time"]}`)
-	var file strings.Builder
-	for i := range 20 {
-		fmt.Fprintf(&file, `{"custom_id":"%d","method":"POST","url":"/v1/loglikelihood","body":{"model":"m","context":"Once upon","continuations":[" a time"]}}`+"\n", i)
-	}
-	uploaded := g.upload(g.secret, file.String(), "purpose", "batch")
-	created := g.call(http.MethodPost, "/v1/batches", g.secret,
-		fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/loglikelihood","completion_window":"1h"}`, gjson.Get(uploaded.body, "id").Str))
-	if created.status != http.StatusOK {
-		t.Fatalf("got %d %s", created.status, created.body)
-	}
-	var batch string
-	poll.Until(t, "the batch has ended", func() bool {
-		batch = g.call(http.MethodGet, "/v1/batches/"+gjson.Get(created.body, "id").Str, g.secret, "").body
-		status := gjson.Get(batch, "status").Str
-		return status == "completed" || status == "failed"
-	})
-	if gjson.Get(batch, "request_counts.completed").Int() != 20 {
-		t.Fatalf("the batch is %s", batch)
-	}
-	output := g.call(http.MethodGet, "/v1/files/"+gjson.Get(batch, "output_file_id").Str+"/content", g.secret, "").body
-	for line := range strings.Lines(output) {
-		if body := gjson.Get(line, "response.body"); body.Get("data").Raw != gjson.Get(live.body, "data").Raw || body.Get("usage").Raw != gjson.Get(live.body, "usage").Raw {
-			t.Errorf("got %s, want %s", line, live.body)
-		}
 	}
 }
 

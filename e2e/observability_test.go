@@ -8,12 +8,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 
 	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
-	"basegate/mockvllm"
 )
 
 // An alert on a metric that does not exist never fires, and its panel stays empty, without an error anywhere. So each
@@ -55,29 +53,5 @@ func TestAlertsAndDashboardMatchTheMetrics(t *testing.T) {
 	}
 	if named < 30 {
 		t.Errorf("found only %d metric names in the alerts and the dashboard, want at least 30", named)
-	}
-}
-
-// The advice of the alert BasegateOverloaded depends on the reason.
-func TestOverloadIsCountedByItsReason(t *testing.T) {
-	g, mock := startGateway(t, settings{server: ", max_buffered_bytes: 4KiB"}, mockvllm.Options{})
-	reason := func(name string) string {
-		return regexp.MustCompile(`basegate_overloaded_total\{reason="` + name + `"\} (\S+)`).FindStringSubmatch(g.get(g.admin, "/metrics").body)[1]
-	}
-	if got := g.complete(`{"model": "m", "prompt": "` + strings.Repeat("x", 8<<10) + `"}`).apiError(t).Code; got != "overloaded" {
-		t.Fatalf("a body over max_buffered_bytes: got %s, want overloaded", got)
-	}
-	if memory, backends := reason("memory"), reason("backends"); memory != "1" || backends != "0" {
-		t.Errorf("after a body that is too large: memory %s, backends %s, want 1 and 0", memory, backends)
-	}
-	g.writeConfig(settings{}, mock.URL())
-	g.signal(syscall.SIGHUP)
-	g.waitForOutput(g.stderr, "configuration reloaded")
-	mock.InjectFault(mockvllm.Fault{Kind: "overloaded"})
-	if got := g.complete(smallRequest).apiError(t).Code; got != "overloaded" {
-		t.Fatalf("a busy backend: got %s, want overloaded", got)
-	}
-	if got := reason("backends"); got != "1" {
-		t.Errorf("after a busy backend: backends %s, want 1", got)
 	}
 }

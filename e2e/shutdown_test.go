@@ -7,7 +7,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,31 +90,6 @@ func TestSecondSIGTERMStopsImmediately(t *testing.T) {
 	}
 	if !strings.Contains(rest, `data: {"error":`) || !strings.Contains(rest, `"overloaded"`) {
 		t.Errorf("the stream has no error event: %q", rest)
-	}
-}
-
-// An interrupted plain request has received no byte yet, so it gets an error response and not a broken connection.
-func TestPlainRequestInterruptedByAStopGetsAnErrorResponse(t *testing.T) {
-	g, mock := startGateway(t, settings{server: ", drain_timeout: 0s"}, mockvllm.Options{})
-	mock.InjectFault(mockvllm.Fault{Kind: "hang"})
-	responses := make(chan response, 1)
-	go func() {
-		got, err := post(g.url, g.secret, smallRequest)
-		if err != nil {
-			t.Errorf("the connection broke: %v", err)
-		}
-		responses <- got
-	}()
-	poll.Until(t, "the mock has the request", func() bool {
-		return slices.ContainsFunc(mock.Requests(), func(r mockvllm.Recorded) bool { return r.Path == "/v1/completions" })
-	})
-	g.signal(syscall.SIGTERM)
-	got := <-responses
-	if got.status != http.StatusServiceUnavailable || got.apiError(t).Code != "overloaded" || got.header.Get("Retry-After") == "" {
-		t.Errorf("got %d %v %s, want 503 overloaded with Retry-After", got.status, got.header, got.body)
-	}
-	if code := g.waitExit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
 	}
 }
 

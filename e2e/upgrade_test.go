@@ -5,35 +5,12 @@ package e2e_test
 import (
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"basegate/internal/postgrestest"
 	"basegate/mockvllm"
 )
-
-// After an upgrade, the earlier version must not open the database: it does not know what the later one has written.
-func TestEarlierVersionRefusesALaterDatabase(t *testing.T) {
-	mock := startMock(t, mockvllm.Options{})
-	env := newEnvironment(t, settings{}, mock.URL())
-	db := env.openLedger()
-	_, err := db.ExecContext(t.Context(), "INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, 1)")
-	must(t, err)
-	must(t, db.Close())
-	for _, command := range [][]string{{"serve"}, {"key", "list"}, {"check"}} {
-		stdout, stderr, code := runCommand(t, append(command, "--config", env.config)...)
-		if code != 1 || !strings.Contains(stdout+stderr, "made by a newer version of basegate") || !strings.Contains(stdout+stderr, "the schema has version 9999") ||
-			!strings.Contains(stdout+stderr, "restore a backup made before the upgrade") {
-			t.Errorf("%v: exit code %d, %s%s; want 1, the versions and what to do", command, code, stdout, stderr)
-		}
-	}
-	backup := filepath.Join(t.TempDir(), "later.db")
-	env.run("backup", backup)
-	if _, stderr, code := runCommand(t, "restore", backup, "--config", env.config); code != 1 || !strings.Contains(stderr, "made by a newer version") {
-		t.Errorf("restore a later database: exit code %d, %s; want 1", code, stderr)
-	}
-}
 
 // While a later release has migrated, gateways of this one serve, those that restart included. They refuse a schema that lacks
 // what they use.
