@@ -237,15 +237,9 @@ func TestLaminiTimeout(t *testing.T) {
 func TestLaminiErrors(t *testing.T) {
 	g, _ := startLaminiGateway(t, mockvllm.Options{})
 	for body, want := range map[string]string{
-		`{"model_name": "x", "prompt": "a"}`:                               "400 model_not_found model_name",
-		`{"model_name": "chats", "prompt": "a"}`:                           "400 invalid_request model_name",
-		`{"model_name": "m", "prompt": [1, 2]}`:                            "400 invalid_request prompt",
-		`{"model_name": "m", "prompt": "a", "output_type": {"a": "list"}}`: "400 invalid_request output_type",
-		`{"model_name": "m", "prompt": "a", "max_new_tokens": 0}`:          "400 invalid_request max_new_tokens",
-		`{"model_name": "m", "prompt": "a", "temperature": 0}`:             "400 invalid_request temperature",
-		`{"model_name": "m", "prompt": "a", "prompt": "b"}`:                "400 invalid_request prompt",
-		`{"prompt": "a"}`:                   "400 invalid_request model_name",
-		`{"model_name": "m", "prompt": "a"`: "400 bad_json ",
+		`{"model_name": "x", "prompt": "a"}`:                                      "400 model_not_found model_name",
+		`{"model_name": "chats", "prompt": "a"}`:                                  "400 invalid_request model_name",
+		`{"model_name": "m", "prompt": "a"`:                                       "400 bad_json ",
 		`{"model_name": "m", "prompt": ["` + strings.Repeat(`a","`, 1024) + `"]}`: "400 invalid_request prompt",
 	} {
 		got := g.lamini("v2", body)

@@ -25,21 +25,12 @@ import (
 )
 
 func TestXForwardedForIsTrustedFromTrustedProxiesOnly(t *testing.T) {
-	for _, c := range []struct{ name, server, address string }{
-		{"none is trusted", "", "127.0.0.1"},
-		{"another is trusted", ", trusted_proxies: [10.0.0.0/8]", "127.0.0.1"},
-		{"the peer is trusted", ", trusted_proxies: [127.0.0.0/8]", "203.0.113.7"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			g, _ := startGateway(t, settings{server: c.server}, mockvllm.Options{})
-			r := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", smallRequest)
-			r.Header.Set("X-Forwarded-For", "198.51.100.9, 203.0.113.7:51234,") // as Azure and some proxies send it
-			r.Header.Set("X-Real-Ip", "198.51.100.10")
-			id := g.do(r).header.Get("X-Request-Id")
-			if got := g.waitForOutput(g.stderr, `"request_id":"`+id+`".*"address":"([^"]*)"`)[1]; got != c.address {
-				t.Errorf("logged address %s, want %s", got, c.address)
-			}
-		})
+	g, _ := startGateway(t, settings{server: ", trusted_proxies: [127.0.0.0/8]"}, mockvllm.Options{})
+	r := g.request(t.Context(), http.MethodPost, g.url+"/v1/completions", smallRequest)
+	r.Header.Set("X-Forwarded-For", "198.51.100.9, 203.0.113.7:51234,") // as Azure and some proxies send it
+	r.Header.Set("X-Real-Ip", "198.51.100.10")
+	if got := g.logLineOf(g.do(r).header.Get("X-Request-Id"))["address"]; got != "203.0.113.7" {
+		t.Errorf("logged address %s, want 203.0.113.7", got)
 	}
 }
 

@@ -130,7 +130,7 @@ func TestMalformedHeadsAreRefused(t *testing.T) {
 		t.Run(target.name, func(t *testing.T) {
 			get := "GET " + target.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 			post := string((&hostileLoad{gateway: target.gateway}).rawPostWithLength("", []byte(smallRequest)))
-			for _, first := range []string{"GET " + target.path + " HTTP/1.1", "POST /v1/completions HTTP/1.1", "POST /v1/chat/completions HTTP/1.1", "GET " + target.path + " HTTP/1.0"} {
+			for _, first := range []string{"GET " + target.path + " HTTP/1.1", "POST /v1/completions HTTP/1.1"} { // package strict has HTTP/1.0, package server the path of chats
 				for name, raw := range malformedHeads(first, "Host: 127.0.0.1") {
 					raw += "GET " + target.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n" + closing + "\r\n"
 					check := func(where, want string, texts ...string) {

@@ -45,6 +45,8 @@ var streams = []struct{ valid, refused string }{
 	{"GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n\r", "\r\n"},
 	{"GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n\r", "X"},
 	{"GET / HTTP/1.1\r\nHost: a\r\nX", "\n\r\n"},
+	{"GET / HTTP/1.0\r\nHost: a", "\n\r\n"},
+	{"GET / HTTP/1.0\r\nHost: a\r\n", " b\r\n\r\n"},
 	{"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1", "\n\r\n"},
 	{"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n\n\n \rGET / HTTP/1.1\r\nHost: a", "\n\n"},
 	{"POST / HTTP/1.1\r\nHost: a\r\ncontent-LENGTH: \t4 \r\n\r\n\n\n \rGET / HTTP/1.1\r\nHost: a", "\n\n"},
