@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"basegate/internal/poll"
 )
 
 // waitTimeout limits every wait for an event that should happen soon, also on a loaded machine.
@@ -189,6 +192,36 @@ func (p *process) waitExit() int {
 		p.t.Fatalf("did not exit within %v", waitTimeout)
 	}
 	return p.cmd.ProcessState.ExitCode()
+}
+
+// waitStop waits until a gateway that was told to stop exits with 0. A clean-up that the machine has held up for longer than the
+// ten seconds that it has is no error of the gateway, but exits with 1.
+func (p *process) waitStop() {
+	p.t.Helper()
+	switch code := p.waitExit(); {
+	case code == 1 && p.stderr.contains("deadline exceeded"):
+		p.t.Log("the clean-up took too long")
+	case code != 0:
+		p.t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// awaitCommand runs basegate again and again until its outcome is accepted: a command that waits for seconds gives up if the
+// machine stalls.
+func awaitCommand(t *testing.T, description string, accept func(stdout, stderr string, code int) bool, args ...string) {
+	t.Helper()
+	before := ""
+	poll.Until(t, description, func() bool {
+		stdout, stderr, code := runCommand(t, args...)
+		if accept(stdout, stderr, code) {
+			return true
+		}
+		if got := fmt.Sprintf("%s: exit code %d: %s%s", strings.Join(args, " "), code, stdout, stderr); got != before {
+			t.Log(got)
+			before = got
+		}
+		return false
+	})
 }
 
 // runCommand runs basegate until it exits.
