@@ -37,6 +37,14 @@ func (g *gateway) replay(body string) (response, error) {
 	return response{status: resp.StatusCode, header: resp.Header, body: string(text)}, err
 }
 
+// awaitVersion waits until the gateway knows the version of vLLM, which is part of the name of a kept response.
+func (g *gateway) awaitVersion() {
+	g.t.Helper()
+	poll.Until(g.t, "the version of vLLM is known", func() bool {
+		return gjson.Get(g.get(g.admin, "/models").body, "0.backends.0.version").Str != ""
+	})
+}
+
 // mustReplay is replay of a request that must succeed.
 func (g *gateway) mustReplay(body string) response {
 	g.t.Helper()
@@ -52,6 +60,7 @@ func (g *gateway) mustReplay(body string) response {
 func TestReplayedEvaluationIsIdenticalAndFree(t *testing.T) {
 	const marker = "marker-replay-Qx7"
 	g, mock := startGateway(t, settings{extra: replaySettings}, mockvllm.Options{})
+	g.awaitVersion()
 	var bodies []string
 	for i := range 40 {
 		bodies = append(bodies, fmt.Sprintf(`{"model":"m","prompt":"%s %d","max_tokens":5,"temperature":0,"echo":%v,"logprobs":1}`, marker, i, i%2 == 0),
@@ -110,6 +119,7 @@ func TestFaultsReplaysSurviveAnS3ServerThatIsAway(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{Instant: true})
 	env := newEnvironment(t, settings{bucket: true, extra: replaySettings}, mock.URL())
 	g := env.serve()
+	g.awaitVersion()
 	body := func(name string, i int64) string {
 		return fmt.Sprintf(`{"model":"m","prompt":"%s %d","max_tokens":5,"temperature":0,"stream":%v}`, name, i, i%2 == 0)
 	}
@@ -188,6 +198,7 @@ func TestKillLeavesNoHalfResponse(t *testing.T) {
 	mock := startMock(t, mockvllm.Options{})
 	env := newEnvironment(t, settings{extra: replaySettings}, mock.URL())
 	g := env.serve()
+	g.awaitVersion()
 	bodyOf := func(round, client, i int) string {
 		return fmt.Sprintf(`{"model":"m","prompt":"%d %d %d","max_tokens":5,"temperature":0,"stream":%v}`, round, client, i, i%2 == 0)
 	}
@@ -219,6 +230,7 @@ func TestKillLeavesNoHalfResponse(t *testing.T) {
 		clients.Wait()
 		env.run("database", "check")
 		g = env.serveWithKey(g.secret)
+		g.awaitVersion()
 		for body, want := range received { // a response whose last byte was sent was kept before
 			if got := g.mustReplay(body); got.header.Get("X-Acs-Replay") != "hit" || got.body != want {
 				t.Fatalf("after the kill: got %v %s, want %s again", got.header, got.body, want)
@@ -231,6 +243,8 @@ func TestKillLeavesNoHalfResponse(t *testing.T) {
 func TestReplaysAreThoseOfAllGateways(t *testing.T) {
 	server := postgrestest.Start(t)
 	first, second, _ := startTwo(t, server, settings{extra: replaySettings, bucket: true}, mockvllm.Options{FirstDelay: 50 * time.Millisecond})
+	first.awaitVersion()
+	second.awaitVersion()
 	const body = `{"model":"m","prompt":"both","max_tokens":5,"seed":1}`
 	var clients sync.WaitGroup
 	for i := range 16 {
@@ -254,6 +268,7 @@ func TestReplaysAreThoseOfAllGateways(t *testing.T) {
 // A batch that asks for replays gets the responses of live requests, and its lines cost nothing.
 func TestLinesOfABatchAreReplayed(t *testing.T) {
 	g, mock := startGateway(t, settings{extra: replaySettings}, mockvllm.Options{})
+	g.awaitVersion()
 	body := func(i int) string {
 		return fmt.Sprintf(`{"model":"m","prompt":"line %d","max_tokens":5,"temperature":0}`, i)
 	}
