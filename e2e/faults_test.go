@@ -143,7 +143,7 @@ func (c *chaosRun) startBackend(i int) {
 
 func (c *chaosRun) killBackend(i int) {
 	c.t.Helper()
-	c.backends[i].instance.recordExit(killed)
+	c.backends[i].instance.recordExit(killed, nil)
 	c.backendRelays[i].setServer(nil)
 	c.backends[i].signal(syscall.SIGKILL)
 	<-c.backends[i].exited
@@ -177,7 +177,17 @@ func (c *chaosRun) gateway() *gatewayProcess { return c.gateways[len(c.gateways)
 func (c *chaosRun) killGateway() {
 	c.t.Helper()
 	gw := c.gateway()
-	gw.instance.recordExit(killed)
+	ended := c.endedAt(gw.instance)
+	poll.Until(c.t, "the log has the requests that have ended", func() bool {
+		text := gw.stderr.String()
+		for id := range ended {
+			if !strings.Contains(text, `"msg":"request","request_id":"`+id+`"`) {
+				return false
+			}
+		}
+		return true
+	})
+	gw.instance.recordExit(killed, ended)
 	c.clientRelay.setServer(nil)
 	gw.signal(syscall.SIGKILL)
 	<-gw.exited
@@ -187,7 +197,7 @@ func (c *chaosRun) killGateway() {
 func (c *chaosRun) stopGateway() {
 	c.t.Helper()
 	gw := c.gateway()
-	gw.instance.recordExit(stopped)
+	gw.instance.recordExit(stopped, nil)
 	gw.signal(syscall.SIGTERM)
 	if code := gw.waitExit(); code != 0 {
 		c.t.Errorf("exit code %d, want 0", code)

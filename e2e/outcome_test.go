@@ -25,8 +25,7 @@ type outcome struct {
 	code    string // error code
 	reason  string // why the response was incomplete or is ambiguous
 	id      string
-	tag     string // user tag, which identifies the row if the client did not learn the ID
-	at      time.Time
+	tag     string    // user tag, which identifies the row if the client did not learn the ID
 	gateway *instance // the gateway process that got the request
 }
 
@@ -54,7 +53,7 @@ func (c *chaosRun) send(spec requestSpec, secret string, timeout time.Duration) 
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { clientAddr = got.Conn.LocalAddr().String() }})
 	r, err := spec.send(ctx, c.clientRelay.url(), secret)
-	got := outcome{clientResult: r, tag: tag, at: time.Now(), gateway: c.clientRelay.serverBehind(clientAddr)}
+	got := outcome{clientResult: r, tag: tag, gateway: c.clientRelay.serverBehind(clientAddr)}
 	got.requestSpec = spec
 	if r.header != nil {
 		got.id = r.id()
@@ -65,6 +64,9 @@ func (c *chaosRun) send(spec requestSpec, secret string, timeout time.Duration) 
 	got.text, got.header = "", nil
 	return got
 }
+
+// incomplete reports whether the client did not receive the end of the response.
+func (o *outcome) incomplete() bool { return o.kind == disconnected || o.kind == connectionLost }
 
 // longTimeout is longer than any request takes while its connection carries data.
 const longTimeout = 3 * waitTimeout
@@ -136,6 +138,19 @@ func (c *chaosRun) record(o outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.outcomes = append(c.outcomes, o)
+}
+
+// endedAt returns the ids of the requests that have ended at a gateway process, as their clients have seen.
+func (c *chaosRun) endedAt(gateway *instance) map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := map[string]bool{}
+	for i := range c.outcomes {
+		if o := &c.outcomes[i]; o.gateway == gateway && o.id != "" && !o.incomplete() && o.kind != ambiguous {
+			ids[o.id] = true
+		}
+	}
+	return ids
 }
 
 // verify checks every outcome against the ledger and the log.
@@ -292,20 +307,16 @@ func (c *chaosRun) checkLog(got *outcome, logs map[string]logLine) {
 		return // the client did not learn the request ID
 	}
 	line, found := logs[got.id]
-	incomplete := got.kind == disconnected || got.kind == connectionLost
 	switch {
 	case !found:
 		// The gateway writes the line after the response, or when it notices a disconnect. A kill can come in between.
-		if end := got.gateway.exit.Load(); end == nil || end.how != killed || !incomplete && got.at.Before(end.at.Add(-logDelay)) {
+		if end := got.gateway.exit.Load(); end == nil || end.how != killed || end.logged[got.id] {
 			c.t.Errorf("no log line for request %s (%s %s)", got.id, got.kind, got.code)
 		}
-	case incomplete: // the gateway may have recorded another outcome
+	case got.incomplete(): // the gateway may have recorded another outcome
 	case line.Status != got.status || line.Code != got.code:
 		c.t.Errorf("the client received %d %s, the log line is %s", got.status, got.code, line.text)
 	case strings.HasPrefix(got.code, "upstream_") && line.Cause == "":
 		c.t.Errorf("the log line has no cause: %s", line.text)
 	}
 }
-
-// logDelay is longer than the time between a response and its log line.
-const logDelay = 2 * time.Second

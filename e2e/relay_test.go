@@ -20,10 +20,10 @@ type instance struct {
 	exit    atomic.Pointer[exitRecord] // set just before the process is killed or stopped
 }
 
-// exitRecord says how and when an instance ended.
+// exitRecord says how an instance ended.
 type exitRecord struct {
-	how string
-	at  time.Time
+	how    string
+	logged map[string]bool // ids of requests whose log lines had been written before
 }
 
 const (
@@ -31,7 +31,9 @@ const (
 	stopped = "stopped"
 )
 
-func (l *instance) recordExit(how string) { l.exit.Store(&exitRecord{how, time.Now()}) }
+func (l *instance) recordExit(how string, logged map[string]bool) {
+	l.exit.Store(&exitRecord{how, logged})
+}
 
 // wasKilled reports whether the instance, which may be nil, has been killed.
 func (l *instance) wasKilled() bool {
