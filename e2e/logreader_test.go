@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -144,28 +145,33 @@ func TestStalledReaderOfTheLogBlocksNoRequest(t *testing.T) {
 			lines <- line
 		}
 	}()
-	found := make(chan int, 1)
+	var found atomic.Int64 // lines of requests
+	checked := make(chan struct{})
 	go func() {
-		n := 0
+		defer close(checked)
 		for line := range lines {
-			if !json.Valid([]byte(line)) {
+			io.WriteString(g.stderr, line)
+			if !json.Valid([]byte(line)) && !strings.HasPrefix(line, "basegate: stop: ") {
 				t.Errorf("not a whole line: %q", line)
 			}
 			if strings.Contains(line, `"msg":"request"`) {
-				n++
+				found.Add(1)
 			}
 		}
-		found <- n
 	}()
 	poll.Until(t, "/readyz says nothing of the log any more", func() bool { return !strings.Contains(g.get(g.url, "/readyz").body, lostLines) })
 	g.complete(smallRequest)
 	dropped := g.droppedLines()
+	// Before the exit, which waits for its lines to be read for two seconds only.
+	poll.Until(t, "1000s of lines of requests and 2 were written or dropped", func() bool {
+		n := int(found.Load())
+		return n >= 1000 && (n+dropped)%1000 == 2
+	})
 	g.signal(syscall.SIGTERM)
-	if code := g.waitExit(); code != 0 {
-		t.Errorf("exit code %d after SIGTERM, want 0", code)
-	}
 	<-ended
-	if n := <-found; n < 1000 || (n+dropped)%1000 != 2 {
+	<-checked
+	g.waitStop()
+	if n := int(found.Load()); (n+dropped)%1000 != 2 {
 		t.Errorf("%d lines of requests were written and %d dropped, want 1000s of them and 2 together", n, dropped)
 	}
 }

@@ -264,9 +264,7 @@ func TestLedgerMatchesClientsAfterAnOutageUnderLoad(t *testing.T) {
 			close(done)
 			clients.Wait()
 			g.signal(syscall.SIGTERM)
-			if code := g.waitExit(); code != 0 {
-				t.Errorf("exit code %d, want 0", code)
-			}
+			g.waitStop()
 			rows, err := env.ledgerRows(t.Context())
 			must(t, err)
 			_, interrupted := completed.verify(t, rows, g.secret)
