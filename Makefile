@@ -89,8 +89,10 @@ test-variants: tools
 	BASEGATE_TEST_ENGINE=sqlite go test -race -vet=off -parallel 8 -timeout 30m ./proxy -fastpath=false
 	go test -vet=off -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
+# The gateways flush their commits, for which commands and requests wait. CI runs this with temporary files in memory
+# (e2e/in-memory), so that nothing waits for a disk that others write to.
 test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
-	go test -count=1 -race -vet=off -parallel 6 -timeout 60m $(E2E) ./e2e
+	go test -count=1 -race -vet=off -parallel 6 -timeout 120m $(E2E) ./e2e
 
 # The end-to-end tests that run on either engine: budgets, the queue, keys, disconnects, crashes, batches, lifecycle, shutdown.
 ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupted|TestSIGTERM|TestSecondSIGTERM|TestPlainRequest|TestHTTP2Client|TestBatch|TestWrongInput|TestUploads|TestFilesAnd|TestServerTiming|TestNoRequestFails|TestSlotsOf|TestModelCommands|TestOutputOfALaunch|TestRefusedReload|TestKeyIsPaused|TestBackendWith|TestCapIs|TestLeasesOf|TestStoppedGateway|TestNothingIsServedWhilePostgreSQL|TestGatewayWhose|TestSecondProcess|TestPasswordOf|TestGatewayServesOnASchema|TestDemoRestarts|TestGatewayStartsWithoutItsS3
@@ -99,8 +101,8 @@ ON_POSTGRES = TestBurst|TestCommandsApply|TestKeyCommands|TestKill|TestInterrupt
 POSTGRES := ./database/... ./budget/cluster ./budget/receipt ./identity ./console/prompts ./fleet ./console/history ./budget/usage ./budget/refusals ./console ./batch ./cli
 
 test-postgres: tools postgres $(VERSITYGW) ## the tests of the database and of all that reads it, on PostgreSQL
-	BASEGATE_TEST_ENGINE=postgres go test -race -vet=off -parallel 8 -timeout 20m $(POSTGRES)
-	BASEGATE_TEST_ENGINE=postgres go test -vet=off $(E2E) -short -parallel 6 -timeout 40m -run '$(ON_POSTGRES)' ./e2e
+	BASEGATE_TEST_ENGINE=postgres go test -race -vet=off -parallel 8 -timeout 60m $(POSTGRES)
+	BASEGATE_TEST_ENGINE=postgres go test -vet=off $(E2E) -short -parallel 6 -timeout 90m -run '$(ON_POSTGRES)' ./e2e
 
 test-next: tools postgres $(VERSITYGW) ## the same on a schema of a later release, which has more than the program knows
 	BASEGATE_TEST_ENGINE=postgres BASEGATE_TEST_SCHEMA=newer go test -vet=off -timeout 20m $(filter-out ./cli ./budget/receipt,$(POSTGRES))
@@ -197,14 +199,14 @@ pages: tools ## the CPU time of each page of the console with a million requests
 	BASEGATE_PAGES=$${BASEGATE_PAGES:-1000000} go test -count=1 $(E2E) -run '^TestPages' -v -timeout 90m ./e2e
 
 litestream: build $(LITESTREAM) ## Litestream's replica of a gateway under load, restored
-	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_LITESTREAM=$(CURDIR)/$(LITESTREAM) go test -count=1 $(E2E) -run TestLitestream -v -timeout 10m ./e2e
+	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_LITESTREAM=$(CURDIR)/$(LITESTREAM) go test -count=1 $(E2E) -run TestLitestream -v -timeout 30m ./e2e
 
 $(LITESTREAM):
 	GOBIN=$(CURDIR)/bin go install github.com/benbjohnson/litestream/cmd/litestream@$(LITESTREAM_VERSION)
 
 s3: build $(VERSITYGW) ## the tests of files and batches with files in a bucket of a real S3 server: under 2 minutes on two cores
 	go test -count=1 ./batch/storage
-	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_TEST_FILES=s3 go test -count=1 -short $(E2E) -run '$(S3_TESTS)' -timeout 15m ./e2e
+	BASEGATE_BIN=$(CURDIR)/bin/basegate BASEGATE_TEST_FILES=s3 go test -count=1 -short $(E2E) -run '$(S3_TESTS)' -timeout 45m ./e2e
 
 $(VERSITYGW): internal/tools/versitygw/go.mod
 	cd internal/tools/versitygw && go build -ldflags '-s -w' -o ../../../$(VERSITYGW) github.com/versity/versitygw/cmd/versitygw
@@ -244,7 +246,7 @@ $(COMPOSE): internal/tools/compose/go.mod
 	cd internal/tools/compose && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../../$(COMPOSE) github.com/docker/compose/v5/cmd
 
 e2e: docker image-files $(VERSITYGW) ## the images in containers, and vllm-compose.yml with the mock in vLLM's place
-	go test -tags $(TAGS),containers -count=1 -parallel 4 -timeout 25m ./e2e/containers # they mostly wait
+	go test -tags $(TAGS),containers -count=1 -parallel 4 -timeout 90m ./e2e/containers # they mostly wait
 
 # A release is built with a C compiler for both architectures, and image certificates, of PyPI: the machine's would differ from
 # another's. What Go records of its environment is set here for the same reason. musl takes the stack of C's threads from the program's

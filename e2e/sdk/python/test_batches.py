@@ -245,7 +245,7 @@ cmp mybatchtest.jsonl batch_output.jsonl
 
 def run(folder, *command):
     """Runs a command, and returns what it prints."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

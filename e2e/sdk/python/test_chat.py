@@ -160,7 +160,7 @@ def test_kluster_snippets(client, tmp_path):
     batch = client.batches.create(
         input_file_id=input_file.id, endpoint="/v1/chat/completions", completion_window="24h"
     )
-    for _ in range(200):
+    for _ in range(3000):
         batch = client.batches.retrieve(batch.id)
         if batch.status.lower() in ("completed", "failed", "cancelled"):
             break

@@ -35,7 +35,7 @@ def run(language, text, folder, model="llama-8b", **environment):
     else:
         command = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}[language]
     return subprocess.run(
-        [*command, code], cwd=folder, capture_output=True, text=True, timeout=120, env=os.environ | environment, input=key + "\n"
+        [*command, code], cwd=folder, capture_output=True, text=True, timeout=600, env=os.environ | environment, input=key + "\n"
     )
 
 
