@@ -44,7 +44,7 @@ func (g *gateway) accepts(secret string) bool {
 // Backups go to the volume for them, or to the host by a pipe, and back, by the image alone: it has no shell, and what
 // `docker compose cp` copies would belong to root.
 func TestComposeBackupIsRestored(t *testing.T) {
-	p := newProject(t)
+	p := newProject(t, "e2e/containers/testdata/disk.override.yml")
 	g := p.up()
 	p.basegate("backup", "/backup/one.db")
 	stream, err := p.tryCompose("exec", "-T", "gateway", "basegate", "backup", "-")

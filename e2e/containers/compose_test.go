@@ -177,7 +177,7 @@ func terminateProcess(t *testing.T, id string) {
 	c, err := testcontainers.Run(t.Context(), buildToolImage(t, "scratch", "kill"), // the container's image has no kill
 		testcontainers.WithCmd("-TERM", "1"),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) { h.PidMode = container.PidMode("container:" + id) }),
-		testcontainers.WithWaitStrategy(wait.ForExit()))
+		waitingFor(wait.ForExit().WithExitTimeout(waitTimeout)))
 	testcontainers.CleanupContainer(t, c)
 	if err != nil {
 		t.Fatal(err)

@@ -30,8 +30,8 @@ import (
 	"basegate/internal/poll"
 )
 
-// waitTimeout limits every wait for an event that should happen soon.
-const waitTimeout = 3 * time.Minute
+// waitTimeout limits every wait for an event that should happen soon, also on a machine whose disk stalls.
+const waitTimeout = 5 * time.Minute
 
 const checkpoint = "meta-llama/Llama-3.1-8B"
 
@@ -68,7 +68,7 @@ func (e *environment) run(image, name, port, path string, options ...testcontain
 	options = append([]testcontainers.ContainerCustomizer{
 		network.WithNetwork([]string{name}, e.net),
 		published(port),
-		testcontainers.WithWaitStrategy(wait.ForHTTP(path).WithPort(port).WithPollInterval(50 * time.Millisecond).WithStartupTimeout(waitTimeout)),
+		waitingFor(wait.ForHTTP(path).WithPort(port).WithPollInterval(50 * time.Millisecond).WithStartupTimeout(waitTimeout)),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
 			h.ReadonlyRootfs = true
 			h.CapDrop = []string{"ALL"}
@@ -88,6 +88,12 @@ func (e *environment) run(image, name, port, path string, options ...testcontain
 	}
 	svc.updateURL(port)
 	return svc
+}
+
+// waitingFor makes the start of a container wait for a condition. testcontainers' own option gives up after a minute, which
+// a start takes on a disk that others write to.
+func waitingFor(strategy wait.Strategy) testcontainers.CustomizeRequestOption {
+	return testcontainers.WithWaitStrategyAndDeadline(waitTimeout, strategy)
 }
 
 // published makes a port of a container one of this machine's loopback address, as the Compose files do. Docker counts
@@ -162,9 +168,9 @@ type gateway struct {
 	secret string
 }
 
-// fastFailureSettings are short timeouts, so that tests see a failure soon.
-const fastFailureSettings = `probe: {interval: 200ms, timeout: 1s}
-upstream: {connect_timeout: 1s, first_byte_timeout: 4s, idle_timeout: 3s, attempts: 3}
+// fastFailureSettings are short timeouts, so that tests see a failure soon, but none of a backend that only stalls.
+const fastFailureSettings = `probe: {interval: 200ms, timeout: 5s}
+upstream: {connect_timeout: 5s, first_byte_timeout: 15s, idle_timeout: 10s, attempts: 3}
 breaker: {consecutive_failures: 1000}
 limits: {concurrency_per_key: 64}
 `
@@ -186,12 +192,17 @@ func (e *environment) writeConfig(settings string, models map[string][]*service)
 	return dir
 }
 
-// serve starts a gateway with the configuration in a folder, without a key.
+// databaseFolder is where the image has its database.
+const databaseFolder = "/var/lib/basegate"
+
+// serve starts a gateway with the configuration in a folder, without a key. Its database is in memory: on a disk that others
+// write to, a commit may take half a minute, and a command waits five seconds for a gateway's.
 func (e *environment) serve(dir, name string, options ...testcontainers.ContainerCustomizer) *gateway {
 	e.t.Helper()
 	options = append([]testcontainers.ContainerCustomizer{
 		published("9090/tcp"),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) { h.Binds = append(h.Binds, dir+":/etc/basegate:ro") }),
+		testcontainers.WithTmpfs(map[string]string{databaseFolder: "uid=65532,gid=65532"}),
 		withoutHealthCheck(),
 	}, options...)
 	g := &gateway{service: e.run(imageGateway, name, "8080/tcp", "/readyz", options...), config: dir}

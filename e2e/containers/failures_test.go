@@ -133,7 +133,7 @@ func TestNoRequestFailsWhenOneOfTwoBackendsIsKilled(t *testing.T) {
 // A stream that has started cannot move to another backend: it ends with an error event and never looks complete.
 func TestStreamOfAKilledBackendEndsWithAnError(t *testing.T) {
 	env := newEnvironment(t)
-	victim := env.mock("doomed", "--token-delay", "20ms")
+	victim := env.mock("doomed", "--token-delay", "200ms")
 	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {victim}})
 	started := g.startStream(2000)
 	victim.kill()
@@ -177,7 +177,7 @@ func TestRequestsMoveFromAPausedBackendToAnother(t *testing.T) {
 
 func TestPausedOnlyBackendIsUnreachable(t *testing.T) {
 	env := newEnvironment(t)
-	only := env.mock("only", "--token-delay", "20ms")
+	only := env.mock("only", "--token-delay", "200ms")
 	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {only}})
 	started := g.startStream(2000)
 	only.pause()
@@ -194,7 +194,7 @@ func TestPausedOnlyBackendIsUnreachable(t *testing.T) {
 
 func TestBackendOffTheNetworkIsUnreachable(t *testing.T) {
 	env := newEnvironment(t)
-	lost, other := env.mock("lost", "--token-delay", "20ms"), env.mock("other", "--token-delay", "20ms")
+	lost, other := env.mock("lost", "--token-delay", "200ms"), env.mock("other")
 	g := env.gateway(fastFailureSettings, map[string][]*service{"m": {lost}, "llama-8b": {lost, other}})
 	started := g.startStream(2000)
 	lost.disconnect(env.net)

@@ -39,7 +39,7 @@ func TestImageHasAHealthCheck(t *testing.T) {
 	mock := env.mock("vllm")
 	g := env.gateway("", map[string][]*service{"m": {mock}}, testcontainers.WithConfigModifier(func(c *container.Config) {
 		c.Healthcheck = &container.HealthConfig{Interval: 200 * time.Millisecond} // the other fields come from the image
-	}), testcontainers.WithAdditionalWaitStrategy(wait.ForHealthCheck()))
+	}), testcontainers.WithAdditionalWaitStrategyAndDeadline(waitTimeout, wait.ForHealthCheck().WithStartupTimeout(waitTimeout)))
 	if got := g.complete(2); got.status != http.StatusOK {
 		t.Errorf("got %d %s, want 200", got.status, got.body)
 	}
@@ -55,7 +55,10 @@ func TestVolumeKeepsTheDatabase(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	mounted := testcontainers.WithMounts(testcontainers.VolumeMount(volume, "/var/lib/basegate"))
+	mounted := testcontainers.CustomizeRequestOption(func(req *testcontainers.GenericContainerRequest) error {
+		delete(req.Tmpfs, databaseFolder)
+		return testcontainers.WithMounts(testcontainers.VolumeMount(volume, databaseFolder))(req)
+	})
 	first := env.gateway("", map[string][]*service{"m": {mock}}, mounted)
 	if err := first.Terminate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -82,7 +85,7 @@ func TestImageHasTimeZonesAndCertificates(t *testing.T) {
 	c, err := testcontainers.Run(t.Context(), imageGateway,
 		testcontainers.WithCmd("check", "--config", "/etc/basegate/config.yaml"),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) { h.Binds = []string{dir + ":/etc/basegate:ro"} }),
-		testcontainers.WithWaitStrategy(wait.ForExit().WithExitTimeout(waitTimeout)))
+		waitingFor(wait.ForExit().WithExitTimeout(waitTimeout)))
 	testcontainers.CleanupContainer(t, c)
 	if err != nil {
 		t.Fatal(err)

@@ -17,12 +17,12 @@ import (
 func (s *service) throttle(rate string) {
 	s.t.Helper()
 	c, err := testcontainers.Run(s.t.Context(), buildToolImage(s.t, "scratch", "tc"),
-		testcontainers.WithCmd(strings.Fields("qdisc replace dev eth0 root tbf latency 10s burst 2kb rate "+rate)...),
+		testcontainers.WithCmd(strings.Fields("qdisc replace dev eth0 root tbf latency 60s burst 2kb rate "+rate)...),
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
 			h.NetworkMode = container.NetworkMode("container:" + s.ID)
 			h.CapAdd = []string{"NET_ADMIN"}
 		}),
-		testcontainers.WithWaitStrategy(wait.ForExit()),
+		waitingFor(wait.ForExit().WithExitTimeout(waitTimeout)),
 	)
 	testcontainers.CleanupContainer(s.t, c)
 	if err != nil {
@@ -38,14 +38,14 @@ func (s *service) throttle(rate string) {
 func TestSlowNetworkDelaysAStreamAndChangesNothing(t *testing.T) {
 	env := newEnvironment(t)
 	slow := env.mock("slow")
-	g := env.gateway("upstream: {idle_timeout: 2s}\n", map[string][]*service{"m": {slow}})
+	g := env.gateway("upstream: {idle_timeout: 5s}\n", map[string][]*service{"m": {slow}})
 	const longRequest = `{"model": "m", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 300, "logprobs": 20, "stream": true}`
 	identity := regexp.MustCompile(`"(id|created)":("[^"]*"|\d+),`)
 	fast := send(t, g.request(longRequest))
 	if fast.status != http.StatusOK || !strings.HasSuffix(fast.body, "data: [DONE]\n\n") || len(fast.body) < 60_000 {
 		t.Fatalf("the fast network: got %d, %d bytes", fast.status, len(fast.body))
 	}
-	slow.throttle("96kbit")
+	slow.throttle("40kbit")
 	before := slow.completionRequests()
 	throttled := send(t, g.request(longRequest))
 	if identity.ReplaceAllString(throttled.body, "") != identity.ReplaceAllString(fast.body, "") {
@@ -62,7 +62,7 @@ func TestTooSlowPlainResponseComesFromAnotherBackend(t *testing.T) {
 	env := newEnvironment(t)
 	slow, other := env.mock("slow"), env.mock("other")
 	// A probe must not find the slow backend before a request does.
-	g := env.gateway("probe: {interval: 1h}\nupstream: {first_byte_timeout: 4s}\n", map[string][]*service{"m": {slow, other}})
+	g := env.gateway("probe: {interval: 1h}\nupstream: {first_byte_timeout: 12s}\n", map[string][]*service{"m": {slow, other}})
 	slow.throttle("16kbit")
 	const big = `{"model": "m", "prompt": "Once upon a time", "max_tokens": 300, "temperature": 0, "logprobs": 20}`
 	for range 20 { // both are idle, so either may be selected first
