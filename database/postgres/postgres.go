@@ -201,8 +201,8 @@ func (db *DB) check(ctx context.Context) error {
 	return db.checkNotifications(ctx, conn) // before any prepared statement, of which a pooler may have one already
 }
 
-// notificationTimeout limits the wait for a notification to oneself.
-const notificationTimeout = 2 * time.Second
+// notificationTimeout limits the wait for a notification to oneself. A server that only stalls must not look like a pooler.
+const notificationTimeout = 10 * time.Second
 
 // checkNotifications listens on one connection and notifies on another, as the ledger does.
 func (db *DB) checkNotifications(ctx context.Context, conn *pgx.Conn) error {
