@@ -213,7 +213,7 @@ func TestHostileUsersAtOnce(t *testing.T) {
 	_, full := startMockProcess(t, "--max-num-seqs", fmt.Sprint(hostileRunning), "--first-delay", "500ms")
 	webhook, messages := countMessages(t)
 	env := newEnvironment(t, settings{
-		server: `, read_header_timeout: 5s, trusted_proxies: ["127.0.0.1/32"]`,
+		server: `, read_header_timeout: 1m, trusted_proxies: ["127.0.0.1/32"]`,
 		extra: fmt.Sprintf("upstream: {idle_timeout: 5s}\nlimits: {concurrency_per_key: %d, concurrency_per_account: %d}\nconsole: {feedback_webhook: %q}",
 			hostileAtOnce, hostileKeys*hostileAtOnce, webhook),
 		models: modelConfig("m", quick) + ", " + modelConfig("g", greedyBackend(t)) + ", " + modelConfig("f", full),
@@ -264,6 +264,7 @@ func TestHostileUsersAtOnce(t *testing.T) {
 	wait := startHonestClient(t, g.url, honest, duration)
 	slowest := g.revoke(t, revoked)
 	latencies := wait()
+	poll.Until(t, "a message of feedback has arrived", func() bool { return messages.Load() > 0 })
 	close(done)
 	cancel()
 	for _, u := range all {

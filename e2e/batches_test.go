@@ -108,12 +108,19 @@ func (g *gateway) batch(secret, id string) gjson.Result {
 	return gjson.Parse(r.body)
 }
 
-// waitForBatch waits until a batch has a status, as long as its lines end, and returns it.
+// waitForBatch waits until a batch has a status, as long as its lines end, and returns it. A gateway may be overloaded.
 func (g *gateway) waitForBatch(secret, id, status string) (b gjson.Result) {
 	g.t.Helper()
 	for ended := int64(-1); b.Get("status").Str != status; {
 		poll.Until(g.t, "the batch is "+status+" or advances", func() bool {
-			b = g.batch(secret, id)
+			r := g.call(http.MethodGet, "/v1/batches/"+id, secret, "")
+			if r.status == http.StatusServiceUnavailable {
+				return false
+			}
+			if r.status != http.StatusOK {
+				g.t.Fatalf("GET of a batch: %d %s", r.status, r.body)
+			}
+			b = gjson.Parse(r.body)
 			before := ended
 			ended = b.Get("request_counts.completed").Int() + b.Get("request_counts.failed").Int()
 			return b.Get("status").Str == status || ended != before

@@ -105,7 +105,7 @@ func newClusterRun(t *testing.T) *clusterRun {
 	}
 	c.proxy = startHAProxyFor(t, addresses...)
 	for _, m := range c.members {
-		poll.Until(t, m.name+" is ready", m.ready)
+		poll.Until(t, m.name+" is ready", func() bool { m.supervise(); return m.ready() })
 	}
 	c.waitForProxy()
 	return c
@@ -144,7 +144,7 @@ gateway: {name: %s}
 database: {url: %q}
 files: {url: "file://%s", shared: true}
 limits: {concurrency_per_key: %d}
-probe: {interval: 100ms, timeout: 1s}
+probe: {interval: 100ms, timeout: 20s}
 breaker: {consecutive_failures: 1000}
 models: [%s, %s]
 `, listen, name, database, files, leaseLimit, modelConfig("m", backend), c.model.config("launched", ", boot_estimate: 1s, idle_after: 5s", "")))
@@ -307,7 +307,10 @@ func (c *clusterRun) injectFaults(ctx context.Context) {
 			c.faults[name]++
 			databaseFaults[name](c)
 		case m.undo == nil && failing < clusterMembers-1 && i%3 == 0:
-			name := ofMembers()
+			name := cutReplies // first, since a short run may not come to it
+			if c.faults[cutReplies] > 0 {
+				name = ofMembers()
+			}
 			c.faults[name]++
 			m.until = time.Now().Add(randomUpTo(c.rng, 18*time.Second)) // some are reaped, some are not
 			m.fault, m.undo = name, memberFaults[name](c, m)

@@ -21,7 +21,7 @@ import (
 // serveTwo starts two gateways on one PostgreSQL database with a model that they launch.
 func serveTwo(t *testing.T, models string) (first, second *gateway) {
 	t.Helper()
-	env := newEnvironment(t, settings{postgres: postgrestest.Shared(t), models: models})
+	env := newEnvironment(t, settings{postgres: postgrestest.Shared(t), probeTimeout: "20s", models: models})
 	first = env.serve()
 	return first, env.another("second").serveWithKey(first.secret)
 }
@@ -39,18 +39,14 @@ func TestGatewayListShowsWhichGatewaysAreAlive(t *testing.T) {
 	if got := gjson.Get(first.run("gateway", "list", "--json"), "#.name").Raw; got != `["first","second"]` {
 		t.Errorf("got gateways %s, want first and second", got)
 	}
-	if got := states(); got != `["alive","alive"]` {
-		t.Errorf("got states %s, want both alive", got)
-	}
-	text := first.run("gateway", "list")
-	if !strings.HasPrefix(text, "GATEWAY ") || strings.Count(text, " alive ") != 2 {
-		t.Errorf("got %s", text)
-	}
+	poll.Until(t, "both are alive", func() bool { return states() == `["alive","alive"]` })
+	poll.Until(t, "the table has both", func() bool {
+		text := first.run("gateway", "list")
+		return strings.HasPrefix(text, "GATEWAY ") && strings.Count(text, " alive ") == 2
+	})
 	second.signal(syscall.SIGTERM)
 	<-second.exited
-	if got := states(); got != `["alive","ended"]` {
-		t.Errorf("after the second has stopped: got states %s", got)
-	}
+	poll.Until(t, "the second has ended", func() bool { return states() == `["alive","ended"]` })
 }
 
 // The model's program runs on when the gateway that has launched it is killed, so the other one waits for it and launches
@@ -58,7 +54,8 @@ func TestGatewayListShowsWhichGatewaysAreAlive(t *testing.T) {
 func TestBootOfAKilledGatewayIsNotRepeated(t *testing.T) {
 	t.Parallel() // it waits for a slow boot
 	l := newLaunchedModel(t, 20*time.Second)
-	first, second := serveTwo(t, l.config("m", ", boot_estimate: 20s", ", cold_wait: 2m"))
+	models := l.config("m", ", boot_estimate: 20s", ", cold_wait: 2m")
+	first, second := serveTwo(t, strings.Replace(models, "boot_timeout: 30s", "boot_timeout: 5m", 1))
 	first.sendAsync(t.Context(), first.secret, smallRequest)
 	poll.Until(t, "the model is launched", func() bool { return len(l.ranCommands()) == 1 })
 	poll.Until(t, "the other gateway knows", func() bool { return second.backendState() == "starting" })

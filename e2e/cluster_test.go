@@ -35,6 +35,18 @@ func waitForBackend(t *testing.T, mock *mockvllm.Process, n int) {
 	poll.Until(t, fmt.Sprintf("the backend has %d requests", n), func() bool { return completionRequests(mock) == n })
 }
 
+// admitted sends a request, and again while PostgreSQL does not answer its gateway in time.
+func admitted(t *testing.T, url, secret string) (got response) {
+	t.Helper()
+	poll.Until(t, "the gateway is not overloaded", func() bool {
+		var err error
+		got, err = post(url, secret, smallRequest)
+		must(t, err)
+		return got.status != http.StatusServiceUnavailable || got.apiError(t).Code != "overloaded"
+	})
+	return got
+}
+
 // streamRequest streams many tokens.
 const streamRequest = `{"model": "m", "prompt": "Once upon a time", "max_tokens": 4000, "temperature": 0, "stream": true, "ignore_eos": true}`
 
@@ -95,6 +107,7 @@ func TestCapIsThatOfAllGateways(t *testing.T) {
 			spent += row.Prompt + row.Completion
 		}
 	}
+	delete(codes, "overloaded") // PostgreSQL may not answer in time
 	if spent > budget || spent <= budget-tokens || codes[""] == 0 || codes["budget_exceeded"] == 0 || len(codes) != 2 {
 		t.Errorf("%d of %d tokens are charged, and the responses were %v; want the cap used up, and budget_exceeded after that", spent, budget, codes)
 	}
@@ -105,8 +118,8 @@ func TestKeyCommandsApplyAtAllGateways(t *testing.T) {
 	for i := range 3 {
 		secret := first.createKey(fmt.Sprint("new ", i))
 		for _, g := range []*gateway{first, second} {
-			if got, err := post(g.url, secret, smallRequest); err != nil || got.status != http.StatusOK {
-				t.Fatalf("a new key: got %+v, error %v", got, err)
+			if got := admitted(t, g.url, secret); got.status != http.StatusOK {
+				t.Fatalf("a new key: got %+v", got)
 			}
 		}
 		first.run("key", "pause", secret[:13])
@@ -124,7 +137,7 @@ func TestKeyCommandsApplyAtAllGateways(t *testing.T) {
 // its last checkpoint.
 func TestLeasesOfAKilledGatewayAreTakenOver(t *testing.T) {
 	t.Parallel() // it waits for the end of leases
-	first, second, mock := startTwo(t, postgrestest.Shared(t), settings{}, mockvllm.Options{TokenDelay: 10 * time.Millisecond})
+	first, second, mock := startTwo(t, postgrestest.Shared(t), settings{}, mockvllm.Options{TokenDelay: 50 * time.Millisecond})
 	secret := strings.TrimSpace(first.run("key", "create", "--account", first.email, "--name", "one", "--concurrency", "1"))
 	stream := &gateway{process: first.process, environment: first.environment, t: t, url: first.url, secret: secret}
 	request := stream.request(t.Context(), http.MethodPost, first.url+"/v1/completions", streamRequest)
@@ -157,6 +170,7 @@ func TestLeasesOfAKilledGatewayAreTakenOver(t *testing.T) {
 	}
 	states := map[string]ledgerRow{}
 	poll.Until(t, "both requests have ended", func() bool {
+		clear(states)
 		rows, err := second.ledgerRows(t.Context())
 		must(t, err)
 		for _, row := range rows {
@@ -191,8 +205,16 @@ func TestStoppedGatewayIsFencedAndServesAgain(t *testing.T) {
 		got, err := post(first.url, first.secret, smallRequest)
 		return err == nil && got.status == http.StatusOK
 	})
-	if rows, err := second.ledgerRows(t.Context()); err != nil || len(rows) < 2 || rows[0].State == rows[1].State {
-		t.Errorf("got the rows %+v, error %v; want the interrupted stream once, and the new requests", rows, err)
+	rows, err := second.ledgerRows(t.Context())
+	must(t, err)
+	interrupted := 0
+	for _, row := range rows {
+		if row.State == "interrupted" {
+			interrupted++
+		}
+	}
+	if len(rows) < 2 || interrupted != 1 {
+		t.Errorf("got the rows %+v; want the interrupted stream once, and the new requests", rows)
 	}
 }
 
@@ -231,6 +253,7 @@ func TestNothingIsServedWhilePostgreSQLIsAway(t *testing.T) {
 	waiting := second.sendAsync(t.Context(), secret, smallRequest)
 	poll.Until(t, "the second request waits", func() bool { return second.metric(metricWaitingReservations) == 1 })
 
+	began := time.Now()
 	server.Stop(t)
 	for _, g := range []*gateway{first, second} {
 		poll.Until(t, "requests are refused", func() bool {
@@ -259,7 +282,9 @@ func TestNothingIsServedWhilePostgreSQLIsAway(t *testing.T) {
 
 	server.Run(t)
 	mock.ClearFaults()
-	if rest := stream.readAll(); !strings.HasSuffix(rest, "data: [DONE]\n\n") {
+	rest := stream.readAll()
+	cutOff := time.Since(began) > 50*time.Second && strings.Contains(rest, `"code":"overloaded"`) // as docs/cluster.md says
+	if !cutOff && !strings.HasSuffix(rest, "data: [DONE]\n\n") {
 		t.Errorf("the stream over the outage ended with %q, want [DONE]", rest)
 	}
 	if got := <-waiting; got.status != http.StatusOK {
@@ -286,7 +311,7 @@ func TestGatewayWhoseNameIsTakenStops(t *testing.T) {
 	if log := first.stderr.String(); !strings.Contains(log, "gateway.name") || !strings.Contains(log, `another process has the name`) {
 		t.Errorf("the log does not say that the name is taken: %s", log)
 	}
-	if got := second.complete(smallRequest); got.status != http.StatusOK {
+	if got := admitted(t, second.url, second.secret); got.status != http.StatusOK {
 		t.Errorf("the newer gateway: got %d %s, want 200", got.status, got.body)
 	}
 }

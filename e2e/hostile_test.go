@@ -457,9 +457,10 @@ func TestHostileClientsDoNotAffectALegitimateOne(t *testing.T) {
 	requireOpenFiles(t, slowHeaderConns+1000)
 	useBinaryWithoutRaceDetector(t)
 	_, backend := startMockProcess(t)
-	// The gateway closes the connection of a client that does not read after idle_timeout plus three seconds.
+	// The gateway closes the connection of a client that does not read after idle_timeout plus three seconds. Both times hold for the
+	// legitimate client too, also where the machine stalls.
 	env := newEnvironment(t, settings{
-		server: ", read_header_timeout: 6s", extra: "upstream: {idle_timeout: 5s}\nlimits: {concurrency_per_key: 64}",
+		server: ", read_header_timeout: 20s", extra: "upstream: {idle_timeout: 20s}\nlimits: {concurrency_per_key: 64}",
 	}, backend)
 	legitimate := &legitimateClient{key: env.createKey("legitimate"), keepAlive: &http.Client{Transport: &http.Transport{}}, timeout: time.Minute} // an attack that starves it would last longer
 	load := &hostileLoad{gateway: env.serve(), backend: backend, done: make(chan struct{})}

@@ -149,7 +149,7 @@ func TestMemoryHasACeiling(t *testing.T) {
 	_, backend := startMockProcess(t, "--token-delay", "2s")
 	_, quick := startMockProcess(t)
 	env := newEnvironment(t, settings{
-		server: ", read_header_timeout: 10s", extra: "upstream: {idle_timeout: 20s}\nlimits: {concurrency_per_key: 100000}",
+		server: ", read_header_timeout: 10s", extra: "upstream: {idle_timeout: 5m}\nlimits: {concurrency_per_key: 100000}",
 		models: modelConfig("m", backend) + ", " + modelConfig("q", quick),
 	})
 	t.Setenv("GOMEMLIMIT", memoryLimit)

@@ -140,7 +140,7 @@ func (r *reader) take(begins string) string {
 // wait runs a shell's condition until it holds.
 func (r *reader) wait(condition string) {
 	r.t.Helper()
-	r.run(fmt.Sprintf("for n in $(seq 600); do if %s; then break; fi; sleep 0.1; [ $n != 600 ] || { tail -n 50 *.log *.out; exit 1; }; done", condition))
+	r.run(fmt.Sprintf("for n in $(seq 3000); do if %s; then break; fi; sleep 0.1; [ $n != 3000 ] || { tail -n 50 *.log *.out; exit 1; }; done", condition))
 }
 
 // says prints how long it took to get here.

@@ -91,9 +91,7 @@ func TestGatewayServesAfterASwitchover(t *testing.T) {
 				t.Errorf("check: exit code %d, %s", code, table)
 			}
 			g := e.serve()
-			got, err := post(g.url, g.secret, smallRequest)
-			must(t, err)
-			if got.status != http.StatusOK {
+			if got := admitted(t, g.url, g.secret); got.status != http.StatusOK {
 				t.Fatalf("before the switchover: %+v", got)
 			}
 			e.standby.Promote(t, e.primary)
@@ -137,9 +135,7 @@ func TestServeWaitsForItsDatabase(t *testing.T) {
 	g.waitForOutput(g.stderr, waiting+`.*a standby`)
 	e.first.Move(e.standby)
 	addresses := g.waitForOutput(g.stderr, `"listening","public":"([^"]+)","admin":"([^"]+)"`)
-	got, err := post("http://"+addresses[1], secret, smallRequest)
-	must(t, err)
-	if got.status != http.StatusOK {
+	if got := admitted(t, "http://"+addresses[1], secret); got.status != http.StatusOK {
 		t.Errorf("after the wait: %+v", got)
 	}
 }
@@ -156,8 +152,8 @@ func TestGatewayServesThroughAPooler(t *testing.T) {
 		t.Errorf("check: exit code %d, %s", code, table)
 	}
 	g := e.serve()
-	if got, err := post(g.url, g.secret, smallRequest); err != nil || got.status != http.StatusOK {
-		t.Errorf("got %+v, error %v", got, err)
+	if got := admitted(t, g.url, g.secret); got.status != http.StatusOK {
+		t.Errorf("got %+v", got)
 	}
 	g.signIn()
 

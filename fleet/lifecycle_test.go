@@ -177,7 +177,7 @@ func TestUnreachableBackendWithSleepOnlyIsStillAttempted(t *testing.T) {
 func TestStopDuringABootAbortsTheBoot(t *testing.T) {
 	t.Parallel() // it waits
 	b := newManagedServer(t, 0)
-	b.script("start", "trap 'sleep 0.3; echo ended >> $0.log; exit 1' TERM; echo started >> $0.log; while :; do sleep 0.1; done; touch $0.up")
+	b.script("start", "trap 'sleep 0.1; echo ended >> $0.log; exit 1' TERM; echo started >> $0.log; while :; do sleep 0.1; done; touch $0.up")
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
 	backend := m.Backends()[0]
 	if err := m.Warm("the test"); err != nil {
@@ -213,7 +213,7 @@ func TestStopDuringABootAbortsTheBoot(t *testing.T) {
 func TestStopDuringABootWaitsForTheCommandsChildren(t *testing.T) {
 	t.Parallel() // it waits
 	b := newManagedServer(t, 0)
-	b.script("compose", "trap 'sleep 0.3; echo ended >> ${0%compose}start.log; exit 1' TERM; echo started >> ${0%compose}start.log; while :; do sleep 0.1; done")
+	b.script("compose", "trap 'sleep 0.1; echo ended >> ${0%compose}start.log; exit 1' TERM; echo started >> ${0%compose}start.log; while :; do sleep 0.1; done")
 	b.script("start", "${0%start}compose; touch $0.up")
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
 	if err := m.Warm("the test"); err != nil {

@@ -328,8 +328,7 @@ func TestRefusedValueFailsOnlyItsOperation(t *testing.T) {
 func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 	db := newDatabase(t)
 	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
-	s := cluster.Settings{Beat: 20 * time.Millisecond, Dead: 500 * time.Millisecond}
-	s.Name = "stopped"
+	s := cluster.Settings{Name: "stopped", Beat: 20 * time.Millisecond, Dead: time.Hour} // it reaps nobody when it goes on
 	stopped := start(t, &testDatabase{url: through(t, proxy, db)}, s)
 	setOwners(t, stopped, 1, quota.Caps{quota.MonthTotal: quota.Limit(1000)})
 	q := newRequest()
@@ -350,7 +349,7 @@ func TestStoppedGatewayIsReapedAndFenced(t *testing.T) {
 	proxy.Pause()
 	running.SetProgress(35) // sent to the client after the last checkpoint
 
-	s.Name = "other"
+	s.Name, s.Dead = "other", 2*time.Second
 	other := start(t, db, s)
 	granted, err := other.Reserve(t.Context(), payer, newRequest(), demand(10, 10), nil) // waits until the slot is free
 	must(t, err)

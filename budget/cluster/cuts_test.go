@@ -306,7 +306,7 @@ func TestCutReplyOfAReapInterruptsRequestsOnce(t *testing.T) {
 	db := newDatabase(t)
 	deadProxy, proxy := postgrestest.NewProxy(t, postgrestest.Shared(t)), postgrestest.NewProxy(t, postgrestest.Shared(t))
 	dead := start(t, &testDatabase{url: through(t, deadProxy, db)}, cluster.Settings{Name: "dead", Beat: 20 * time.Millisecond, Dead: time.Hour})
-	other := start(t, &testDatabase{url: through(t, proxy, db)}, cluster.Settings{Name: "other", Beat: 20 * time.Millisecond, Dead: time.Second})
+	other := start(t, &testDatabase{url: through(t, proxy, db)}, cluster.Settings{Name: "other", Beat: 20 * time.Millisecond, Dead: 2 * time.Second})
 	setOwners(t, other, 1, quota.Caps{})
 	t.Cleanup(deadProxy.Resume)
 	var runs int64

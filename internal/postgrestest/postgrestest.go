@@ -4,6 +4,7 @@ package postgrestest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/procfs"
 
 	"basegate/internal/poll"
@@ -287,12 +289,31 @@ func (s *Server) Create(tb testing.TB, template string) string {
 		template = "template1"
 	}
 	name := fmt.Sprintf("test%d", lastDatabase.Add(1))
-	s.Exec(tb, "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, template))
+	const objectInUse = "55006" // sessions of the template are ending, for which the server waits five seconds
+	poll.Until(tb, "the template has no sessions", func() bool {
+		statement := fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, template)
+		err := s.tryExec(tb, "postgres", statement)
+		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == objectInUse {
+			return false
+		}
+		if err != nil {
+			tb.Fatalf("%s: %v", statement, err)
+		}
+		return true
+	})
 	return name
 }
 
 // Exec executes a statement in a database.
 func (s *Server) Exec(tb testing.TB, database, statement string) {
+	tb.Helper()
+	if err := s.tryExec(tb, database, statement); err != nil {
+		tb.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// tryExec is Exec that returns the error of the statement.
+func (s *Server) tryExec(tb testing.TB, database, statement string) error {
 	tb.Helper()
 	ctx := context.WithoutCancel(tb.Context()) // it may be called by a clean-up
 	conn, err := pgx.Connect(ctx, s.URL(database))
@@ -300,9 +321,8 @@ func (s *Server) Exec(tb testing.TB, database, statement string) {
 		tb.Fatal(err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, statement); err != nil {
-		tb.Fatalf("%s: %v", statement, err)
-	}
+	_, err = conn.Exec(ctx, statement)
+	return err
 }
 
 // Newer reports whether tests run on a schema that is newer than the program: their environment has
