@@ -68,15 +68,15 @@ func (l *launchedModel) ranCommands() []string {
 }
 
 // config returns the model's element of the configuration; launch and more are members in YAML flow style, each with a
-// comma before it.
+// comma before it. Tests set probeTimeout too: a backend that misses a probe while the machine stalls is launched again.
 func (l *launchedModel) config(id, launch, more string) string {
-	return fmt.Sprintf(`{id: %s, checkpoint: %s%s, backends: [{name: b, url: "%s", gpu: H100, launch: {start: [%s/start], stop: [%s/stop], boot_timeout: 30s%s}}]}`,
+	return fmt.Sprintf(`{id: %s, checkpoint: %s%s, backends: [{name: b, url: "%s", gpu: H100, launch: {start: [%s/start], stop: [%s/stop], boot_timeout: 10m%s}}]}`,
 		id, checkpoint, more, l.url, l.dir, l.dir, launch)
 }
 
 func TestServerTimingHasTheBootThatARequestWaitedFor(t *testing.T) {
 	l := newLaunchedModel(t, 0)
-	g := newEnvironment(t, settings{probeTimeout: "20s", models: l.config("m", ", boot_estimate: 1s", ", cold_wait: 20s")}).serve()
+	g := newEnvironment(t, settings{probeTimeout: "10m", models: l.config("m", ", boot_estimate: 1s", ", cold_wait: 10m")}).serve()
 	if timing := g.complete(smallRequest).header.Get("Server-Timing"); !regexp.MustCompile(`^boot;dur=[\d.]+, queue;dur=[\d.]+, upstream;dur=[\d.]+$`).MatchString(timing) {
 		t.Errorf("of the request that started the model: got %q, want boot, queue and upstream", timing)
 	}
@@ -88,7 +88,7 @@ func TestServerTimingHasTheBootThatARequestWaitedFor(t *testing.T) {
 func TestNoRequestFailsWhileAnIdleModelStops(t *testing.T) {
 	t.Parallel() // it waits
 	l := newLaunchedModel(t, 0)
-	env := newEnvironment(t, settings{probeTimeout: "20s", models: l.config("m", ", boot_estimate: 1s, idle_after: 600ms", ", cold_wait: 20s")})
+	env := newEnvironment(t, settings{probeTimeout: "10m", models: l.config("m", ", boot_estimate: 1s, idle_after: 600ms", ", cold_wait: 10m")})
 	g := env.serve()
 	g.complete(smallRequest)
 	restarted := func() bool { return strings.Contains(strings.Join(l.ranCommands(), " "), "stopped started") }
@@ -117,7 +117,7 @@ func TestRequestThatWaitsForASlotWhileItsModelStopsWaitsForTheBoot(t *testing.T)
 	t.Parallel() // it waits
 	l, mock := newLaunchedModel(t, 0), startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
 	other := fmt.Sprintf(`{id: other, checkpoint: %s, backends: [{name: o, url: "%s"}]}`, checkpoint, mock.URL())
-	g := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 1}", probeTimeout: "20s", models: l.config("m", "", ", cold_wait: 20s") + ", " + other}).serve()
+	g := newEnvironment(t, settings{extra: "limits: {concurrency_per_key: 1}", probeTimeout: "10m", models: l.config("m", "", ", cold_wait: 10m") + ", " + other}).serve()
 	if got := g.complete(smallRequest); got.status != http.StatusOK {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
@@ -141,7 +141,7 @@ func TestRequestThatWaitsForASlotWhileItsModelStopsWaitsForTheBoot(t *testing.T)
 func TestModelCommandsReachTheRunningGateway(t *testing.T) {
 	t.Parallel() // it waits
 	l := newLaunchedModel(t, 0)
-	env := newEnvironment(t, settings{adminListen: loopback.Address(t), probeTimeout: "20s", models: l.config("m", "", "")})
+	env := newEnvironment(t, settings{adminListen: loopback.Address(t), probeTimeout: "10m", models: l.config("m", "", "")})
 	env.serve()
 	state := func() string { return gjson.Get(env.run("model", "list", "--json"), "0.backends.0.state").Str }
 	if got := state(); got != "stopped" {
@@ -160,8 +160,8 @@ func TestModelCommandsReachTheRunningGateway(t *testing.T) {
 func TestKilledReplicaAffectsOnlyStartedStreams(t *testing.T) {
 	launched, mock := newLaunchedModel(t, 0), startMock(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
 	other := fmt.Sprintf(`{name: other, url: "%s"}`, mock.URL())
-	models := strings.Replace(launched.config("m", "", ", cold_wait: 20s"), "backends: [", "backends: ["+other+", ", 1)
-	g := newEnvironment(t, settings{models: models, extra: "limits: {concurrency_per_key: 64}"}).serve()
+	models := strings.Replace(launched.config("m", "", ", cold_wait: 10m"), "backends: [", "backends: ["+other+", ", 1)
+	g := newEnvironment(t, settings{probeTimeout: "10m", models: models, extra: "limits: {concurrency_per_key: 64}"}).serve()
 	must(t, exec.Command(filepath.Join(launched.dir, "start")).Run()) // started outside the gateway, which detects it
 	poll.Until(t, "both replicas are ready", func() bool { return strings.Count(g.get(g.admin, "/models").body, `"state":"ready"`) == 2 })
 	var failed, completed, interrupted atomic.Int64

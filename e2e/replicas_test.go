@@ -64,48 +64,25 @@ func TestModelScalesToThreeReplicasUnderLoadAndBack(t *testing.T) {
 	launch := replicaLauncher(t, 3)
 	g := newEnvironment(t, replicaSettings(launch)).serve()
 	g.awaitReplicas("the first replica runs without a request", "ready stopped stopped")
-	unload := g.load(12)
-	g.awaitReplicas("three replicas run under load", "ready ready ready")
-	unload()
-	poll.Until(t, "the load has left all replicas", func() bool { // a response ends before its attempt
-		for _, b := range g.replicas() {
-			if b.Get("in_flight").Int() > 0 {
-				return false
-			}
-		}
-		return true
-	})
-
-	type stream struct {
-		on     string
-		cancel context.CancelFunc
-		ended  chan string
-	}
-	var streams []stream
-	for range 6 { // two at each
-		before := g.replicas()
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		resp, err := httpClient.Do(g.request(ctx, http.MethodPost, g.url+"/v1/completions",
-			`{"model":"m","prompt":"Once upon a time","max_tokens":1000,"ignore_eos":true,"stream":true}`))
-		must(t, err)
-		s := stream{cancel: cancel, ended: make(chan string, 1)}
-		go func() {
-			defer resp.Body.Close()
-			text, err := io.ReadAll(resp.Body)
-			s.ended <- fmt.Sprint(resp.StatusCode, err) + " " + string(text[max(0, len(text)-20):])
-		}()
-		poll.Until(t, "a replica has the stream", func() bool {
-			for name, b := range g.replicas() {
-				if b.Get("in_flight").Int() > before[name].Get("in_flight").Int() {
-					s.on = name
+	// A replica that has no request for two seconds is stopped, which may be before it gets its streams.
+	var streams []heldReplicaStream
+	for attempt := 1; len(streams) == 0; attempt++ {
+		unload := g.load(12)
+		g.awaitReplicas("three replicas run under load", "ready ready ready")
+		unload()
+		poll.Until(t, "the load has left all replicas", func() bool { // a response ends before its attempt
+			for _, b := range g.replicas() {
+				if b.Get("in_flight").Int() > 0 {
+					return false
 				}
 			}
-			return s.on != ""
+			return true
 		})
-		streams = append(streams, s)
+		if streams = g.holdStreams(); len(streams) == 0 && attempt == 5 {
+			t.Fatal("never were there two streams at each replica")
+		}
 	}
-	var draining []stream
+	var draining []heldReplicaStream
 	cancelled := 0
 	for _, s := range streams {
 		switch {
@@ -116,10 +93,20 @@ func TestModelScalesToThreeReplicasUnderLoadAndBack(t *testing.T) {
 			cancelled++
 		}
 	}
-	g.awaitReplicas("the third replica is not needed", "ready ready draining")
-	if n := g.replicas()["gpu-3"].Get("in_flight").Int(); n != 2 || len(draining) != 2 {
+	var all map[string]gjson.Result
+	poll.Until(t, "the third replica is not needed", func() bool {
+		all = g.replicas()
+		return all["gpu-3"].Get("state").Str == "draining"
+	})
+	if n := all["gpu-3"].Get("in_flight").Int(); n != 2 || len(draining) != 2 {
 		t.Errorf("the replica that drains has %d requests, of %d streams, want two", n, len(draining))
 	}
+	// What is left is enough for one replica, so the second one follows after two seconds.
+	second := all["gpu-2"]
+	if all["gpu"].Get("state").Str != "ready" || second.Get("state").Str != "ready" && !second.Get("since").Time().After(all["gpu-3"].Get("since").Time()) {
+		t.Errorf("while the third replica drains the others are %s and %s, want that it was the first", all["gpu"].Raw, second.Raw)
+	}
+	g.eachMock(http.MethodDelete, "")
 	for _, s := range draining {
 		if got := <-s.ended; !strings.HasPrefix(got, "200 <nil> ") || !strings.HasSuffix(got, "data: [DONE]\n\n") {
 			t.Errorf("a stream of the replica that drains ended with %q", got)
@@ -130,9 +117,7 @@ func TestModelScalesToThreeReplicasUnderLoadAndBack(t *testing.T) {
 		t.Errorf("of one replica: got %d %s", got.status, got.body)
 	}
 
-	if got := launched(t, launch); got != "start1 start2 start3 start2 stop3 stop2" && got != "start1 start2 start3 start2 stop2 stop3" {
-		t.Errorf("got the programs %s", got)
-	}
+	checkLaunched(t, launch)
 }
 
 // The gateway that leads starts replicas for requests that another one sends. When it is killed, the other one stops them.
@@ -159,17 +144,15 @@ func TestReplicasFollowTheRequestsOfAllGateways(t *testing.T) {
 	if got := second.complete(smallRequest); got.status != http.StatusOK {
 		t.Errorf("of one replica: got %d %s", got.status, got.body)
 	}
-	if got := launched(t, launch); strings.Count(got, "start") != 4 || strings.Count(got, "stop") != 2 {
-		t.Errorf("got the programs %s", got)
-	}
+	checkLaunched(t, launch)
 }
 
 // replicaSettings are those of a gateway with a model of up to three replicas.
 func replicaSettings(launch string) settings {
 	return settings{
-		probeTimeout: "20s", extra: "limits: {concurrency_per_key: 64, concurrency_per_account: 64}",
-		models: fmt.Sprintf(`{id: m, checkpoint: %s, cold_wait: 30s, balance: least_inflight, backends: [{name: gpu, url: "http://127.0.0.1:1",
-			replicas: {min: 1, max: 3, queue: 1}, launch: {start: [%s, start], stop: [%s, stop], boot_timeout: 60s, idle_after: 2s}}]}`, checkpoint, launch, launch),
+		probeTimeout: "10m", extra: "limits: {concurrency_per_key: 64, concurrency_per_account: 64}",
+		models: fmt.Sprintf(`{id: m, checkpoint: %s, cold_wait: 10m, balance: least_inflight, backends: [{name: gpu, url: "http://127.0.0.1:1",
+			replicas: {min: 1, max: 3, queue: 1}, launch: {start: [%s, start], stop: [%s, stop], boot_timeout: 10m, idle_after: 2s}}]}`, checkpoint, launch, launch),
 	}
 }
 
@@ -209,8 +192,80 @@ func (g *gateway) load(clients int) (unload func()) {
 	return unload
 }
 
-// launched returns the programs that were run, each with its replica, and checks that the fences of a replica rise.
-func launched(t *testing.T, launch string) string {
+// heldReplicaStream is a stream that the mock of a replica holds.
+type heldReplicaStream struct {
+	on     string // the replica's name
+	cancel context.CancelFunc
+	ended  chan string
+}
+
+// holdStreams begins six streams, which the mocks hold, and returns none if there are not two of them at each replica.
+func (g *gateway) holdStreams() (streams []heldReplicaStream) {
+	g.t.Helper()
+	g.eachMock(http.MethodPost, `{"kind": "hang", "after_events": 3, "times": -1}`)
+	for range 6 {
+		before := g.replicas()
+		ctx, cancel := context.WithCancel(g.t.Context())
+		g.t.Cleanup(cancel)
+		r := g.request(ctx, http.MethodPost, g.url+"/v1/completions",
+			`{"model":"m","prompt":"Once upon a time","max_tokens":100,"ignore_eos":true,"stream":true}`)
+		s := heldReplicaStream{cancel: cancel, ended: make(chan string, 1)}
+		go func() {
+			resp, err := httpClient.Do(r) // which waits for the first event, of a third stream at a replica for ever
+			if err != nil {
+				s.ended <- err.Error()
+				return
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			s.ended <- fmt.Sprint(resp.StatusCode, err) + " " + string(text[max(0, len(text)-20):])
+		}()
+		poll.Until(g.t, "a replica has the stream", func() bool {
+			for name, b := range g.replicas() {
+				if b.Get("in_flight").Int() > before[name].Get("in_flight").Int() {
+					s.on = name
+				}
+			}
+			return s.on != ""
+		})
+		streams = append(streams, s)
+	}
+	for name, b := range g.replicas() {
+		if b.Get("state").Str == "ready" && b.Get("in_flight").Int() == 2 {
+			continue
+		}
+		g.t.Logf("%s is %s, not ready with two streams", name, b.Raw)
+		for _, s := range streams {
+			s.cancel()
+		}
+		g.eachMock(http.MethodDelete, "")
+		return nil
+	}
+	return streams
+}
+
+// eachMock changes the faults of the mock of each replica that runs.
+func (g *gateway) eachMock(method, fault string) {
+	g.t.Helper()
+	for name, b := range g.replicas() {
+		if state := b.Get("state").Str; state != "ready" && state != "draining" {
+			continue
+		}
+		resp, err := httpClient.Do(g.request(g.t.Context(), method, strings.TrimSuffix(b.Get("url").Str, "/")+"/mock/fault", fault))
+		if err != nil {
+			g.t.Logf("%s has stopped meanwhile: %v", name, err)
+			continue
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			g.t.Fatalf("%s of the fault of %s: got %d", method, name, resp.StatusCode)
+		}
+	}
+}
+
+// checkLaunched checks that of all replicas that were started one is left, and that the fences of a replica rise. One start has
+// failed. A replica may have been stopped and started again, since it takes two seconds without a request.
+func checkLaunched(t *testing.T, launch string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(launch), "log"))
 	must(t, err)
@@ -227,5 +282,8 @@ func launched(t *testing.T, launch string) string {
 		}
 		lastFence[replica] = fence
 	}
-	return strings.Join(ran, " ")
+	got := strings.Join(ran, " ")
+	if starts, stops := strings.Count(got, "start"), strings.Count(got, "stop"); starts-stops != 2 || strings.Contains(got, "stop1") || !strings.HasPrefix(got, "start1 start2 start3") {
+		t.Errorf("got the programs %s", got)
+	}
 }
