@@ -567,8 +567,10 @@ func testPublicListenerServesTheAPIAndTheConsole(t *testing.T, fastPath bool) {
 		host, path string
 		status     int
 	}{
-		{g.AdminAddr(), "metrics.example.org", "/metrics", http.StatusOK}, {g.AdminAddr(), "evil.example.org", "/metrics", http.StatusMisdirectedRequest},
-		{g.AdminAddr(), "evil.example.org", "/debug/pprof/goroutine", http.StatusMisdirectedRequest}, {g.Addr(), "any.example.org", "/healthz", http.StatusOK},
+		{g.AdminAddr(), "metrics.example.org", "/metrics", http.StatusOK},
+		{g.AdminAddr(), "evil.example.org", "/metrics", http.StatusMisdirectedRequest},
+		{g.AdminAddr(), "evil.example.org", "/debug/pprof/goroutine", http.StatusMisdirectedRequest},
+		{g.Addr(), "any.example.org", "/healthz", http.StatusOK},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+request.to.String()+request.path, http.NoBody)
 		if err != nil {
