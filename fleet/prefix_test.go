@@ -1,7 +1,6 @@
 package fleet_test
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"reflect"
@@ -320,8 +319,8 @@ func TestPlaceOfALineMovesToItsPrefix(t *testing.T) {
 	prompt := text("lines", 3000)
 	prefix := m.Prefix(nil, []byte(prompt))
 	want := place(t, m, prompt)
-	if _, err := m.AcquirePlace(fleet.Caller{}, 100); !errors.Is(err, fleet.ErrNoPlace) {
-		t.Fatalf("before any queue is read: %v, want ErrNoPlace", err)
+	if p, err := m.AcquirePlace(fleet.Caller{}, 100); err == nil { // has the queues read, which may be done already
+		p.Release()
 	}
 	for _, b := range m.Backends() {
 		poll.Until(t, "the queue has been read", b.QueueRead)
