@@ -12,15 +12,18 @@ import (
 	"basegate/internal/poll"
 )
 
-// manage replaces the fleet's models with one that the gateway can start and stop, whose programs do not exist.
-func (s *site) manage(id string) {
+// manage replaces the fleet's models with one that the gateway can start and stop: by a command, or else by one that does not exist.
+func (s *site) manage(id string, start ...string) {
 	s.t.Helper()
 	server := httptest.NewServer(http.NotFoundHandler())
 	s.t.Cleanup(server.Close)
 	address, err := url.Parse(server.URL)
 	must(s.t, err)
+	if len(start) == 0 {
+		start = []string{"/nowhere/start-vllm"}
+	}
 	s.reload(config.Model{ID: id, Checkpoint: "org/" + id, Backends: []config.Backend{{Name: "gpu1", URL: address, Launch: &config.Launch{
-		Start: []string{"/nowhere/start-vllm"}, Stop: []string{"/nowhere/stop-vllm"}, BootEstimate: time.Minute, BootTimeout: time.Minute,
+		Start: start, Stop: []string{"/nowhere/stop-vllm"}, BootEstimate: time.Minute, BootTimeout: time.Minute,
 	}}}})
 }
 
@@ -73,6 +76,18 @@ func TestFailedBootIsAStateWithItsReasonAndTheNextAttempt(t *testing.T) {
 	page = user.get("/dashboard").body
 	has(t, page, `<span class="tag bad">Boot failed</span> could not be started. Next boot attempt in `)
 	lacks(t, page, "/nowhere")
+}
+
+func TestModelThatBootsIsStarting(t *testing.T) {
+	s := newSite(t)
+	s.account("root@example.org", true)
+	b := s.signIn("root@example.org")
+	s.manage("cold", "sleep", "300")
+	must(t, s.fleet.Start(t.Context()))
+	defer s.fleet.Close()
+	wantRedirect(t, "warm", b.post("/admin/models/cold/warm"), "/admin/models#model-cold")
+	has(t, b.get("/admin/models").body, `<span class="tag warn">Starting</span>`)
+	has(t, b.get("/dashboard").body, `<span class="tag warn">Starting</span> will be ready in about `)
 }
 
 // A page that refreshes itself in the background must not take the confirmation that the next page shows.
