@@ -89,8 +89,7 @@ test-variants: tools
 	BASEGATE_TEST_ENGINE=sqlite go test -race -vet=off -parallel 8 -timeout 30m ./proxy -fastpath=false
 	go test -vet=off -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
-# The gateways flush their commits, for which commands and requests wait. CI runs this with temporary files in memory
-# (e2e/in-memory), so that nothing waits for a disk that others write to.
+# The gateways flush their commits, so that CI runs this with temporary files in memory (e2e/in-memory).
 test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
 	go test -count=1 -race -vet=off -parallel 6 -timeout 120m $(E2E) ./e2e
 
@@ -133,13 +132,13 @@ fuzz: tools ## every fuzz target with 100,000 inputs (FUZZTIME=10000x for less)
 	done
 
 sdk: build ## the official OpenAI SDKs (Python, Node), LangChain, LiteLLM, inspect_ai, instructor, Lamini, and every snippet of the tutorial, against the demo
-	e2e/sdk/run
+	e2e/in-memory e2e/sdk/run
 
 api: build ## generated requests against the demo, checked by its OpenAPI document (EXAMPLES=200 for more, SEED=1 to repeat)
-	e2e/api/run
+	e2e/in-memory e2e/api/run
 
 browser: build ## the console in Chromium, against the demo (BASEGATE_TEST_ENGINE=postgres; SPECS='usage.spec.js …' for some of it)
-	e2e/browser/run $(SPECS)
+	e2e/in-memory e2e/browser/run $(SPECS)
 
 pictures: build ## renew the pictures of the console in docs/pictures
 	PICTURES=$(CURDIR)/docs/pictures e2e/browser/run pictures.spec.js
