@@ -36,6 +36,7 @@ type keyRow struct {
 	gauges
 	LastUse budget.Use
 	Spark   *sparkline // of the last days; nil if nothing was used
+	Live    int        // keys that it has made, neither revoked nor expired
 }
 
 // gauges show the usage of a key or an account in the current windows, by the caps that the console has.
@@ -191,6 +192,9 @@ func (c *Console) keyRows(r *request, account string) (rows []keyRow, spark *spa
 	for _, k := range keys {
 		row := keyRow{Key: k, gauges: newGauges(c.keyCounters(r.ctx(), k.ID), k.Caps), Spark: sparks[k.ID]}
 		if row.LastUse, err = c.Ledger.LastUse(r.ctx(), k.ID); err != nil {
+			return nil, nil, others, err
+		}
+		if row.Live, err = c.Keys.LiveChildren(r.ctx(), k.ID); err != nil {
 			return nil, nil, others, err
 		}
 		rows = append(rows, row)

@@ -62,7 +62,9 @@ func TestPageOfARun(t *testing.T) {
 	}
 	has(t, b.get("/keys/"+parent.ID).body, "Keys that it has made", "eval", "mmlu-7")
 	has(t, b.get("/keys/"+k.ID).body, "made by the key", `href="/usage/runs/mmlu-7"`)
-	lacks(t, b.get("/dashboard").body, "eval")
+	page = b.get("/dashboard").body
+	has(t, page, `<a href="/keys/`+parent.ID+`#made">has made 1 key</a>`)
+	lacks(t, page, "eval")
 
 	eve := s.signIn("eve@example.org")
 	if got := eve.get("/usage/runs/mmlu-7"); got.status != http.StatusNotFound {
@@ -101,6 +103,7 @@ func TestPagesOfRunsOfAllAccounts(t *testing.T) {
 	lacks(t, page, "eve@example.org")
 	has(t, root.follow(root.post(runs[0]+"/stop")).body, "Run mmlu-7 stopped.", "Resume run")
 	has(t, root.get(runs[1]).body, "Stop run")
+	has(t, root.get(strings.TrimSuffix(strings.Replace(runs[1], "/runs/", "/accounts/", 1), "/mmlu-7")).body, `#made">has made 1 key</a>`)
 	ada := s.signIn("ada@example.org")
 	if got := ada.post("/usage/runs/mmlu-7/resume"); got.status != http.StatusForbidden && got.status != http.StatusUnprocessableEntity {
 		t.Errorf("the holder resumes what the operator has stopped: got %d", got.status)

@@ -116,6 +116,11 @@ func (k *Keys) Children(ctx context.Context, parent, run, after string, limit in
 	return selectChildren(ctx, k.db.Read(), parent, run, last, limit)
 }
 
+// LiveChildren returns how many keys that a key has made are neither revoked nor expired, at most 10,000.
+func (k *Keys) LiveChildren(ctx context.Context, parent string) (int, error) {
+	return countLiveChildren(ctx, k.db.Read(), parent, 10_000)
+}
+
 // Run returns the keys that are part of a run of an account, the oldest first. An empty account or run is all.
 func (k *Keys) Run(ctx context.Context, account, run string) ([]Key, error) {
 	return selectRun(ctx, k.db.Read(), account, run)
