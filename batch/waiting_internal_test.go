@@ -427,7 +427,7 @@ func TestBatchThatCannotRunStartsNoModel(t *testing.T) {
 				completer.mu.Lock()
 				completer.standing = c.standing
 				completer.mu.Unlock()
-				pass(time.Hour)
+				pass(10 * time.Minute)
 				completer.mu.Lock()
 				if completer.boots != 0 {
 					t.Errorf("the model was started %d times", completer.boots)
