@@ -15,12 +15,18 @@ let ended = false; // a page that asks for no refreshes has been received
 
 const nameOf = (element) => element.getAttribute("aria-label") ?? element.textContent.trim();
 
-// replace shows an element of a newer page, unless the user is typing in it or sends a form of it. The focus stays on the link or
-// button of the same name.
+// What the pointer is pressed on: a click happens only to an element that is there when the pointer is released, too.
+let pressed = null;
+document.addEventListener("pointerdown", ({ target }) => { pressed = target; }, true);
+for (const type of ["pointerup", "pointercancel"]) document.addEventListener(type, () => setTimeout(() => { pressed = null; }), true);
+
+// replace shows an element of a newer page, unless the user is typing in it, clicks in it or sends a form of it, when it returns
+// false. The focus stays on the link or button of the same name.
 function replace(old, next) {
   const html = next.innerHTML;
   const focused = old !== document.activeElement && old.contains(document.activeElement) ? document.activeElement : null;
-  if (received.get(old.id) === html || old.querySelector("form[data-sending]") || focused?.matches("input, select, textarea")) return;
+  if (received.get(old.id) === html) return true;
+  if (old.querySelector("form[data-sending]") || focused?.matches("input, select, textarea") || old.contains(pressed)) return false;
   received.set(old.id, html);
   const atEnd = old.scrollTop + old.clientHeight >= old.scrollHeight - 4;
   for (const details of next.querySelectorAll("details[id]")) { // what has opened itself stays open until the user closes it
@@ -33,6 +39,7 @@ function replace(old, next) {
   }
   if (atEnd) old.scrollTop = old.scrollHeight;
   for (const log of old.querySelectorAll("[data-tail]")) log.scrollTop = log.scrollHeight;
+  return true;
 }
 
 async function refresh() {
@@ -46,13 +53,14 @@ async function refresh() {
     }
     if (!response.ok) throw new Error(`status ${response.status}`);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    let isCurrent = true;
     for (const old of document.querySelectorAll("[data-live]")) {
       const next = page.getElementById(old.id);
-      if (next) replace(old, next);
+      if (next) isCurrent = replace(old, next) && isCurrent;
     }
     document.dispatchEvent(new CustomEvent("live", { detail: page }));
     succeeded = new Date();
-    if (!page.querySelector("[data-live-every]")) {
+    if (isCurrent && !page.querySelector("[data-live-every]")) {
       ended = true;
       status.textContent = "Finished; live updates stopped.";
       return;

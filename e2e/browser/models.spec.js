@@ -66,6 +66,18 @@ test("an operator warms, stops and books a model in place and sees what happens"
   }
 });
 
+test("a refresh between the press and the release of a button does not lose the click", async ({ page }) => {
+  await signIn(page);
+  await page.goto("/admin/models");
+  await page.evaluate(() => { window.refreshed = new Promise((resolve) => { document.addEventListener("live", resolve, { once: true }); }); });
+  const book = page.getByRole("region", { name: /^cold-8b/ }).getByText("Book a warm window…");
+  await book.hover();
+  await page.mouse.down();
+  await page.evaluate(() => window.refreshed);
+  await page.mouse.up();
+  await expect(page.getByRole("region", { name: /^cold-8b/ }).getByLabel("From, UTC")).toBeVisible();
+});
+
 for (const [path, seconds] of [["/dashboard", 10], ["/usage/requests", 5], ["/admin/models", 2]]) {
   test(`${path} refreshes itself while it is visible, and says so`, async ({ page }) => {
     await page.clock.install();
