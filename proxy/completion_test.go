@@ -185,7 +185,7 @@ func TestOpenBreakerRefusesWithoutWaitingForASlot(t *testing.T) {
 	t.Parallel()
 	backend := newBlockingBackend()
 	h := newHarness(t, func(o *harnessOptions) {
-		o.settings.ConcurrencyPerKey, o.settings.Attempts, o.breaker.ConsecutiveFailures, o.breaker.OpenFor = 1, 1, 1, time.Hour
+		o.settings.ConcurrencyPerKey, o.settings.Attempts, o.breaker.ConsecutiveFailures, o.breaker.OpenFor = 1, 1, 2, time.Hour
 	}, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if strings.Contains(string(body), "fail") {
@@ -197,14 +197,16 @@ func TestOpenBreakerRefusesWithoutWaitingForASlot(t *testing.T) {
 	}))
 	running := h.completeAsync(t.Context(), plainRequest)
 	<-backend.arrived
-	_, other, err := h.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	failing := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"fail"}`)
-	failing.Header.Set("Authorization", "Bearer "+other)
-	if got := h.do(failing); got.status != 502 {
-		t.Fatalf("got %d %s, want a failure that opens the breaker", got.status, got.body)
+	for _, name := range []string{"second", "third"} { // what one key alone has opened is closed to others
+		_, secret, err := h.keys.Create(t.Context(), identity.Key{Email: "ada@example.org", Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		failing := h.newRequest(t.Context(), http.MethodPost, "/v1/completions", `{"model":"m","prompt":"fail"}`)
+		failing.Header.Set("Authorization", "Bearer "+secret)
+		if got := h.do(failing); got.status != 502 {
+			t.Fatalf("got %d %s, want a failure that the breaker counts", got.status, got.body)
+		}
 	}
 	got := h.awaitWithoutSlot(plainRequest)
 	if got.status != 503 || !strings.Contains(got.body, `"code":"circuit_open"`) || got.header.Get("Retry-After") != "59" || !strings.Contains(got.body, `"retry_after_seconds":59`) {
