@@ -134,14 +134,28 @@ func TestResetConnectionsGetNoResponse(t *testing.T) {
 func TestHangLastsUntilTheClientDisconnects(t *testing.T) {
 	p := start(t, mockvllm.Options{})
 	p.InjectFault(mockvllm.Fault{Kind: "hang"})
-	ctx, disconnect := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, disconnect := context.WithCancel(t.Context())
 	defer disconnect()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL()+completions, strings.NewReader(body(t, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if response, err := client().Do(r); err == nil {
-		response.Body.Close()
+	failed := make(chan error, 1)
+	go func() {
+		response, err := client().Do(r)
+		if err == nil {
+			response.Body.Close()
+		}
+		failed <- err
+	}()
+	poll.Until(t, "the request", func() bool { return len(p.Requests()) == 1 })
+	select {
+	case <-failed:
+		t.Fatal("the request ended while the fault hangs")
+	case <-time.NewTimer(50 * time.Millisecond).C:
+	}
+	disconnect()
+	if <-failed == nil {
 		t.Fatal("got a response, want none while the fault hangs")
 	}
 	poll.Until(t, "the disconnect to be recorded", func() bool { return p.Requests()[0].ClientDisconnected() })
@@ -179,7 +193,7 @@ func TestClearedHangCompletesTheRequest(t *testing.T) {
 }
 
 func TestDeadEngineStaysDeadUntilCleared(t *testing.T) {
-	p := start(t, mockvllm.Options{TokenDelay: time.Millisecond})
+	p := start(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
 	reader, disconnect := open(t, p, map[string]any{"stream": true, "max_tokens": 5000, "ignore_eos": true})
 	defer disconnect()
 	if _, err := reader.ReadString('\n'); err != nil {
@@ -210,15 +224,14 @@ func TestDeadEngineStaysDeadUntilCleared(t *testing.T) {
 func TestDeadProcessRefusesConnectionsUntilItsRestart(t *testing.T) {
 	t.Parallel() // it waits
 	p := start(t, mockvllm.Options{})
-	p.InjectFault(mockvllm.Fault{Kind: "killed", RestartAfter: "3s"})
+	p.InjectFault(mockvllm.Fault{Kind: "killed", RestartAfter: "1s"})
 	trySend(t, p, http.MethodPost, completions, body(t, nil))
-	poll.Until(t, "the exit", func() bool {
-		return errors.Is(trySend(t, p, http.MethodGet, "/health", "").err, syscall.ECONNREFUSED)
-	})
 	poll.Until(t, "the restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
 	p.InjectFault(mockvllm.Fault{Kind: "killed"})
 	trySend(t, p, http.MethodPost, completions, body(t, nil))
-	poll.Until(t, "the second exit", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 0 })
+	poll.Until(t, "the second exit", func() bool {
+		return errors.Is(trySend(t, p, http.MethodGet, "/health", "").err, syscall.ECONNREFUSED)
+	})
 	p.ClearFaults()
 	poll.Until(t, "the second restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
 }
@@ -251,7 +264,7 @@ func TestEngineDeathResponseDependsOnVersion(t *testing.T) {
 	} {
 		p := start(t, mockvllm.Options{Version: version})
 		p.InjectFault(mockvllm.Fault{Kind: "engine_dead", AfterTokens: 2})
-		a := send(t, p, http.MethodPost, completions, body(t, map[string]any{"stream": true}))
+		a := send(t, p, http.MethodPost, completions, body(t, map[string]any{"stream": true, "ignore_eos": true}))
 		if !strings.Contains(a.body, want.event) || strings.HasSuffix(a.body, "data: [DONE]\n\n") == (want.event == "") {
 			t.Errorf("%s: got stream %s, error %v, want it to contain %q", version, a.body, a.err, want.event)
 		}
@@ -268,7 +281,7 @@ func TestEngineDeathResponseDependsOnVersion(t *testing.T) {
 // TestProcessEndAbortsOrCutsAllRequests covers requests that run without the fault, and the restart.
 func TestProcessEndAbortsOrCutsAllRequests(t *testing.T) {
 	for kind, finish := range map[string]string{"sigterm": `"finish_reason":"abort"`, "killed": ""} {
-		p := start(t, mockvllm.Options{TokenDelay: time.Millisecond})
+		p := start(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
 		other := make(chan result)
 		go func() {
 			other <- trySend(t, p, http.MethodPost, completions, body(t, map[string]any{"max_tokens": 5000, "ignore_eos": true}))

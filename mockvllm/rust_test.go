@@ -100,7 +100,7 @@ func TestFieldsOfOtherVersionsAreIgnored(t *testing.T) {
 
 // TestRustFrontendEndsWithItsEngine covers a stream, a plain request and what follows.
 func TestRustFrontendEndsWithItsEngine(t *testing.T) {
-	for _, fields := range []map[string]any{{"stream": true}, {}} {
+	for _, fields := range []map[string]any{{"stream": true, "ignore_eos": true}, {"ignore_eos": true}} {
 		p := start(t, mockvllm.Options{RustFrontend: true})
 		p.InjectFault(mockvllm.Fault{Kind: "engine_dead", AfterTokens: 2})
 		if a := trySend(t, p, http.MethodPost, completions, body(t, fields)); a.err == nil {

@@ -120,7 +120,7 @@ func TestPriorityOrdersTheQueueOnlyIfEnabled(t *testing.T) {
 
 func TestDisconnectedClientLeavesTheQueue(t *testing.T) {
 	p := start(t, mockvllm.Options{MaxNumSeqs: 1, TokenDelay: time.Hour})
-	_, disconnectFirst := open(t, p, map[string]any{"stream": true})
+	_, disconnectFirst := open(t, p, map[string]any{"stream": true, "ignore_eos": true})
 	awaitLoad(t, p, "1", "0")
 	ctx, disconnectSecond := context.WithCancel(t.Context())
 	var second sync.WaitGroup

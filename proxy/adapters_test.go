@@ -607,6 +607,7 @@ func TestRemovingAnAdapterEndsNothingThatRuns(t *testing.T) {
 	if _, err := h.fleet.AddAdapter(t.Context(), fleet.Adapter{ID: "a", Model: "m", Path: loratest.Write(t, t.TempDir(), 8, 1)}); err != nil {
 		t.Fatal(err)
 	}
+	mock.InjectFault(mockvllm.Fault{Kind: "hang", AfterEvents: 2}) // the stream runs until it is cleared
 	s := h.beginStream("60", `{"model":"a","prompt":"x","max_tokens":60,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`)
 	for !strings.HasPrefix(s.line(), "data: ") {
 	}
@@ -619,6 +620,7 @@ func TestRemovingAnAdapterEndsNothingThatRuns(t *testing.T) {
 	if n := count(mock, unloadPath); n != 0 {
 		t.Error("the adapter was unloaded under a stream")
 	}
+	mock.ClearFaults()
 	if got := s.rest(); !strings.Contains(got, `"completion_tokens":60`) || !strings.HasSuffix(got, "data: [DONE]\n\n") {
 		t.Errorf("the stream ends with %q", got[max(0, len(got)-300):])
 	}

@@ -133,6 +133,7 @@ func TestRequestIsRefusedIfTooMuchIsWaiting(t *testing.T) {
 	<-backend.arrived
 	second := h.completeAsync(t.Context(), promptRequest(1))
 	h.awaitQueue("one request waits", budget.Stats{Running: 1, Waiting: 1})
+	poll.Until(t, "its wait is counted", func() bool { return h.memory.Stats().BufferedBytes >= admission.WaitingCost })
 	refused := h.complete(`{"model":"m","prompt":"` + strings.Repeat("x", 80) + `"}`)
 	if refused.status != 503 || !strings.Contains(refused.body, `"overloaded"`) || refused.header.Get("Retry-After") == "" {
 		t.Errorf("got %d %s, want 503 overloaded with Retry-After; headers: %v", refused.status, refused.body, refused.header)

@@ -96,7 +96,7 @@ func TestRetriesAtTheOnlyBackend(t *testing.T) {
 			})
 			h := newHarness(t, func(o *harnessOptions) {
 				if strings.HasPrefix(c.name, "silence") {
-					o.settings.FirstByteTimeout = time.Second
+					o.settings.FirstByteTimeout = 5 * time.Second
 				}
 			}, backend)
 			h.complete(streamRequest)

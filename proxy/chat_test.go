@@ -144,12 +144,12 @@ func TestConversationIsCountedIfItsBoundDoesNotFit(t *testing.T) {
 		{"tools", userMessage, `,"max_tokens":9,"tools":` + weatherTool, 200, 1},
 		{"max_tokens does not fit", userMessage, `,"max_tokens":400`, 400, 0},
 	} {
-		before := len(requestsTo(mock, "/tokenize"))
+		sent := len(mock.Requests())
 		got := h.chat(`{"model":"m","messages":` + c.messages + c.rest + `,"seed":1,"stop":"e"}`)
 		if got.status != c.status || (c.status == 400 && (!strings.Contains(got.body, "context_length_exceeded") || strings.Contains(got.body, `"param":"prompt"`))) {
 			t.Errorf("%s: got %d %s, want %d", c.name, got.status, got.body, c.status)
 		}
-		if n := len(requestsTo(mock, "/tokenize")) - before; n != c.calls {
+		if n := tokenizeCalls(mock, sent, proxy.ChatPath); n != c.calls {
 			t.Errorf("%s: %d calls of the tokenizer, want %d", c.name, n, c.calls)
 		}
 	}

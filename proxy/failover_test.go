@@ -78,7 +78,7 @@ func TestFailoverDependsOnTheFailure(t *testing.T) {
 			h := newHarness(t, func(o *harnessOptions) {
 				o.breaker.OpenFor = time.Nanosecond
 				if strings.HasPrefix(c.name, "silence") {
-					o.settings.FirstByteTimeout = 2 * time.Second
+					o.settings.FirstByteTimeout = 4 * time.Second
 				}
 			}, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 				failing.Add(1)

@@ -96,7 +96,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 	t.Helper()
 	o := harnessOptions{
 		settings: proxy.Settings{
-			MaxBodyBytes: 1 << 20, MaxAnswerBytes: 64 << 20, FirstByteTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, Attempts: 3,
+			MaxBodyBytes: 1 << 20, MaxAnswerBytes: 64 << 20, FirstByteTimeout: 5 * time.Minute, IdleTimeout: 5 * time.Minute, Attempts: 3,
 			ConcurrencyPerKey: 1000,
 			ClientAddress:     echo.ExtractIPDirect(),
 		},
@@ -104,7 +104,7 @@ func newHarness(t *testing.T, change func(*harnessOptions), backends ...string) 
 		model:   config.Model{ID: "m", Checkpoint: "org/Model-8B", Precision: "bf16", MaxLogprobs: 20},
 		breaker: breaker.Settings{ConsecutiveFailures: 1000, OpenFor: time.Minute, HalfOpenRequests: 1},
 	}
-	transport := connections.New(connections.Settings{ConnectTimeout: 10 * time.Second, IdleTimeout: 4 * time.Second})
+	transport := connections.New(connections.Settings{ConnectTimeout: time.Minute, IdleTimeout: 4 * time.Second})
 	t.Cleanup(transport.CloseIdleConnections)
 	o.transport = transport
 	if change != nil {

@@ -15,6 +15,20 @@ import (
 	"basegate/proxy"
 )
 
+// tokenizeCalls returns how many requests to the tokenizer have preceded the one with a path, of those after the first sent ones: a
+// prompt whose request takes long is counted meanwhile.
+func tokenizeCalls(mock *mockvllm.Process, sent int, path string) (n int) {
+	for _, r := range mock.Requests()[sent:] {
+		switch r.Path {
+		case "/tokenize":
+			n++
+		case path:
+			return n
+		}
+	}
+	return n
+}
+
 // A prompt is refused only by the tokenizer's count, never by the upper bound. A prompt whose bound fits is not
 // counted.
 func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
@@ -25,19 +39,6 @@ func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
 	}
 	t.Cleanup(func() { mock.Close() })
 	h := newHarness(t, nil, mock.URL())
-	// tokenizeCalls returns how many requests to the tokenizer have preceded a completion request, if there is one: a prompt whose
-	// request takes long is counted meanwhile.
-	tokenizeCalls := func(sent int) (n int) {
-		for _, r := range mock.Requests()[sent:] {
-			switch r.Path {
-			case "/tokenize":
-				n++
-			case proxy.CompletionsPath:
-				return n
-			}
-		}
-		return n
-	}
 	ids := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("65,", n), ",") + "]" }
 	long := strings.Repeat("the sea ", 200)
 	for _, c := range []struct {
@@ -65,7 +66,7 @@ func TestPromptIsCountedOnlyIfItsBoundDoesNotFit(t *testing.T) {
 				!strings.Contains(got.body, fmt.Sprintf(`"max_tokens":%d,"max_model_len":200`, c.maxTokens)))) {
 				t.Errorf("got %d %s, want %d", got.status, got.body, c.status)
 			}
-			if n := tokenizeCalls(sent); n != c.calls {
+			if n := tokenizeCalls(mock, sent, proxy.CompletionsPath); n != c.calls {
 				t.Errorf("got %d calls of the tokenizer, want %d", n, c.calls)
 			}
 		})

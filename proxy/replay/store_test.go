@@ -90,14 +90,29 @@ func (f *fixture) execute(text string, args ...any) {
 // gateway starts the store of one gateway. Each response of these tests takes about 200 bytes beside its body.
 func (f *fixture) gateway(change func(*replay.Settings)) *replay.Store {
 	f.t.Helper()
+	s := f.store(change)
+	s.Start(f.t.Context(), f.objects())
+	f.t.Cleanup(s.Close)
+	return s
+}
+
+func (f *fixture) objects() storage.Objects {
+	return batch.New(f.db, f.files, nil, batch.Settings{}, zap.NewNop())
+}
+
+// unswept is gateway without sweeps, which may count and delete between any two steps of a test.
+func (f *fixture) unswept(change func(*replay.Settings)) *replay.Store {
+	s := f.store(change)
+	replay.Attach(s, f.objects())
+	return s
+}
+
+func (f *fixture) store(change func(*replay.Settings)) *replay.Store {
 	settings := replay.Settings{MaxBytes: 1 << 20, MaxBytesPerAccount: 1 << 20, Keep: time.Hour}
 	if change != nil {
 		change(&settings)
 	}
-	s := replay.New(f.db, settings, zap.NewNop())
-	s.Start(f.t.Context(), batch.New(f.db, f.files, nil, batch.Settings{}, zap.NewNop()))
-	f.t.Cleanup(s.Close)
-	return s
+	return replay.New(f.db, settings, zap.NewNop())
 }
 
 func (f *fixture) call(s *replay.Store, account, prompt string) *replay.Call {
@@ -251,7 +266,7 @@ func TestADamagedResponseIsAMissAndForgotten(t *testing.T) {
 
 func TestTheLeastRecentlyUsedResponsesMakeRoom(t *testing.T) {
 	f := newFixture(t)
-	s := f.gateway(func(s *replay.Settings) { s.MaxBytesPerAccount = 900 })
+	s := f.unswept(func(s *replay.Settings) { s.MaxBytesPerAccount = 900 })
 	f.keep(s, "eve", "a", "eve's")
 	f.keep(s, "ada", "a", "one")
 	f.keep(s, "ada", "b", "two")
@@ -266,7 +281,7 @@ func TestTheLeastRecentlyUsedResponsesMakeRoom(t *testing.T) {
 	if f.keep(s, "ada", "d", strings.Repeat("x", 1000)) {
 		t.Error("a response is kept that is larger than the quota")
 	}
-	all := f.gateway(func(s *replay.Settings) { s.MaxBytes = 600 })
+	all := f.unswept(func(s *replay.Settings) { s.MaxBytes = 600 })
 	f.keep(all, "ada", "e", strings.Repeat("x", 300))
 	f.wantFound(all, "ada", "e", strings.Repeat("x", 300))
 	if n := f.count("replays"); n != 1 {

@@ -35,18 +35,20 @@ func tcpPair(t *testing.T) (local, remote net.Conn) {
 // countingPool counts the buffers in use.
 type countingPool struct {
 	size, inUse int
-	gets        chan struct{} // if not nil, receives one value per get
+	puts        chan struct{} // if not nil, receives one value per put
 }
 
 func (p *countingPool) get() []byte {
 	p.inUse++
-	if p.gets != nil {
-		p.gets <- struct{}{}
-	}
 	return make([]byte, p.size)
 }
 
-func (p *countingPool) put([]byte) { p.inUse-- }
+func (p *countingPool) put([]byte) {
+	p.inUse--
+	if p.puts != nil {
+		p.puts <- struct{}{}
+	}
+}
 
 func TestReadUsesPooledBuffersUntilEOF(t *testing.T) {
 	local, remote := tcpPair(t)
@@ -79,15 +81,14 @@ func TestReadUsesPooledBuffersUntilEOF(t *testing.T) {
 func TestReadHoldsNoBufferWhileWaiting(t *testing.T) {
 	local, remote := tcpPair(t)
 	var reader pooled.Reader
-	pool := &countingPool{size: 700, gets: make(chan struct{}, 1)}
+	pool := &countingPool{size: 700, puts: make(chan struct{}, 1)}
 	read := make(chan int, 1)
 	go func() {
 		_, n, _ := reader.Read(pooled.RawConn(local), pool.get, pool.put)
 		read <- n
 	}()
-	<-pool.gets // the first attempt, which finds nothing to read
+	<-pool.puts // by the first attempt, which has found nothing to read
 	io.WriteString(remote, "x")
-	<-pool.gets
 	if n := <-read; n != 1 || pool.inUse != 1 {
 		t.Errorf("read %d bytes with %d buffers in use, want 1 and 1", n, pool.inUse)
 	}

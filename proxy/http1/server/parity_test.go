@@ -232,11 +232,12 @@ func TestLineBreakBetweenRequestsIsSkipped(t *testing.T) {
 
 // A line break alone starts no request, so ReadHeaderTimeout does not apply to what follows it.
 func TestLineBreakDoesNotShortenTheIdleTimeout(t *testing.T) {
-	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: 50 * time.Millisecond, IdleTimeout: time.Hour})
+	t.Parallel() // it waits
+	s := serve(t, listen(t), &http.Server{Handler: http.HandlerFunc(echo), ReadHeaderTimeout: 4 * time.Second, IdleTimeout: time.Hour})
 	c := dial(t, s.address)
 	c.roundTrip(post("one"))
 	c.send("\r\n")
-	<-time.NewTimer(200 * time.Millisecond).C
+	<-time.NewTimer(5 * time.Second).C
 	if got := c.roundTrip(post("two")); got.Line != "HTTP/1.1 200 OK" {
 		t.Errorf("got %+v, want status 200", got)
 	}
