@@ -482,6 +482,8 @@ func TestOutputCanBeReadAtAnyGatewayWhileItsBatchRuns(t *testing.T) {
 			}
 		}
 		// The download of a file whose batch ends meanwhile goes on.
+		serveOther := other.hold(0)
+		defer serveOther()
 		other.reap(t, runner)
 		d, err := other.BatchOf(t.Context(), "", id)
 		must(t, err)
@@ -493,6 +495,7 @@ func TestOutputCanBeReadAtAnyGatewayWhileItsBatchRuns(t *testing.T) {
 		must(t, err)
 		serveA()
 		serveB()
+		serveOther()
 		other.await(t, id, Completed)
 		tail, err := io.ReadAll(content)
 		if err != nil || string(head)+string(tail) != string(before) {
@@ -523,8 +526,11 @@ func TestPlacesOfABackendAreTheClusters(t *testing.T) {
 	var total, most atomic.Int64
 	var gateways []*testGateway
 	var serve []func()
+	settings := testSettings
+	settings.PerBackend = 9 // a remainder would move to another gateway every ten seconds
 	for _, name := range []string{"a", "b", "c"} {
 		g := c.newGateway(t, name)
+		g.Reload(settings)
 		g.backend.total, g.backend.most = &total, &most
 		serve = append(serve, g.hold(0))
 		must(t, g.Start(t.Context()))
@@ -537,7 +543,7 @@ func TestPlacesOfABackendAreTheClusters(t *testing.T) {
 		ids = append(ids, gateways[0].create(t, 400))
 	}
 	poll.Until(t, "each gateway runs a batch, and all places are taken", func() bool {
-		return total.Load() == 8 && !slices.ContainsFunc(gateways, func(g *testGateway) bool { return g.serving.Load() == 0 })
+		return total.Load() == 9 && !slices.ContainsFunc(gateways, func(g *testGateway) bool { return g.serving.Load() == 0 })
 	})
 	for _, f := range serve {
 		f()
@@ -545,8 +551,8 @@ func TestPlacesOfABackendAreTheClusters(t *testing.T) {
 	for _, id := range ids {
 		gateways[1].await(t, id, Completed)
 	}
-	if n := most.Load(); n != 8 {
-		t.Errorf("%d lines ran at the backend at a time, want 8", n)
+	if n := most.Load(); n != 9 {
+		t.Errorf("%d lines ran at the backend at a time, want 9", n)
 	}
 }
 
@@ -763,7 +769,8 @@ func TestGatewayWithAnotherFolderIsRefused(t *testing.T) {
 	if err := b.Start(t.Context()); !errors.Is(err, ErrStorageMismatch) {
 		t.Errorf("a gateway with another folder starts: %v", err)
 	}
-	a.Close() // a storage that was replaced while no gateway ran is a new one
+	a.Close()                                  // a storage that was replaced while no gateway ran is a new one
+	must(t, a.leases.leave(t.Context(), true)) // Close gives up after two seconds
 	b = elsewhere.start(t, "b")
 	id := b.create(t, 3)
 	b.checkResults(t, b.await(t, id, Completed), 3)

@@ -156,8 +156,8 @@ func TestRevokedKeyEndsItsBatches(t *testing.T) {
 	settings.PerBackend = 2
 	g.Reload(settings)
 	defer g.hold(5)()
-	running, waiting := g.createFor(t, "a", "k", 20), g.createFor(t, "b", "spent", 3)
 	g.set("spent", proxy.Standing{Reason: proxy.WaitsForBudget})
+	running, waiting := g.createFor(t, "a", "k", 20), g.createFor(t, "b", "spent", 3)
 	g.awaitReason(t, waiting, proxy.WaitsForBudget)
 	poll.Until(t, "the first results are recorded", func() bool { return g.cluster.number(t, `SELECT max(completed) FROM batches`) == 5 })
 	for _, key := range []string{"k", "spent"} {

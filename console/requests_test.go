@@ -86,8 +86,9 @@ func TestPagesOfRequestsFollowEachOther(t *testing.T) {
 	s := newSite(t)
 	s.account("ada@example.org", false)
 	k, _ := s.key("ada@example.org", "laptop")
+	now := time.Now()
 	for i := range 70 {
-		s.refuse(k, fmt.Sprintf("req_R%02d", i), "overloaded", time.Now().Add(-time.Duration(i)*time.Second))
+		s.refuse(k, fmt.Sprintf("req_R%02d", i), "overloaded", now.Add(-time.Duration(i)*time.Second))
 	}
 	b := s.signIn("ada@example.org")
 	first := b.get("/usage/requests").body

@@ -74,7 +74,7 @@ func TestReportsOfOneSubjectRunOneAfterTheOther(t *testing.T) {
 }
 
 func TestReportIsInterruptedAtItsTimeLimit(t *testing.T) {
-	db := openNotes(t, database.Settings{ReportTimeout: 50 * time.Millisecond})
+	db := openNotes(t, database.Settings{ReportTimeout: time.Second})
 	err := db.Report(t.Context(), "a", time.Minute, func(ctx context.Context, from database.Reader) error {
 		const endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 		var n int

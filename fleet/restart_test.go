@@ -81,9 +81,11 @@ func TestBootClosesTheBreaker(t *testing.T) {
 	m := getModel(t, startFleetWith(t, nil, zap.NewNop(), server.model(nil)), "m")
 	backend := m.Backends()[0]
 	for i := range 2 {
+		server.unhealthy.Store(true)
 		if err := m.EnsureServable(fleet.Caller{}); err == nil {
 			t.Fatal("the model was ready without a boot")
 		}
+		server.unhealthy.Store(false)
 		wantState(t, backend, fleet.Ready)
 		if got := backend.Breaker(); got != breaker.Closed {
 			t.Fatalf("boot %d: the breaker is %s, want closed", i, got)

@@ -68,7 +68,7 @@ func serveEngines(tb testing.TB, engines ...*engine) *Model {
 	tb.Cleanup(transport.CloseIdleConnections)
 	f := New([]config.Model{model}, Settings{
 		Breaker:       breaker.Settings{ConsecutiveFailures: 2, OpenFor: time.Minute, HalfOpenRequests: 1},
-		ProbeInterval: 10 * time.Millisecond, ProbeTimeout: 10 * time.Second,
+		ProbeInterval: 10 * time.Millisecond, ProbeTimeout: 5 * time.Minute,
 	}, transport, nil, zap.NewNop())
 	if err := f.Start(tb.Context()); err != nil {
 		tb.Fatal(err)
@@ -328,6 +328,7 @@ func TestLinesComeAfterHeldRequests(t *testing.T) {
 		t.Error("attempts are limited because of lines, which may be what waits")
 	}
 	releaseAll(lines)
+	poll.Until(t, "the queue has been read again", func() bool { return b.queued.Load() == 0 })
 	for _, p := range places {
 		p.Release()
 	}
@@ -346,9 +347,11 @@ func TestAFullBackendIsPassedOver(t *testing.T) {
 	full, free := newEngine(t, 1), newEngine(t, 1000)
 	m := serveEngines(t, full, free)
 	var leases []*Lease
+	full.silent.Store(true) // so that no limit divides the first ones
 	for range 20 {
 		leases = append(leases, acquireFor(t, m, "a"))
 	}
+	full.silent.Store(false)
 	defer func() { releaseAll(leases) }()
 	poll.Until(t, "attempts are limited", m.backends[0].turns.limited)
 	for range 20 {

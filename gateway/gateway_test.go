@@ -493,13 +493,8 @@ func testStopCompletesAResponseThatIsBeingSettled(t *testing.T, fastPath bool) {
 	g := start(t, c)
 	running := startStream(t, g, secret, "m")
 
-	other, err := database.Open(t.Context(), database.Settings{Path: c.Database.Path}, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
 	locked, unlock := make(chan struct{}), make(chan struct{})
-	lock := other.Submit(func(database.Tx) error {
+	lock := g.Database().Submit(func(database.Tx) error {
 		close(locked)
 		<-unlock
 		return nil

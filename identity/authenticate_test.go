@@ -93,7 +93,9 @@ func TestChangedStateIsInForceAtOnce(t *testing.T) {
 }
 
 func TestAuthenticateAllocatesNothing(t *testing.T) {
-	s := startStoreWithAda(t)
+	s := slowPolls(t, newPath(t)) // a poll allocates
+	_, err := s.Accounts.Create(t.Context(), identity.Account{Email: ada})
+	must(t, err)
 	_, secret := createKey(t, s, "laptop")
 	all := quota.Caps{quota.MonthTotal: quota.Limit(4), quota.DayTotal: quota.Limit(3), quota.MonthInput: quota.Limit(2), quota.MonthOutput: quota.Limit(1)}
 	_, capped, err := s.Keys.Create(t.Context(), identity.Key{Email: ada, Name: "capped", Caps: all})

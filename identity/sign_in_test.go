@@ -146,6 +146,9 @@ func TestNumberOfKnownBrowsersIsLimited(t *testing.T) {
 		if n != identity.MaxKnownBrowsers {
 			t.Errorf("got %d known browsers, want %d", n, identity.MaxKnownBrowsers)
 		}
+		if databasetest.Postgres() {
+			return // serverClock
+		}
 		failSignIns(t, s, ada)
 		c := identity.Credentials{Email: ada, Password: password, Address: address, Browser: first.Browser}
 		if _, err := s.Sessions.SignIn(ctx, c); !isTooMany(err) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -18,6 +17,7 @@ import (
 
 	"basegate/batch/storage"
 	"basegate/gateway/config"
+	"basegate/internal/loopback"
 	"basegate/internal/s3test"
 )
 
@@ -59,9 +59,6 @@ func TestCheckOfABucketLeavesNothing(t *testing.T) {
 
 func TestCheckSaysWhatIsWrongWithABucket(t *testing.T) {
 	server := s3test.Start(t)
-	unused, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	must(t, unused.Close())
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
 	secure.Config.ErrorLog = zap.NewStdLog(zap.NewNop())
 	secure.StartTLS()
@@ -81,7 +78,7 @@ func TestCheckSaysWhatIsWrongWithABucket(t *testing.T) {
 			t.Setenv("AWS_SECRET_ACCESS_KEY", "wrong")
 		}, "correct AWS_SECRET_ACCESS_KEY", false},
 		"region":      {func(_ *testing.T, s *config.Bucket) { s.Region = "us-west-2" }, "correct region in files.url", false},
-		"unreachable": {func(_ *testing.T, s *config.Bucket) { s.Endpoint = unused.Addr().String() }, "cannot be reached", true},
+		"unreachable": {func(_ *testing.T, s *config.Bucket) { s.Endpoint = loopback.Address(t) }, "cannot be reached", true},
 		"certificate": {func(_ *testing.T, s *config.Bucket) {
 			s.Endpoint, s.Plaintext = secure.Listener.Addr().String(), false
 		}, "certificate is not trusted", false},

@@ -455,9 +455,9 @@ func TestSettlementThatCouldNotBeSentChargesTheFallback(t *testing.T) {
 	blocker, r := reserve(t, l, demand(1, 1)), reserve(t, l, demand(10, 10))
 	tx, err := db.conn.Begin(t.Context())
 	must(t, err)
-	_, err = tx.Exec(t.Context(), `SELECT FROM owner WHERE id = 'acc' FOR UPDATE`)
+	_, err = tx.Exec(t.Context(), `SELECT FROM lane FOR UPDATE`)
 	must(t, err)
-	blocker.Release() // its call waits for the lock
+	blocker.Release() // its call waits for the lock, and so do its repetitions
 	awaitBlocked(t, db)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"context"
 	"net/url"
 	"strconv"
@@ -90,6 +91,7 @@ func start(tb testing.TB, d *testDatabase, s cluster.Settings) *cluster.Ledger {
 	tb.Helper()
 	db := open(tb, d.url)
 	tb.Cleanup(db.Close)
+	s.AdmitTimeout = cmp.Or(s.AdmitTimeout, time.Minute)
 	l := cluster.New(db, zap.NewNop(), s)
 	must(tb, l.Start(tb.Context()))
 	tb.Cleanup(l.Close)

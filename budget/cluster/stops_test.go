@@ -238,7 +238,7 @@ func (s *stopScript) try(t *testing.T, kind *stopKind, place int) (delay time.Du
 // the machine does not stall: then a call is sent again.
 func (s *stopScript) besides(t *testing.T, do func()) {
 	t.Helper()
-	before, operations, longest, finished := s.third.Values(t)["calls_total"], 0, time.Duration(0), make(chan struct{})
+	before, operations, longest, finished := s.third.Values(t), 0, time.Duration(0), make(chan struct{})
 	var group sync.WaitGroup
 	group.Go(func() {
 		every(20*time.Millisecond, finished, func() {
@@ -255,9 +255,9 @@ func (s *stopScript) besides(t *testing.T, do func()) {
 		return
 	}
 	after := s.third.Values(t)
-	if calls := after["calls_total"] - before; calls != float64(operations) || after["resent_calls_total"]+after["conflicts_total"] > 0 {
-		t.Errorf("the third gateway: got %v calls for %d operations, %v resent, %v conflicts; want one each, and none",
-			calls, operations, after["resent_calls_total"], after["conflicts_total"])
+	since := func(name string) float64 { return after[name] - before[name] }
+	if calls, resent, conflicts := since("calls_total"), since("resent_calls_total"), since("conflicts_total"); calls != float64(operations) || resent+conflicts > 0 {
+		t.Errorf("the third gateway: got %v calls for %d operations, %v resent, %v conflicts; want one each, and none", calls, operations, resent, conflicts)
 	}
 }
 

@@ -31,7 +31,9 @@ func TestEntryAndNonceAreForTheKeyThatMadeTheRequest(t *testing.T) {
 	f := newFixture(t)
 	f.start()
 	f.add(4)
-	leaf := f.sealPlain().LeafHash().String()
+	entry := f.sealPlain()
+	f.proven(entry)
+	leaf := entry.LeafHash().String()
 	for _, c := range []struct {
 		key, query   string
 		entry, nonce bool

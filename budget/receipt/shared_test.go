@@ -16,6 +16,7 @@ import (
 	"basegate/budget"
 	"basegate/budget/receipt"
 	"basegate/database"
+	"basegate/internal/poll"
 	"basegate/internal/postgrestest"
 )
 
@@ -112,6 +113,7 @@ func TestGatewaysShareOneLog(t *testing.T) {
 		t.Errorf("got %+v, error %v, want %d entries", found, err, 2*each)
 	}
 	entry := a.sealPlain()
+	poll.Until(t, "the other gateway has the entry", func() bool { return b.log.Size() > 2*each })
 	got := get(t, func(w http.ResponseWriter, r *http.Request) error {
 		return b.log.ServeReceipt(w, r, entry.LeafHash().String(), "key_1")
 	}, "?nonce=1")

@@ -37,14 +37,3 @@ func TestAddressIsFreeWhileProcessesStart(t *testing.T) {
 		}
 	}
 }
-
-func TestAddressIsNotOneThatIsUsed(t *testing.T) {
-	for range 1000 { // of 20,000 ports
-		address := loopback.Address(t)
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-	}
-}

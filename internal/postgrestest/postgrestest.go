@@ -192,6 +192,7 @@ func (s *Server) Run(tb testing.TB) {
 	args := append([]string{
 		"-D", s.data(), "-k", s.folder, "-c", "listen_addresses=", "-c", "port=" + s.port, "-c", "max_connections=200",
 		"-c", "logging_collector=off", "-c", "log_min_messages=fatal",
+		"-c", "autovacuum=off", // what it analyzes delays the rollups of rows that are written meanwhile
 	}, s.options...)
 	s.process = s.command(tb, "postgres", args...)
 	if err := s.process.Start(); err != nil {

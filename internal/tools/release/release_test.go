@@ -403,7 +403,7 @@ func TestPackagesInstallUpgradeAndGo(t *testing.T) {
 			h.run("systemd-run --unit=mock basegate mockvllm --listen 127.0.0.1:8001")
 			h.run("cat >/etc/basegate/config.yaml <<E\nserver: {listen: '0.0.0.0:8080'}\ndatabase: {path: /var/lib/basegate/basegate.db}\n" + models("http://127.0.0.1:8001") + "E")
 			h.run("systemctl enable --now basegate")
-			h.run("basegate check")
+			until(t, "the mock answers a check", func() bool { _, err := h.try("basegate check"); return err == nil })
 			h.run("basegate account create ada@example.org")
 			key := secret(t, h.run("basegate key create --account ada@example.org --name laptop"))
 			url := "http://" + run(t, "docker", "port", h.id, "8080")
