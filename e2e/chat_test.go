@@ -24,7 +24,7 @@ func startChatGateway(t *testing.T, options mockvllm.Options) (*gateway, *mockvl
 		options.ChatTemplate = mockvllm.TemplateChatML
 	}
 	mock := startMock(t, options)
-	return newEnvironment(t, settings{models: fmt.Sprintf(
+	return newEnvironment(t, settings{probeTimeout: loadedProbe, models: fmt.Sprintf(
 		`{id: chat, aliases: [%s], checkpoint: %s, chat: true, backends: [{url: %q}]}, {id: base, checkpoint: %s, backends: [{url: %q}]}`,
 		klusterAlias, checkpoint, mock.URL(), checkpoint, mock.URL())}).serve(), mock
 }

@@ -27,7 +27,8 @@ func startLaminiGateway(t *testing.T, options mockvllm.Options, extra ...string)
 	options.Models = []string{laminiCheckpoint}
 	mock := startMock(t, options)
 	return newEnvironment(t, settings{
-		extra: "dialects: {lamini: true}\n" + strings.Join(extra, "\n"),
+		probeTimeout: loadedProbe,
+		extra:        "dialects: {lamini: true}\n" + strings.Join(extra, "\n"),
 		models: fmt.Sprintf(`{id: m, aliases: [labs/m], checkpoint: %s, backends: [{name: b0, url: %q}]}, {id: chats, checkpoint: other, chat: true, completions: false, backends: [{url: %q}]}`,
 			laminiCheckpoint, mock.URL(), mock.URL()),
 	}).serve(), mock
@@ -72,10 +73,10 @@ func TestLaminiRequestsGoTheWayOfACompletion(t *testing.T) {
 		}
 		row := g.usageRows()[0]
 		id := got.header.Get("X-Request-Id")
-		if row.ID != id || row.Status != 200 || row.Completion != int64(i+1) || row.State != "settled" {
+		if row.ID != id || row.Status != 200 || row.Completion < 1 || row.Completion > int64(i+1) || row.State != "settled" {
 			t.Errorf("%s: the ledger has %+v", name, row)
 		}
-		if line := g.logLineOf(id); line["endpoint"] != "POST /lamini/v1/completions" || line["model"] != "m" || line["completion_tokens"] != float64(i+1) {
+		if line := g.logLineOf(id); line["endpoint"] != "POST /lamini/v1/completions" || line["model"] != "m" || line["completion_tokens"] != float64(row.Completion) {
 			t.Errorf("%s: the log has %v", name, line)
 		}
 	}

@@ -123,6 +123,7 @@ func TestRequestThatWaitsForASlotWhileItsModelStopsWaitsForTheBoot(t *testing.T)
 	}
 	ctx, release := context.WithCancel(t.Context())
 	defer release()
+	mock.InjectFault(mockvllm.Fault{Kind: "hang", AfterEvents: 3}) // keeps its slot until it is released
 	occupying, err := httpClient.Do(g.request(ctx, http.MethodPost, g.url+"/v1/completions",
 		`{"model":"other","prompt":"x","max_tokens":4000,"ignore_eos":true,"stream":true}`))
 	must(t, err)

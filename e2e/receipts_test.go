@@ -245,7 +245,10 @@ func TestKillUnderLoadKeepsTheReceiptLog(t *testing.T) {
 				}
 			})
 		}
-		poll.Until(t, "enough answers are finished", func() bool { return finished.count() >= wanted })
+		poll.Until(t, "enough answers are finished, and a head is published", func() bool {
+			_, err := os.Stat(published)
+			return finished.count() >= wanted && err == nil
+		})
 		wait.For(t.Context(), time.Duration(20+rand.IntN(100))*time.Millisecond)
 		g.signal(syscall.SIGKILL)
 		<-g.exited

@@ -12,7 +12,7 @@ out, base, key = sys.argv[1:4]
 
 def get(path):
     request = urllib.request.Request(base + path, headers={"Authorization": f"Bearer {key}"})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=600) as response:
         return json.load(response)
 
 

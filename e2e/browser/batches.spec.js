@@ -44,10 +44,10 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
   await expect(page.locator("body")).not.toContainText("a private prompt");
   await checkPage(page, "files-wrong");
 
-  const input = lines(300, { max_tokens: 200, min_tokens: 200 }); // runs for some 15 s, so that the reload meets it
+  const input = lines(600, { max_tokens: 200, min_tokens: 200 }); // runs for some 30 s, so that the reload meets it
   await drop(page, "prompts.jsonl", input);
-  await expect(page.getByText("prompts.jsonl stored: 300 lines, no errors.")).toBeVisible();
-  await expect(page.getByText(/About 6\d,\d{3} tokens at most/)).toBeVisible(); // 300 × 200 completion tokens, and the prompts
+  await expect(page.getByText("prompts.jsonl stored: 600 lines, no errors.")).toBeVisible();
+  await expect(page.getByText(/About 1[23]\d,\d{3} tokens at most/)).toBeVisible(); // 600 × 200 completion tokens, and the prompts
   await checkPage(page, "file");
   await page.getByLabel("Finish within").selectOption("1h");
   await page.getByRole("button", { name: "Create batch" }).click();
@@ -59,13 +59,13 @@ test("a file is dropped, mended, run, watched and downloaded", async ({ page }) 
   await expect(page.locator("[data-live-every]")).toContainText("Finished; live updates stopped.");
   await checkPage(page, "batch");
   const results = (await download(page, page.getByRole("link", { name: "Download results" }))).trim().split("\n").map((l) => JSON.parse(l));
-  expect(results).toHaveLength(300);
-  expect(new Set(results.map((r) => r.custom_id)).size).toBe(300);
+  expect(results).toHaveLength(600);
+  expect(new Set(results.map((r) => r.custom_id)).size).toBe(600);
   expect(results.every((r) => r.response.status_code === 200)).toBe(true);
   await expect(page.locator("body")).not.toContainText("private prompt");
 
   await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "Batches" }).click();
-  await expect(page.getByRole("row", { name: /completed/ })).toContainText("300 of 300 lines");
+  await expect(page.getByRole("row", { name: /completed/ })).toContainText("600 of 600 lines");
   await expect(page.getByRole("link", { name: "prompts.jsonl" })).toBeVisible();
   await checkPage(page, "batches");
   await page.goto("/files");

@@ -1,5 +1,5 @@
 // The map of branches, the popover of a token, and what makes branches.
-import { basegate, expect, checkPage, signIn, test } from "./console.js";
+import { basegate, boxOf, expect, checkPage, signIn, test } from "./console.js";
 import { chooseKey, columns, expectText, lines, open, prompt, tokens } from "./workbench.js";
 
 const rows = (page) => page.locator("#tree li");
@@ -197,9 +197,9 @@ test("siblings are a line each below the place where they part, and are sorted",
   await generate(page, "A strip of siblings", { n: 16, temperature: 1 });
   await expect(lines(page)).toHaveCount(16);
   await expect(page.locator("#prompt .strip summary")).toHaveText("1 of 16 branches");
-  const strip = await page.locator("#prompt .strip").boundingBox();
-  expect(strip.y).toBeGreaterThan((await tokens(page).first().boundingBox()).y);
-  for (const line of await lines(page).all()) expect((await line.boundingBox()).height).toBeLessThan(34);
+  const strip = await boxOf(page.locator("#prompt .strip"));
+  expect(strip.y).toBeGreaterThan((await boxOf(tokens(page).first())).y);
+  for (const line of await lines(page).all()) expect((await boxOf(line)).height).toBeLessThan(34);
   await page.getByRole("button", { name: "Mean log-p" }).click();
   const means = (await lines(page).locator("span.n:nth-of-type(2)").allTextContents()).map(Number);
   expect(means).toHaveLength(16);
@@ -281,7 +281,7 @@ test("on a phone the token's alternatives are a sheet at the bottom", async ({ p
   await page.setViewportSize({ width: 390, height: 844 });
   await generate(page, "On a phone");
   await tokens(page).last().click();
-  const box = await page.locator("#token").boundingBox();
+  const box = await boxOf(page.locator("#token"));
   expect(box.x).toBe(0);
   expect(box.width).toBe(390);
   expect(Math.round(box.y + box.height)).toBe(844);

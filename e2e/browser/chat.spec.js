@@ -1,7 +1,7 @@
 // The workbench's chat mode: turns, versions of them, tokens, tools, and what is kept and passed on.
 import { readFileSync } from "node:fs";
 import { spawn } from "node:child_process";
-import { addToConfig, expect, expectAccessible, expectNoOverflow, checkPage, freePort, signIn, test } from "./console.js";
+import { addToConfig, boxOf, expect, expectAccessible, expectNoOverflow, checkPage, freePort, signIn, test } from "./console.js";
 import { expectText } from "./workbench.js";
 
 const model = "llama-8b-instruct";
@@ -321,8 +321,8 @@ test("a token that scrolls under the pointer, as while an answer grows, shows no
     scrollTo(0, 0);
     document.addEventListener("pointerover", ({ target }) => { if (target.matches(".token")) document.body.dataset.reached = ""; });
   });
-  const { x, y, width, height } = await answer(page).getByRole("option").nth(1).boundingBox();
-  const above = await turns(page).first().boundingBox();
+  const { x, y, width, height } = await boxOf(answer(page).getByRole("option").nth(1));
+  const above = await boxOf(turns(page).first());
   await page.mouse.move(x + width / 2, above.y + 5);
   await page.evaluate((by) => scrollBy(0, by), y + height / 2 - above.y - 5);
   await expect(page.locator("body[data-reached]")).toBeAttached();

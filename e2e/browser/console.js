@@ -36,6 +36,13 @@ export function collectViolations(page) {
   return violations;
 }
 
+// boxOf returns the place of an element, which a page may replace meanwhile.
+export async function boxOf(locator) {
+  let box = null;
+  await expect.poll(async () => { box = await locator.boundingBox(); return box; }).not.toBeNull();
+  return box;
+}
+
 export async function signIn(page, email = process.env.EMAIL, password = process.env.PASSWORD) {
   await page.goto("/sign-in");
   await page.getByLabel("E-mail").fill(email);

@@ -1,4 +1,4 @@
-import { basegate, complete, expect, expectAccessible, expectNoOverflow, signIn, test } from "./console.js";
+import { basegate, boxOf, complete, expect, expectAccessible, expectNoOverflow, signIn, test } from "./console.js";
 
 const long = "a-name-without-any-space-that-is-as-long-as-one-can-be-".repeat(2).slice(0, 100);
 
@@ -96,7 +96,7 @@ test("tables use the window's width, and neither names nor addresses break in th
     range.selectNodeContents(el);
     return range.getClientRects().length;
   });
-  expect((await page.locator("main table").first().boundingBox()).width).toBeGreaterThan(1800);
+  expect((await boxOf(page.locator("main table").first())).width).toBeGreaterThan(1800);
   await page.setViewportSize({ width: 1280, height: 800 });
   expect(await lines(row.getByRole("link", { name: process.env.EMAIL }))).toBe(1);
 });

@@ -1,4 +1,4 @@
-import { checkPage, complete, expect, hide, signIn, test } from "./console.js";
+import { boxOf, checkPage, complete, expect, hide, signIn, test } from "./console.js";
 
 test("the overview draws charts, also on a narrow screen, and has tables with the same figures", async ({ page }) => {
   for (let i = 0; i < 3; i++) await (await complete(process.env.API_KEY)).text();
@@ -39,7 +39,7 @@ test("the charts have a 24 h clock, one zoom that a refresh keeps, and the value
     window.drawn = [];
     CanvasRenderingContext2D.prototype.fillText = function (...args) { window.drawn.push(args[0]); return text.apply(this, args); };
   });
-  const box = await plot.boundingBox();
+  const box = await boxOf(plot);
   await page.mouse.move(box.x + box.width * 0.2, box.y + 50);
   await page.mouse.down();
   await page.mouse.move(box.x + box.width * 0.6, box.y + 50, { steps: 5 });

@@ -125,6 +125,10 @@ test("the palette does things too: it makes a key, warms a model, and switches t
   const remove = await addColdModel();
   try {
     await signIn(page);
+    await expect(async () => { // the gateway has read its configuration again
+      await page.goto("/dashboard");
+      await expect(page.locator("#live-models")).toContainText("cold-8b", { timeout: 500 });
+    }).toPass();
     const dialog = page.getByRole("dialog", { name: "Go to" });
     const find = async (text) => {
       await page.waitForLoadState("load");

@@ -1,5 +1,5 @@
 // The parameters of a request: all of the API's, checked as the API does; what is copied; and the line that says them.
-import { checkPage, expect, signIn, test } from "./console.js";
+import { boxOf, checkPage, expect, signIn, test } from "./console.js";
 import { done, expectText, generate, generateAll, open, prompt, tokens } from "./workbench.js";
 
 const requestBodies = (page) => {
@@ -70,7 +70,7 @@ test("a line above Generate says the model and the parameters, and opens them", 
   await page.locator("#model").selectOption("trinity-base");
   await expect(line).toHaveText(/^trinity-base · /);
   await page.setViewportSize({ width: 390, height: 844 });
-  expect((await line.boundingBox()).y).toBeLessThan((await page.locator("#generate").boundingBox()).y);
+  expect((await boxOf(line)).y).toBeLessThan((await boxOf(page.locator("#generate"))).y);
   await page.locator("#parameters > summary").click();
   await line.click();
   await expect(page.locator("#p-max_tokens")).toBeFocused();
@@ -119,8 +119,8 @@ test("on a phone a tapped token is in the upper third above its sheet, which goe
   await token.click();
   const sheet = page.locator("#token");
   await expect(sheet).toBeVisible();
-  await expect.poll(async () => (await token.boundingBox()).y).toBeLessThan(844 / 3);
-  expect((await token.boundingBox()).y).toBeGreaterThan(0);
+  await expect.poll(async () => (await boxOf(token)).y).toBeLessThan(844 / 3);
+  expect((await boxOf(token)).y).toBeGreaterThan(0);
   const heading = await sheet.locator("h3").textContent();
   await sheet.getByRole("button", { name: "Next token" }).click();
   await expect(tokens(page).nth(count - 3)).toHaveClass(/current/);
@@ -151,10 +151,12 @@ test("what is typed into a new prompt while its scripts are loaded is kept, afte
     await route.continue();
   });
   const typeEarly = async (text) => {
+    load = null;
     await page.goto("/workbench", { waitUntil: "commit" });
     await prompt(page).click();
     await page.keyboard.type(text);
     await expect(prompt(page)).toHaveText(text);
+    await expect.poll(() => load !== null).toBe(true);
     load();
     await expect(page.locator("#bench[data-ready]")).toBeAttached();
   };

@@ -14,7 +14,7 @@ async function makeKey(run, total) {
 test("a run is watched, stopped, resumed and raised", async ({ page }) => {
   test.slow(); // two pages at many widths
   const secret = await makeKey("mmlu-7", 40);
-  expect((await complete(secret)).status).toBe(200);
+  expect((await complete(secret, { ignore_eos: true })).status).toBe(200);
   await signIn(page);
   await page.getByRole("link", { name: "Usage", exact: true }).click();
   await page.getByRole("link", { name: "Runs" }).click();
@@ -28,10 +28,10 @@ test("a run is watched, stopped, resumed and raised", async ({ page }) => {
 
   await page.getByRole("button", { name: "Stop run" }).click();
   await expect(page.getByText("Run mmlu-7 stopped.")).toBeVisible();
-  await expect.poll(async () => (await complete(secret)).status).toBe(401);
+  await expect.poll(async () => (await complete(secret, { ignore_eos: true })).status).toBe(401);
   await page.getByRole("button", { name: "Resume run" }).click();
-  await expect.poll(async () => (await complete(secret)).status).toBe(200);
-  await expect.poll(async () => (await complete(secret)).status).toBe(429);
+  await expect.poll(async () => (await complete(secret, { ignore_eos: true })).status).toBe(200);
+  await expect.poll(async () => (await complete(secret, { ignore_eos: true })).status).toBe(429);
   await page.reload();
   await expect(page.getByText("The budget is used up.")).toBeVisible();
   await page.getByLabel("Tokens more for each key").fill("1k");
@@ -43,5 +43,5 @@ test("a run is watched, stopped, resumed and raised", async ({ page }) => {
   await page.getByRole("button", { name: "Stop run" }).click();
   await page.getByRole("button", { name: "Resume run" }).click();
   await expect(page.getByText("Run mmlu-7 resumed.")).toBeVisible();
-  await expect.poll(async () => (await complete(secret)).status).toBe(200);
+  await expect.poll(async () => (await complete(secret, { ignore_eos: true })).status).toBe(200);
 });

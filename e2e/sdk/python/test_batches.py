@@ -259,6 +259,6 @@ def test_snippets_of_kluster_python(tmp_path):
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_snippets_of_kluster_curl(tmp_path, slash):
-    (tmp_path / "mybatchtest.jsonl").write_bytes(lines(500, max_tokens=50))
+    (tmp_path / "mybatchtest.jsonl").write_bytes(lines(2000, max_tokens=50))  # it is cancelled before it ends
     printed = run(tmp_path, "bash", "-euo", "pipefail", "-c", KLUSTER_CURL.replace("%s", slash))
     assert '"status":"cancelling"' in printed and '"object":"list"' in printed

@@ -36,7 +36,7 @@ def test_completion(client):
 def test_stream(client):
     chunks = list(
         client.completions.create(
-            model=MODEL, prompt="Say this is a test", max_tokens=7, stream=True, stream_options={"include_receipt": True}
+            model=MODEL, prompt="Say this is a test", max_tokens=7, temperature=0, stream=True, stream_options={"include_receipt": True}
         )
     )
     assert "".join(c.choices[0].text for c in chunks if c.choices)
