@@ -139,6 +139,8 @@ func (c *clusterRun) newEnvironment(name, database, listen, backend, files strin
 	c.t.Helper()
 	dir := c.t.TempDir()
 	env := &environment{t: c.t, dir: dir, config: filepath.Join(dir, "config.yaml"), email: "a0@example.org"}
+	launched := c.model.config("launched", ", boot_estimate: 1s, idle_after: 5s", "")
+	launched = strings.Replace(launched, "boot_timeout: 10m", "boot_timeout: 30s", 1) // others wait for the boot of one that was killed
 	writeFile(c.t, env.config, fmt.Sprintf(`server: {listen: %q, admin_listen: "127.0.0.1:0", drain_timeout: 10s}
 gateway: {name: %s}
 database: {url: %q}
@@ -147,7 +149,7 @@ limits: {concurrency_per_key: %d}
 probe: {interval: 100ms, timeout: 20s}
 breaker: {consecutive_failures: 1000}
 models: [%s, %s]
-`, listen, name, database, files, leaseLimit, modelConfig("m", backend), c.model.config("launched", ", boot_estimate: 1s, idle_after: 5s", "")))
+`, listen, name, database, files, leaseLimit, modelConfig("m", backend), launched))
 	return env
 }
 

@@ -55,7 +55,7 @@ func TestBootOfAKilledGatewayIsNotRepeated(t *testing.T) {
 	t.Parallel() // it waits for a slow boot
 	l := newLaunchedModel(t, 40*time.Second)
 	models := l.config("m", ", boot_estimate: 40s", ", cold_wait: 2m")
-	first, second := serveTwo(t, strings.Replace(models, "boot_timeout: 30s", "boot_timeout: 5m", 1))
+	first, second := serveTwo(t, models)
 	first.sendAsync(t.Context(), first.secret, smallRequest)
 	poll.Until(t, "the model is launched", func() bool { return len(l.ranCommands()) == 1 })
 	poll.Until(t, "the other gateway knows", func() bool { return second.backendState() == "starting" })

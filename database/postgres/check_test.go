@@ -126,10 +126,10 @@ func TestCheckCountsConnections(t *testing.T) {
 			t.Errorf("one gateway: %s", f.Text)
 		}
 	}
-	server.Exec(t, name, `INSERT INTO basegate.gateway (name, version, epoch, alive, beat, beat_at) SELECT i, '', 1, true, 0, 0 FROM generate_series(1, 13) i`)
-	wantFinding(t, check(t, server.URL(name), true), false, "no room for another gateway") // 195 of 197
+	server.Exec(t, name, `INSERT INTO basegate.gateway (name, version, epoch, alive, beat, beat_at) SELECT i, '', 1, true, 0, 0 FROM generate_series(1, 33) i`)
+	wantFinding(t, check(t, server.URL(name), true), false, "no room for another gateway") // 495 of 497
 	server.Exec(t, name, `INSERT INTO basegate.gateway (name, version, epoch, alive, beat, beat_at) VALUES ('more', '', 1, true, 0, 0)`)
-	wantFinding(t, check(t, server.URL(name), true), true, "14 gateways open up to 210 connections, 15 each, and max_connections")
+	wantFinding(t, check(t, server.URL(name), true), true, "34 gateways open up to 510 connections, 15 each, and max_connections")
 	server.Exec(t, name, `ALTER DATABASE `+name+` CONNECTION LIMIT 20`)
 	wantFinding(t, check(t, server.URL(name), true), true, "the database's connection limit is 20")
 }

@@ -190,7 +190,7 @@ func (s *Server) command(tb testing.TB, name string, args ...string) *exec.Cmd {
 func (s *Server) Run(tb testing.TB) {
 	tb.Helper()
 	args := append([]string{
-		"-D", s.data(), "-k", s.folder, "-c", "listen_addresses=", "-c", "port=" + s.port, "-c", "max_connections=200",
+		"-D", s.data(), "-k", s.folder, "-c", "listen_addresses=", "-c", "port=" + s.port, "-c", "max_connections=500",
 		"-c", "logging_collector=off", "-c", "log_min_messages=fatal",
 		"-c", "autovacuum=off", // what it analyzes delays the rollups of rows that are written meanwhile
 	}, s.options...)
