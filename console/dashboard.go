@@ -34,9 +34,9 @@ const minFiltered = 6
 type keyRow struct {
 	identity.Key
 	gauges
-	LastUse budget.Use
-	Spark   *sparkline // of the last days; nil if nothing was used
-	Live    int        // keys that it has made, neither revoked nor expired
+	LastUse      budget.Use
+	Spark        *sparkline // of the last days; nil if nothing was used
+	LiveChildren int        // keys that it has made, neither revoked nor expired
 }
 
 // gauges show the usage of a key or an account in the current windows, by the caps that the console has.
@@ -194,7 +194,7 @@ func (c *Console) keyRows(r *request, account string) (rows []keyRow, spark *spa
 		if row.LastUse, err = c.Ledger.LastUse(r.ctx(), k.ID); err != nil {
 			return nil, nil, others, err
 		}
-		if row.Live, err = c.Keys.LiveChildren(r.ctx(), k.ID); err != nil {
+		if row.LiveChildren, err = c.Keys.LiveChildren(r.ctx(), k.ID); err != nil {
 			return nil, nil, others, err
 		}
 		rows = append(rows, row)

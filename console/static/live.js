@@ -20,8 +20,8 @@ let pressed = null;
 document.addEventListener("pointerdown", ({ target }) => { pressed = target; }, true);
 for (const type of ["pointerup", "pointercancel"]) document.addEventListener(type, () => setTimeout(() => { pressed = null; }), true);
 
-// replace shows an element of a newer page, unless the user is typing in it, clicks in it or sends a form of it, when it returns
-// false. The focus stays on the link or button of the same name.
+// replace shows an element of a newer page, and keeps the focus on the link or button of the same name. While the user types in the
+// element, clicks in it or sends a form of it, replace leaves it as it is and returns false.
 function replace(old, next) {
   const html = next.innerHTML;
   const focused = old !== document.activeElement && old.contains(document.activeElement) ? document.activeElement : null;
