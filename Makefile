@@ -89,7 +89,7 @@ test-variants: tools
 	BASEGATE_TEST_ENGINE=sqlite go test -race -vet=off -parallel 8 -timeout 30m ./proxy -fastpath=false
 	go test -vet=off -timeout 10m -run 'Alloc|TestMemoryDoesNotGrowWithTheBody' ./validate ./identity # the race detector would distort these
 
-# The gateways flush their commits, so that CI runs this with temporary files in memory (e2e/in-memory).
+# The gateways flush their commits, for which they would wait on a busy disk: CI runs this in e2e/in-memory.
 test-e2e: tools $(VERSITYGW) $(TOXIPROXY)
 	go test -count=1 -race -vet=off -parallel 6 -timeout 120m $(E2E) ./e2e
 

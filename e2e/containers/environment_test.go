@@ -195,8 +195,8 @@ func (e *environment) writeConfig(settings string, models map[string][]*service)
 // databaseFolder is where the image has its database.
 const databaseFolder = "/var/lib/basegate"
 
-// serve starts a gateway with the configuration in a folder, without a key. Its database is in memory, for the reason
-// that e2e/in-memory has.
+// serve starts a gateway with the configuration in a folder, without a key. Its database is in memory: see
+// e2e/in-memory.
 func (e *environment) serve(dir, name string, options ...testcontainers.ContainerCustomizer) *gateway {
 	e.t.Helper()
 	options = append([]testcontainers.ContainerCustomizer{
