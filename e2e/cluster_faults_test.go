@@ -128,6 +128,7 @@ func (c *clusterRun) waitForProxy() {
 func newObservedModel(t *testing.T) *launchedModel {
 	t.Helper()
 	l := newLaunchedModel(t, time.Second)
+	l.bootTimeout = "30s" // for which others wait if the gateway that boots it is killed
 	start := filepath.Join(l.dir, "start")
 	must(t, os.Rename(start, start+"-unobserved"))
 	must(t, os.WriteFile(start, []byte(fmt.Sprintf("#!/bin/sh\ncd %s\nkill -0 \"$(cat pid 2>/dev/null)\" 2>/dev/null && echo twice >> log\nexec ./start-unobserved\n", l.dir)), 0o700))
@@ -139,8 +140,6 @@ func (c *clusterRun) newEnvironment(name, database, listen, backend, files strin
 	c.t.Helper()
 	dir := c.t.TempDir()
 	env := &environment{t: c.t, dir: dir, config: filepath.Join(dir, "config.yaml"), email: "a0@example.org"}
-	launched := c.model.config("launched", ", boot_estimate: 1s, idle_after: 5s", "")
-	launched = strings.Replace(launched, "boot_timeout: 10m", "boot_timeout: 30s", 1) // others wait for the boot of one that was killed
 	writeFile(c.t, env.config, fmt.Sprintf(`server: {listen: %q, admin_listen: "127.0.0.1:0", drain_timeout: 10s}
 gateway: {name: %s}
 database: {url: %q}
@@ -149,7 +148,7 @@ limits: {concurrency_per_key: %d}
 probe: {interval: 100ms, timeout: 20s}
 breaker: {consecutive_failures: 1000}
 models: [%s, %s]
-`, listen, name, database, files, leaseLimit, modelConfig("m", backend), launched))
+`, listen, name, database, files, leaseLimit, modelConfig("m", backend), c.model.config("launched", ", boot_estimate: 1s, idle_after: 5s", "")))
 	return env
 }
 

@@ -434,7 +434,7 @@ func TestSlowUploadsOfOneAccountLeavePlacesForOthers(t *testing.T) {
 		"\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 100000\r\n\r\n"
 	closed := load.holdConnections(t, slow, 'x', func(int) []byte { return []byte(head + form) })
 	running, waiting := `basegate_turns_running{work="uploads"}`, `basegate_turns_waiting{work="uploads"}`
-	poll.Until(t, "the slow uploads have their places", func() bool { return g.metric(running) == 8 && g.metric(waiting) > 0 })
+	poll.Until(t, "the slow uploads have their places", func() bool { return g.metric(running) == 8 && g.metric(waiting) == slow-8 })
 	for i := range 50 {
 		if got := g.upload(other, "{}\n", "purpose", "batch"); got.status != http.StatusOK {
 			t.Fatalf("upload %d of another account: got %d %s, want 200", i, got.status, got.body)

@@ -28,13 +28,14 @@ import (
 // launchedModel is a model with one backend that the gateway starts and stops by scripts. The backend is a mock process
 // on a fixed port, which listens bootDelay after the start.
 type launchedModel struct {
-	dir string
-	url string
+	dir         string
+	url         string
+	bootTimeout string
 }
 
 func newLaunchedModel(t *testing.T, bootDelay time.Duration) *launchedModel {
 	t.Helper()
-	l := &launchedModel{dir: t.TempDir()}
+	l := &launchedModel{dir: t.TempDir(), bootTimeout: "10m"}
 	address := loopback.Address(t)
 	l.url = "http://" + address
 	script := func(name, text string) {
@@ -70,8 +71,8 @@ func (l *launchedModel) ranCommands() []string {
 // config returns the model's element of the configuration; launch and more are members in YAML flow style, each with a
 // comma before it. Tests set probeTimeout too: a backend that misses a probe while the machine stalls is launched again.
 func (l *launchedModel) config(id, launch, more string) string {
-	return fmt.Sprintf(`{id: %s, checkpoint: %s%s, backends: [{name: b, url: "%s", gpu: H100, launch: {start: [%s/start], stop: [%s/stop], boot_timeout: 10m%s}}]}`,
-		id, checkpoint, more, l.url, l.dir, l.dir, launch)
+	return fmt.Sprintf(`{id: %s, checkpoint: %s%s, backends: [{name: b, url: "%s", gpu: H100, launch: {start: [%s/start], stop: [%s/stop], boot_timeout: %s%s}}]}`,
+		id, checkpoint, more, l.url, l.dir, l.dir, l.bootTimeout, launch)
 }
 
 func TestServerTimingHasTheBootThatARequestWaitedFor(t *testing.T) {

@@ -108,6 +108,11 @@ func TestRemovedBackendIsNotProbed(t *testing.T) {
 		poll.Until(t, "the kept backend is probed ten times more", func() bool { return keptProbes.Load() > start+10 })
 		return removedProbes.Load() == last
 	})
+	last, start := removedProbes.Load(), keptProbes.Load()
+	poll.Until(t, "the kept backend is probed ten times more", func() bool { return keptProbes.Load() > start+10 })
+	if got := removedProbes.Load(); got > last {
+		t.Errorf("the removed backend got %d more probes, want none", got-last)
+	}
 }
 
 func TestCloseWaitsForEveryProbe(t *testing.T) {

@@ -224,14 +224,16 @@ func TestDeadEngineStaysDeadUntilCleared(t *testing.T) {
 func TestDeadProcessRefusesConnectionsUntilItsRestart(t *testing.T) {
 	t.Parallel() // it waits
 	p := start(t, mockvllm.Options{})
-	p.InjectFault(mockvllm.Fault{Kind: "killed", RestartAfter: "1s"})
+	p.InjectFault(mockvllm.Fault{Kind: "killed", RestartAfter: "3s"})
 	trySend(t, p, http.MethodPost, completions, body(t, nil))
+	refused := func() bool {
+		return errors.Is(trySend(t, p, http.MethodGet, "/health", "").err, syscall.ECONNREFUSED)
+	}
+	poll.Until(t, "the exit", refused)
 	poll.Until(t, "the restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
 	p.InjectFault(mockvllm.Fault{Kind: "killed"})
 	trySend(t, p, http.MethodPost, completions, body(t, nil))
-	poll.Until(t, "the second exit", func() bool {
-		return errors.Is(trySend(t, p, http.MethodGet, "/health", "").err, syscall.ECONNREFUSED)
-	})
+	poll.Until(t, "the second exit", refused)
 	p.ClearFaults()
 	poll.Until(t, "the second restart", func() bool { return trySend(t, p, http.MethodGet, "/health", "").status == 200 })
 }

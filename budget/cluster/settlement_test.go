@@ -125,7 +125,7 @@ func TestLineOfAnEndedEpochIsNotSettled(t *testing.T) {
 // A settlement in a client's transaction locks its account until the commit, and no other one, although it has the same lane.
 func TestOpenTransactionOfABatchDelaysNoOtherAccount(t *testing.T) {
 	db := newDatabase(t)
-	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1, AdmitTimeout: time.Minute})
+	l := start(t, db, cluster.Settings{Name: "gateway", Lanes: 1})
 	store := openStore(t, db)
 	setOwners(t, l, 0, quota.Caps{})
 	must(t, l.SetOwners(t.Context(), []cluster.Owner{{ID: "other", Enabled: true}, {ID: "its", Account: "other", Enabled: true}}))
