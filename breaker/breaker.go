@@ -44,9 +44,7 @@ type Breaker struct {
 	recent   recent
 }
 
-type circuit struct {
-	*gobreaker.TwoStepCircuitBreaker[any]
-}
+type circuit = gobreaker.TwoStepCircuitBreaker[any]
 
 // New returns a closed Breaker. It calls changed on every change of state, which must return at once and must not call
 // the Breaker.
@@ -56,9 +54,8 @@ func New(name string, s Settings, changed func(from, to State)) *Breaker {
 	return b
 }
 
-func (b *Breaker) newCircuit() *circuit {
-	c := new(circuit)
-	c.TwoStepCircuitBreaker = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+func (b *Breaker) newCircuit() (c *circuit) {
+	c = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		Name:        b.name,
 		MaxRequests: uint32(b.settings.HalfOpenRequests),
 		Timeout:     b.settings.OpenFor,
@@ -128,7 +125,7 @@ type Permit struct {
 	breaker *Breaker
 	key     string
 	mu      sync.Mutex
-	done    func(error) // nil once reported
+	done    func(error) // nil once taken
 }
 
 // Begin records that a stream has begun. It ends the trial of a half-open breaker with success, because a stream may run
@@ -156,10 +153,7 @@ func (p *Permit) ReportRepeated(c Class) {
 // Report records the class of the attempt. A report after Begin or another report counts as another attempt, since
 // gobreaker drops reports made after the breaker's state has changed.
 func (p *Permit) Report(c Class) {
-	p.mu.Lock()
-	done := p.done
-	p.done = nil
-	p.mu.Unlock()
+	done := p.take()
 	if done == nil {
 		again, err := p.breaker.circuit.Load().Allow()
 		if err != nil { // the breaker is open already
@@ -176,13 +170,18 @@ func (p *Permit) Close() { p.end(errUncounted) }
 
 // end gives the permit back with a result, unless that has been done.
 func (p *Permit) end(result error) {
-	p.mu.Lock()
-	done := p.done
-	p.done = nil
-	p.mu.Unlock()
-	if done != nil {
+	if done := p.take(); done != nil {
 		done(result)
 	}
+}
+
+// take returns what reports the result of the attempt; nil if it has been taken.
+func (p *Permit) take() func(error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done := p.done
+	p.done = nil
+	return done
 }
 
 var (
@@ -213,14 +212,4 @@ func (b *Breaker) report(done func(error), c Class, key string) {
 	}
 }
 
-func stateOf(s gobreaker.State) State {
-	switch s {
-	case gobreaker.StateClosed:
-		return Closed
-	case gobreaker.StateHalfOpen:
-		return HalfOpen
-	case gobreaker.StateOpen:
-		return Open
-	}
-	return Open
-}
+func stateOf(s gobreaker.State) State { return State(s.String()) } // the names are gobreaker's

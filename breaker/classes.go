@@ -7,68 +7,39 @@ type Class uint8
 
 // The classes. The table below holds the consequences of each.
 const (
-	// Success is a complete response, or the first event of a stream.
-	Success Class = iota
-	// ClientError is a request that vLLM rejected as the client's mistake.
-	ClientError
-	// ContextLength is a prompt that vLLM found too long.
-	ContextLength
-	// Busy is a healthy backend without free capacity.
-	Busy
-	// OutOfMemory is a GPU out of memory.
-	OutOfMemory
-	// OutOfMemoryDead is a GPU out of memory that killed the engine.
-	OutOfMemoryDead
-	// EngineDead is an engine that does not respond again until its process is restarted.
-	EngineDead
-	// ServerError is any other response with status 500 or above.
-	ServerError
-	// RequestFailed is status 500, or an error within a response, of a backend whose /health is good: the request may be
-	// the cause.
-	RequestFailed
-	// Ended is a response that broke off because the backend's process has ended, as that of vLLM's Rust frontend does when
-	// its engine dies.
-	Ended
-	// Aborted is a completion that vLLM aborted, as it does when it shuts down or goes to sleep.
-	Aborted
-	// Malformed is a response in a form that vLLM does not send: not JSON, not events, no finish reason.
-	Malformed
-	// Truncated is a response that broke off after it had begun.
-	Truncated
-	// Refused is a connection that could not be made.
-	Refused
-	// Reset is a connection that broke before a response began.
-	Reset
-	// TimedOut is a backend that sent nothing for longer than is allowed.
-	TimedOut
-	// TooLarge is a response that is larger than the gateway takes.
-	TooLarge
-	// LocalFault is an attempt that failed for lack of something of this side: file descriptors, ports, memory. It says
-	// nothing about the backend.
-	LocalFault
-	// Misconfigured is a backend that rejects the gateway's key, path or model, which is the operator's mistake.
-	Misconfigured
-	// AdapterGone is a backend that does not know the adapter that it had loaded: it has restarted, or another gateway has unloaded it.
-	AdapterGone
-	// ClientGone is a request that ended on this side: the client disconnected, or the gateway is stopping. It says
-	// nothing about the backend.
-	ClientGone
+	Success         Class = iota // a complete response, or the first event of a stream
+	ClientError                  // a request that vLLM rejected as the client's mistake
+	ContextLength                // a prompt that vLLM found too long
+	Busy                         // a healthy backend without free capacity
+	OutOfMemory                  // a GPU out of memory
+	OutOfMemoryDead              // that, which killed the engine
+	EngineDead                   // an engine that does not respond again until its process is restarted
+	ServerError                  // any other response with status 500 or above
+	RequestFailed                // status 500, or an error within a response, while /health is good: the request may be the cause
+	Ended                        // a response that broke off because the process has ended, as vLLM's Rust frontend does with its engine
+	Aborted                      // a completion that vLLM aborted, as it does when it shuts down or goes to sleep
+	Malformed                    // a response in a form that vLLM does not send: not JSON, not events, no finish reason
+	Truncated                    // a response that broke off after it had begun
+	Refused                      // a connection that could not be made
+	Reset                        // a connection that broke before a response began
+	TimedOut                     // a backend that sent nothing for longer than is allowed
+	TooLarge                     // a response that is larger than the gateway takes
+	LocalFault                   // a lack of file descriptors, ports or memory on this side, which says nothing about the backend
+	Misconfigured                // a backend that rejects the gateway's key, path or model, which is the operator's mistake
+	AdapterGone                  // a backend that does not know the adapter that it had loaded: it has restarted, or another gateway has unloaded it
+	ClientGone                   // the client disconnected, or the gateway is stopping, which says nothing about the backend
 	classCount
 )
 
 // Retry says which backends another attempt may use, as long as no byte has been sent to the client.
 type Retry uint8
 
+// The values of Retry.
 const (
-	// RetryNever ends the request.
-	RetryNever Retry = iota
-	// RetryElsewhereOnce allows one other backend, and none after a second outcome of this kind: the request itself may be
-	// the cause.
-	RetryElsewhereOnce
-	// RetryElsewhere allows only other backends.
-	RetryElsewhere
-	// RetryAnywhere prefers other backends and allows the same one.
-	RetryAnywhere
+	RetryNever         Retry = iota // the request ends
+	RetryElsewhereOnce              // one other backend, and none after a second outcome of this kind: the request itself may be the cause
+	RetryElsewhere                  // only other backends
+	RetryAnywhere                   // other backends before the same one
 )
 
 // row holds the consequences of a class.

@@ -3,32 +3,25 @@ package breaker
 // Health is what a backend's /health says of its engine right after an attempt has failed.
 type Health uint8
 
+// The values of Health.
 const (
-	// Silent is no answer in time, or one of a version whose /health says nothing about the engine.
-	Silent Health = iota
-	// Healthy is an engine that runs.
-	Healthy
-	// Unhealthy is an engine that is dead.
-	Unhealthy
-	// NotListening is a server that refuses connections.
-	NotListening
+	Silent       Health = iota // no answer in time, or one of a version whose /health says nothing about the engine
+	Healthy                    // the engine runs
+	Unhealthy                  // the engine is dead
+	NotListening               // the server refuses connections
 	healthCount
 )
 
 // Doubt is what kind of failure a backend's /health decides the class of, because neither its status nor its text does.
 type Doubt uint8
 
+// The values of Doubt.
 const (
-	// Certain is a failure whose class is known.
-	Certain Doubt = iota
-	// Failed is an error with a text that no version is known to send for a single reason.
-	Failed
-	// Empty is status 500 without a body, by which versions before 0.9 report a dead engine.
-	Empty
-	// Unavailable is status 503 in the form of vLLM's errors.
-	Unavailable
-	// Broken is a connection that broke.
-	Broken
+	Certain     Doubt = iota // the class is known
+	Failed                   // an error with a text that no version is known to send for a single reason
+	Empty                    // status 500 without a body, by which versions before 0.9 report a dead engine
+	Unavailable              // status 503 in the form of vLLM's errors
+	Broken                   // a connection that broke
 	doubtCount
 )
 
