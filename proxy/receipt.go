@@ -27,14 +27,12 @@ type receiptState struct {
 
 // beginReceipt begins the receipt of a request that asks for one: by header, by stream_options or in a dialect that always does.
 func (s *Server) beginReceipt(x *exchange) error {
+	if s.deps.Receipts == nil {
+		return apierr.RefuseReceipt(x.r.Header, "receipts are not enabled on this gateway")
+	}
 	asked, err := apierr.AsksForReceipt(x.r.Header)
-	switch {
-	case err != nil:
+	if err != nil || !asked && !x.alwaysHasReceipt() && !x.request.IncludeReceipt {
 		return err
-	case s.deps.Receipts == nil && asked:
-		return apierr.ReceiptsOff()
-	case s.deps.Receipts == nil || !asked && !x.alwaysHasReceipt() && !x.request.IncludeReceipt:
-		return nil
 	}
 	// In a stream of the dialect too, the client has to ask for the event.
 	embed := x.alwaysHasReceipt() && !x.request.Stream || x.request.IncludeReceipt

@@ -46,7 +46,7 @@ func (x *exchange) beginReplay() error {
 	case !x.settings.Replays && x.caller.line != nil: // since its batch was created
 		return nil
 	case !x.settings.Replays:
-		return apierr.ReplayOff()
+		return apierr.RefuseReplay(x.r.Header, "responses are not kept on this gateway (replay.enabled)")
 	case x.caller.dialect != nil, x.caller.onBehalfOf != nil && x.caller.line == nil:
 		return apierr.RefuseReplay(x.r.Header, "responses of this endpoint are not kept")
 	case !x.request.Repeatable():
