@@ -122,10 +122,10 @@ func (c *conn) handoff() {
 	if c.watchID != 0 {
 		c.server.hangups.unwatch(c.raw, c.watchID)
 	}
-	prefixed := &prefixConn{Conn: c.Conn, prefix: bytes.Clone(c.buffer[c.start:c.end])}
+	unread := bytes.Clone(c.buffer[c.start:c.end])
 	c.releaseBuffer()
 	c.SetDeadline(time.Time{})
-	c.listener.handoff(strict.NewConn(prefixed))
+	c.listener.handoff(strict.NewConn(c.Conn, unread))
 }
 
 // deadlineAfter returns the time at which timeout ends; as in net/http, 0 is no deadline.

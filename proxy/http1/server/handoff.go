@@ -90,30 +90,3 @@ func (h *handoffListener) Accept() (net.Conn, error) {
 
 // Close implements net.Listener.
 func (h *handoffListener) Close() error { return h.close() }
-
-// prefixConn is a connection whose first bytes have been read already: Read returns them first.
-type prefixConn struct {
-	net.Conn
-	prefix []byte
-}
-
-// Read implements net.Conn.
-func (p *prefixConn) Read(b []byte) (int, error) {
-	if len(p.prefix) > 0 {
-		n := copy(b, p.prefix)
-		if p.prefix = p.prefix[n:]; len(p.prefix) == 0 {
-			p.prefix = nil
-		}
-		return n, nil
-	}
-	return p.Conn.Read(b)
-}
-
-// CloseWrite closes the sending side of the connection. net/http calls it before it closes a connection whose request
-// it has not read completely.
-func (p *prefixConn) CloseWrite() error {
-	if c, ok := p.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return errors.ErrUnsupported
-}

@@ -57,7 +57,7 @@ func (c *conn) callHandler(w *response) (complete bool) {
 		}
 		w.releaseOut()
 		if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
-			c.server.logf("http: panic in a handler: %s", debug.Stack()) // without its value, which may contain a prompt
+			logf(c.server.fallback, "http: panic in a handler: %s", debug.Stack()) // without its value, which may contain a prompt
 		}
 	}()
 	c.server.fallback.Handler.ServeHTTP(w, &w.request)
@@ -81,7 +81,7 @@ const typicalFields = 12
 // WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
 	if w.wroteHeader {
-		w.conn.server.logf("http: superfluous WriteHeader(%d)", status)
+		logf(w.conn.server.fallback, "http: superfluous WriteHeader(%d)", status)
 		return
 	}
 	w.wroteHeader = true

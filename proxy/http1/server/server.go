@@ -64,7 +64,7 @@ func (s *Server) Serve(listener net.Listener) error {
 	}
 	var acceptor sync.WaitGroup
 	acceptor.Go(func() {
-		l.acceptAll(func(c net.Conn) { s.serveConn(l, c) }, func(err error) { s.logf("http: accept: %v; retrying", err) })
+		l.acceptAll(func(c net.Conn) { s.serveConn(l, c) }, func(err error) { logf(s.fallback, "http: accept: %v; retrying", err) })
 	})
 	err = s.fallback.Serve(l)
 	acceptor.Wait()
@@ -86,7 +86,7 @@ func (s *Server) setHangups(w *hangupWatcher) bool {
 func (s *Server) serveConn(l *handoffListener, accepted net.Conn) {
 	raw := pooled.RawConn(accepted)
 	if raw == nil {
-		l.handoff(strict.NewConn(accepted))
+		l.handoff(strict.NewConn(accepted, nil))
 		return
 	}
 	s.mu.Lock()
@@ -156,9 +156,9 @@ func (s *Server) closeConns(closeConn func(*conn)) {
 	s.finishIfDone()
 }
 
-// logf writes to the fallback's error log, if it has one.
-func (s *Server) logf(format string, values ...any) {
-	if l := s.fallback.ErrorLog; l != nil {
+// logf writes to the server's error log, if it has one.
+func logf(s *http.Server, format string, values ...any) {
+	if l := s.ErrorLog; l != nil {
 		l.Printf(format, values...)
 	}
 }

@@ -27,7 +27,7 @@ func ServeTLS(
 	all.Go(func() {
 		t.listener.acceptAll(
 			func(c net.Conn) { all.Go(func() { t.handshake(ctx, c) }) },
-			func(err error) { t.logf("http: accept: %v; retrying", err) },
+			func(err error) { logf(s, "http: accept: %v; retrying", err) },
 		)
 	})
 	err := s.Serve(t.listener)
@@ -54,7 +54,7 @@ func (t *tlsServer) handshake(ctx context.Context, accepted net.Conn) {
 	}
 	c.SetDeadline(time.Time{}) //nolint:errcheck // fails on a closed connection only, which net/http notices
 	if state := c.ConnectionState(); state.NegotiatedProtocol != "h2" {
-		t.listener.handoff(http1Conn{strict.NewConn(c), state})
+		t.listener.handoff(http1Conn{strict.NewConn(c, nil), state})
 		return
 	}
 	t.listener.handoff(c)
@@ -63,7 +63,7 @@ func (t *tlsServer) handshake(ctx context.Context, accepted net.Conn) {
 // reject closes a connection whose handshake failed. A client that speaks HTTP without TLS gets net/http's response.
 func (t *tlsServer) reject(c net.Conn, err error) {
 	defer c.Close()
-	t.logf("http: TLS handshake error from %s: %v", c.RemoteAddr(), err)
+	logf(t.Server, "http: TLS handshake error from %s: %v", c.RemoteAddr(), err)
 	var header tls.RecordHeaderError
 	if !errors.As(err, &header) || header.Conn == nil {
 		return
@@ -71,13 +71,6 @@ func (t *tlsServer) reject(c net.Conn, err error) {
 	switch string(header.RecordHeader[:]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
 		io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n") //nolint:errcheck // best effort
-	}
-}
-
-// logf writes to the server's error log, if it has one.
-func (t *tlsServer) logf(format string, values ...any) {
-	if l := t.ErrorLog; l != nil {
-		l.Printf(format, values...)
 	}
 }
 

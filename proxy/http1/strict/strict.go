@@ -9,6 +9,8 @@
 package strict
 
 import (
+	"bytes"
+	"io"
 	"net"
 	"net/http"
 )
@@ -24,19 +26,26 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewConn(c), nil
+	return NewConn(c, nil), nil
 }
 
 // Conn is a client's connection whose request heads are checked while they are read.
 type Conn struct {
 	net.Conn
+	source  io.Reader
 	heads   scanner
 	refused bool
 	unread  string // what is left of refusal to return
 }
 
-// NewConn returns a connection that checks the request heads read from c, the first of which is next.
-func NewConn(c net.Conn) *Conn { return &Conn{Conn: c} }
+// NewConn returns a connection that checks the request heads read from c, the first of which is next. prefix is what has been read
+// of it already.
+func NewConn(c net.Conn, prefix []byte) *Conn {
+	if len(prefix) == 0 {
+		return &Conn{Conn: c, source: c}
+	}
+	return &Conn{Conn: c, source: io.MultiReader(bytes.NewReader(prefix), c)}
+}
 
 // refusal replaces the rest of a connection from the first refused byte on. A NUL makes any line of a head invalid, so
 // net/http responds with 400 and closes the connection, after it has responded to earlier requests. An error in place
@@ -48,7 +57,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.unread != "" {
 		return c.readRefusal(p), nil
 	}
-	n, err := c.Conn.Read(p)
+	n, err := c.source.Read(p)
 	if c.refused { // net/http reads on only to detect that the client disconnects
 		clear(p[:n])
 		return n, err
@@ -56,7 +65,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	valid := c.heads.scan(p[:n], 0)
 	for valid == n && err == nil && n < len(p) && c.heads.undecided() { // what is passed on cannot be blanked
 		var more int
-		more, err = c.Conn.Read(p[n:])
+		more, err = c.source.Read(p[n:])
 		n += more
 		valid = c.heads.scan(p[:n], valid)
 	}

@@ -79,7 +79,7 @@ func TestUnknownExpectationsAreBlanked(t *testing.T) {
 		head := "POST / HTTP/1.1\r\nHost: a\r\nexpect: %s\r\nX: 100-y\r\n\r\n"
 		want := fmt.Sprintf(head, want)
 		for name, reader := range splits {
-			got, err := io.ReadAll(strict.NewConn(readConn{Reader: reader(strings.NewReader(fmt.Sprintf(head, value)))}))
+			got, err := io.ReadAll(strict.NewConn(readConn{Reader: reader(strings.NewReader(fmt.Sprintf(head, value)))}, nil))
 			if string(got) != want || err != nil {
 				t.Errorf("Expect: %q, %s, is passed on as %q, error %v, want %q", value, name, got, err, want)
 			}
@@ -100,7 +100,7 @@ func TestOnlyStrictHeadsPass(t *testing.T) {
 			want += "\x00\r\n\r\n"
 		}
 		for name, reader := range splits {
-			got, err := io.ReadAll(strict.NewConn(readConn{Reader: reader(strings.NewReader(s.valid + s.refused))}))
+			got, err := io.ReadAll(strict.NewConn(readConn{Reader: reader(strings.NewReader(s.valid + s.refused))}, nil))
 			rest, passed := strings.CutPrefix(string(got), want)
 			if !passed || strings.Trim(rest, "\x00") != "" || err != nil {
 				t.Errorf("%q, then %q, %s: got %q, error %v", s.valid, s.refused, name, got, err)
@@ -111,7 +111,7 @@ func TestOnlyStrictHeadsPass(t *testing.T) {
 
 // A reader with little room gets the refusal in pieces, and nothing of what was refused.
 func TestRefusalIsReadInPieces(t *testing.T) {
-	c := strict.NewConn(readConn{Reader: strings.NewReader("GET / HTTP/1.1\nHost: a\r\n\r\n")})
+	c := strict.NewConn(readConn{Reader: strings.NewReader("GET / HTTP/1.1\nHost: a\r\n\r\n")}, nil)
 	got, err := io.ReadAll(iotest.OneByteReader(c))
 	if want := "GET / HTTP/1.1\x00\r\n\r\n"; !strings.HasPrefix(string(got), want) || strings.Contains(string(got), "Host") || err != nil {
 		t.Errorf("got %q, error %v, want %q and then NULs", got, err, want)
@@ -132,7 +132,7 @@ func FuzzConn(f *testing.F) {
 			pieces = &pieceReader{source, int(size)}
 		}
 		var passed bytes.Buffer
-		reader := bufio.NewReader(io.TeeReader(strict.NewConn(readConn{Reader: pieces}), &passed))
+		reader := bufio.NewReader(io.TeeReader(strict.NewConn(readConn{Reader: pieces}, nil), &passed))
 		strictSoFar := true
 		for start := 0; ; {
 			for b, err := reader.Peek(1); err == nil && (b[0] == '\r' || b[0] == '\n'); b, err = reader.Peek(1) {
@@ -307,7 +307,7 @@ func BenchmarkConn(b *testing.B) {
 				"X-Stainless-Lang: python\r\nX-Stainless-Package-Version: 1.99.1\r\nX-Stainless-OS: Linux\r\nX-Stainless-Arch: x64\r\n" +
 				"X-Stainless-Runtime: CPython\r\nX-Stainless-Runtime-Version: 3.12.3\r\nX-Stainless-Async: async:asyncio\r\n" +
 				fmt.Sprintf("Content-Length: %d\r\n\r\n", body) + strings.Repeat("x", body)
-			c := strict.NewConn(readConn{Reader: repeatedReader(request)})
+			c := strict.NewConn(readConn{Reader: repeatedReader(request)}, nil)
 			buffer := make([]byte, len(request))
 			b.SetBytes(int64(len(request)))
 			b.ReportAllocs()
