@@ -35,10 +35,6 @@ type adapterObject struct {
 	Created int64  `json:"created"`
 }
 
-func newAdapterObject(a *fleet.Adapter) adapterObject {
-	return adapterObject{"adapter", a.ID, a.Model, a.Path, a.Version, a.CreatedAt.Unix()}
-}
-
 // The members of the endpoints' bodies.
 const (
 	loraName  = "lora_name"
@@ -83,7 +79,7 @@ func (s *Server) sendAdapter(x *exchange, a fleet.Adapter, err error, base *flee
 	case err == nil:
 		s.deps.Log.Info("adapters changed", zap.String("request_id", x.id), zap.String("key", x.caller.identity.KeyPrefix),
 			zap.String("endpoint", x.r.URL.Path), zap.String("adapter", a.Name()), zap.String("path", a.Path))
-		return s.sendJSON(x, newAdapterObject(&a))
+		return s.sendJSON(x, adapterObject{"adapter", a.ID, a.Model, a.Path, a.Version, a.CreatedAt.Unix()})
 	case errors.Is(err, fleet.ErrAdapterExists):
 		return apierr.NameOfAnother(loraName)
 	case errors.Is(err, fleet.ErrTooManyAdapters):
@@ -146,24 +142,15 @@ func (s *Server) readAdapterRequest(x *exchange, required []string, optional ...
 // baseOf returns the model that an adapter is added to: the one that the request names, or that has an adapter of this name, or else
 // the only one that keys may add adapters to.
 func (s *Server) baseOf(x *exchange, r map[string]string) (*fleet.Model, error) {
-	var takers []*fleet.Model
-	available := []string{}
-	for _, m := range s.models(x) {
-		if m.Adapter() != nil {
-			continue
-		}
-		available = append(available, m.ID())
-		if m.AdaptersDir() != "" {
-			takers = append(takers, m)
-		}
-	}
+	bases := slices.DeleteFunc(s.models(x), func(m *fleet.Model) bool { return m.Adapter() != nil })
 	if id := r[baseModel]; id != "" {
 		if m, ok := s.lookup(x, id); ok && m.Adapter() == nil {
 			return m, nil
 		}
-		return nil, apierr.UnknownModel(baseModel, id, available, "")
+		return nil, apierr.UnknownModel(baseModel, id, idsOf(bases), "")
 	}
 	known, _ := s.deps.Fleet.Model(r[loraName])
+	takers := slices.DeleteFunc(bases, func(m *fleet.Model) bool { return m.AdaptersDir() == "" })
 	switch {
 	case known != nil && known.Adapter() != nil && mayChange(x, known):
 		return known.Base(), nil

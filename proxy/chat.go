@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"basegate/budget/admission"
 	"basegate/fleet"
@@ -15,13 +16,7 @@ const ChatPath = "/v1/chat/completions"
 
 // chatModels returns the ids of the models that chat and that the key may use.
 func (s *Server) chatModels(x *exchange) []string {
-	var ids []string
-	for _, m := range s.models(x) {
-		if m.Chat() {
-			ids = append(ids, m.ID())
-		}
-	}
-	return ids
+	return idsOf(slices.DeleteFunc(s.models(x), func(m *fleet.Model) bool { return !m.Chat() }))
 }
 
 // isChat reports whether the request is a chat completion.

@@ -73,15 +73,19 @@ func (s *Server) findModel(x *exchange, field, id string) (*fleet.Model, error) 
 	if m, ok := s.lookup(x, id); ok {
 		return m, nil
 	}
-	available := []string{}
-	for _, m := range s.models(x) {
-		available = append(available, m.ID())
-	}
 	suggestion := ""
 	if m, ok := s.deps.Fleet.ByCheckpoint(id); ok && mayUse(&x.caller.identity, m) {
 		suggestion = m.ID()
 	}
-	return nil, apierr.UnknownModel(field, id, available, suggestion)
+	return nil, apierr.UnknownModel(field, id, idsOf(s.models(x)), suggestion)
+}
+
+func idsOf(models []*fleet.Model) []string {
+	ids := make([]string, len(models))
+	for i, m := range models {
+		ids[i] = m.ID()
+	}
+	return ids
 }
 
 // keyObject is the response to GET /v1/key.

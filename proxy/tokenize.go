@@ -171,11 +171,8 @@ func (s *Server) modelOf(x *exchange) (*fleet.Model, error) {
 	case id == "" && named == "" && len(models) == 1:
 		return models[0], nil
 	case id == "" && named == "" && len(models) > 1:
-		ids := make([]string, len(models))
-		for i, m := range models {
-			ids[i] = m.ID()
-		}
-		return nil, apierr.InvalidField("model", "model: got none, and this key may use "+strings.Join(ids, ", ")+"; say which with ?model=")
+		return nil, apierr.InvalidField("model",
+			"model: got none, and this key may use "+strings.Join(idsOf(models), ", ")+"; say which with ?model=")
 	}
 	return s.findModel(x, field, cmp.Or(id, named))
 }
