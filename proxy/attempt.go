@@ -307,7 +307,7 @@ type response struct {
 	bestOf   validate.BestOf
 
 	stream *eventStream // nil for a plain response
-	plain  plainBody
+	plain  buffer       // of the whole body of a plain response
 	usage  stream.Usage // of a plain response
 }
 
@@ -358,14 +358,13 @@ func (p *response) failure(x *exchange, err error) breaker.Outcome {
 func (p *response) classifyError(x *exchange) breaker.Outcome {
 	b := buffer{source: p.Body, size: unknownSize, free: maxUncounted, memory: &x.memory}
 	defer b.release()
-	body, err := b.readAll(maxErrorBody)
-	defer putBodyBuffer(body)
+	err := b.readAll(maxErrorBody)
 	if err != nil && !errors.Is(err, admission.ErrFull) {
-		if o := p.failure(x, err); o.Class != breaker.Truncated || len(body) == 0 {
+		if o := p.failure(x, err); o.Class != breaker.Truncated || len(b.bytes) == 0 {
 			return o
 		}
 	}
-	return breaker.Classify(p.StatusCode, body)
+	return breaker.Classify(p.StatusCode, b.bytes)
 }
 
 // judge asks the backend's /health for what an outcome leaves in doubt, and counts the death of an engine unless that says

@@ -34,7 +34,7 @@ func (s *Server) readBody(x *exchange) ([]byte, error) {
 	if x.r.ContentLength > limit {
 		return nil, apierr.BodyTooLarge(limit)
 	}
-	u := newUpload(x)
+	u := bodyrate.New(x.w, x.r.Body)
 	defer u.End()
 	b := buffer{source: u, size: x.r.ContentLength, trusted: maxTrustedLength, awaited: admission.WaitingCost, memory: &x.memory}
 	source, err := x.decompressed(u)
@@ -45,23 +45,23 @@ func (s *Server) readBody(x *exchange) ([]byte, error) {
 		defer x.memory.Shrink(gunzipMemory)
 		b.source, b.size = source, unknownSize
 	}
-	body, err := b.readAll(limit)
-	x.body = body
+	err = b.readAll(limit)
+	x.body = b.bytes
 	switch {
 	case errors.Is(err, admission.ErrFull):
 		return nil, bufferFull(err)
 	case err != nil:
-		return nil, u.readErr()
-	case int64(len(body)) > limit:
+		return nil, uploadErr(u)
+	case int64(len(x.body)) > limit:
 		return nil, apierr.BodyTooLarge(limit)
 	}
 	x.delivery.bodyRead = true
 	x.r.Body.Close() // or net/http would look for more of it before the response, deep in its stack
-	return body, nil
+	return x.body, nil
 }
 
 // decompressed returns a reader of the body by its Content-Encoding. If that is not u itself, it holds gunzipMemory.
-func (x *exchange) decompressed(u *upload) (io.Reader, error) {
+func (x *exchange) decompressed(u *bodyrate.Reader) (io.Reader, error) {
 	switch encoding := strings.ToLower(strings.TrimSpace(x.r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
 		return u, nil
@@ -72,7 +72,7 @@ func (x *exchange) decompressed(u *upload) (io.Reader, error) {
 		unzipped, err := gzip.NewReader(u)
 		if err != nil {
 			x.memory.Shrink(gunzipMemory)
-			return nil, u.readErr()
+			return nil, uploadErr(u)
 		}
 		return unzipped, nil
 	default:
@@ -80,14 +80,9 @@ func (x *exchange) decompressed(u *upload) (io.Reader, error) {
 	}
 }
 
-// upload is the body of a request that arrives.
-type upload struct{ *bodyrate.Reader }
-
-func newUpload(x *exchange) *upload { return &upload{bodyrate.New(x.w, x.r.Body)} }
-
-// readErr returns the error for the client: its gzip, its chunks or its length are invalid, it was too slow, or it
-// disconnected while sending.
-func (u *upload) readErr() error {
+// uploadErr returns the error for the client of a body that could not be read: its gzip, its chunks or its length are invalid, it
+// was too slow, or the client disconnected while sending.
+func uploadErr(u *bodyrate.Reader) error {
 	switch {
 	case u.Failed == nil:
 		return apierr.MalformedJSON(0, "the body is not valid gzip, which its Content-Encoding says it is")
@@ -139,48 +134,45 @@ type buffer struct {
 	free    int64 // the largest capacity that is not counted
 	awaited int64 // counted while the rest of the body is awaited
 	memory  *admission.Allocation
-	counted int64 // of the buffer that readAll has returned
+	counted int64
+	bytes   []byte // for putBodyBuffer
 }
 
-// readAll returns the body, up to one byte over the limit, for putBodyBuffer. A body of known size ends in a buffer of that
-// size or of its class, because many may wait for their slot. The error is admission.ErrFull or that of the source; the
-// bytes read before it are returned too.
-func (b *buffer) readAll(limit int64) ([]byte, error) {
-	var into []byte
+// readAll reads the body, up to one byte over the limit. A body of known size ends in a buffer of that size or of its class,
+// because many may wait for their slot. The error is admission.ErrFull or that of the source.
+func (b *buffer) readAll(limit int64) error {
 	most := limit + 1
 	if b.size >= 0 {
 		most = min(most, b.size)
 	}
 	awaiting := false
-	for int64(len(into)) < most {
-		if len(into) == cap(into) {
-			grown, err := b.grow(into, most)
-			if err != nil {
-				return into, err
+	for int64(len(b.bytes)) < most {
+		if len(b.bytes) == cap(b.bytes) {
+			if err := b.enlarge(most); err != nil {
+				return err
 			}
-			into = grown
 		}
-		n, err := b.source.Read(into[len(into):min(int64(cap(into)), most)])
-		into = into[:len(into)+n]
-		switch {
-		case errors.Is(err, io.EOF) && (b.size < 0 || int64(len(into)) == b.size):
-			return into, nil
-		case err != nil && int64(len(into)) < most:
-			return into, err
-		}
-		if !awaiting && int64(len(into)) < most {
+		n, err := b.source.Read(b.bytes[len(b.bytes):min(int64(cap(b.bytes)), most)])
+		b.bytes = b.bytes[:len(b.bytes)+n]
+		switch read := int64(len(b.bytes)); {
+		case errors.Is(err, io.EOF) && (b.size < 0 || read == b.size):
+			return nil
+		case err != nil && read < most:
+			return err
+		case !awaiting && read < most:
 			if err := b.memory.Grow(b.awaited); err != nil {
-				return into, err
+				return err
 			}
 			awaiting = true
 			defer b.memory.Shrink(b.awaited)
 		}
 	}
-	return into, nil
+	return nil
 }
 
-// grow returns a larger buffer with the same bytes. Both are counted while they are copied.
-func (b *buffer) grow(full []byte, most int64) ([]byte, error) {
+// enlarge copies the bytes into a larger buffer. Both are counted while they are copied.
+func (b *buffer) enlarge(most int64) error {
+	full := b.bytes
 	size := min(most, max(2*int64(cap(full)), initialBuffer))
 	if cap(full) > 0 && most == b.size && most <= b.trusted {
 		size = most
@@ -191,19 +183,31 @@ func (b *buffer) grow(full []byte, most int64) ([]byte, error) {
 		counted = 0
 	}
 	if err := b.memory.Grow(counted); err != nil {
-		return nil, err
+		return err
 	}
 	defer b.memory.Shrink(b.counted)
 	b.counted = counted
-	grown := append(getBodyBuffer(size), full...)
+	b.bytes = append(getBodyBuffer(size), full...)
 	putBodyBuffer(full)
-	return grown, nil
+	return nil
 }
 
-// release returns the memory of a buffer that is not used any more.
+// hold counts what editing the body takes besides.
+func (b *buffer) hold(bytes int64) error {
+	err := b.memory.Grow(bytes)
+	if err == nil {
+		b.counted += bytes
+	}
+	return err
+}
+
+// release returns the bytes to their pool, and what is counted.
 func (b *buffer) release() {
-	b.memory.Shrink(b.counted)
-	b.counted = 0
+	if b.bytes != nil {
+		putBodyBuffer(b.bytes)
+		b.memory.Shrink(b.counted)
+		b.bytes, b.counted = nil, 0
+	}
 }
 
 // Buffers for bodies are pooled by size classes: that of initialBuffer, and four for each doubling up to maxTrustedLength.

@@ -9,6 +9,7 @@ import (
 
 	"basegate/budget/admission"
 	apierr "basegate/errors"
+	"basegate/internal/bodyrate"
 	"basegate/proxy/http1/strict"
 )
 
@@ -43,7 +44,7 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 			return bufferFull(err)
 		}
 	}
-	upload := newUpload(x)
+	upload := bodyrate.New(x.w, x.r.Body)
 	upload.Unlimited = extension.ReadsBody
 	body, err := x.decompressed(upload)
 	if err != nil {
@@ -73,14 +74,14 @@ func (s *Server) extended(x *exchange, c echo.Context, extension Extension) erro
 
 // skipBody reads a body that has no meaning. net/http would read it without a deadline, and a deadline that stayed set would
 // cancel a long download.
-func (x *exchange) skipBody(u *upload) error {
+func (x *exchange) skipBody(u *bodyrate.Reader) error {
 	defer u.End()
 	limit := x.settings.MaxBodyBytes
 	switch n, err := io.CopyN(io.Discard, u, limit+1); {
 	case n > limit:
 		return apierr.BodyTooLarge(limit)
 	case !errors.Is(err, io.EOF):
-		return u.readErr()
+		return uploadErr(u)
 	}
 	return nil
 }
@@ -90,14 +91,14 @@ type extensionBody struct {
 	io.Closer
 
 	decompressed io.Reader
-	upload       *upload
+	upload       *bodyrate.Reader
 }
 
 // Read implements io.Reader.
 func (b extensionBody) Read(p []byte) (int, error) {
 	n, err := b.decompressed.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.upload.readErr()
+		err = uploadErr(b.upload)
 	}
 	return n, err
 }

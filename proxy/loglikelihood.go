@@ -292,7 +292,7 @@ func (s *Server) readScores(x *exchange, p *response) (*response, error) {
 
 // readResults reads the results from a response.
 func (x *exchange) readResults(p *response) (err error) {
-	if err := p.plain.grow(int64(len(p.plain.bytes))); err != nil { // for the copy that is read
+	if err := p.plain.hold(int64(len(p.plain.bytes))); err != nil { // for the copy that is read
 		return err
 	}
 	c := x.scoring

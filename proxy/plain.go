@@ -23,47 +23,24 @@ var errIncomplete = errors.New("the response lacks a choice, or a choice that ha
 // freePlain is the largest buffer that is not counted, in bytes: a running request may always hold as much.
 const freePlain = initialBuffer
 
-// plainBody is the whole body of a plain response, in a pooled buffer. The zero value is that of a stream.
-type plainBody struct {
-	bytes  []byte
-	buffer buffer
-}
-
-// read reads the body, of at most limit bytes. Its error is stream.ErrTooLarge, admission.ErrFull, or the backend's.
-func (b *plainBody) read(resp *http.Response, limit int64, memory *admission.Allocation) (err error) {
-	if resp.ContentLength > limit {
+// readPlain reads the whole body of a plain response. Its error is stream.ErrTooLarge, admission.ErrFull, or the backend's.
+func (p *response) readPlain(x *exchange) error {
+	limit := x.settings.MaxAnswerBytes
+	if p.ContentLength > limit {
 		return stream.ErrTooLarge
 	}
-	b.buffer = buffer{source: resp.Body, size: resp.ContentLength, trusted: limit, free: freePlain, memory: memory}
-	b.bytes, err = b.buffer.readAll(limit)
-	if err == nil && int64(len(b.bytes)) > limit {
+	p.plain = buffer{source: p.Body, size: p.ContentLength, trusted: limit, free: freePlain, memory: &x.memory}
+	err := p.plain.readAll(limit)
+	if err == nil && int64(len(p.plain.bytes)) > limit {
 		err = stream.ErrTooLarge
 	}
 	return err
 }
 
-// grow counts what editing the body takes besides.
-func (b *plainBody) grow(bytes int64) error {
-	err := b.buffer.memory.Grow(bytes)
-	if err == nil {
-		b.buffer.counted += bytes
-	}
-	return err
-}
-
-// release returns the buffer to its pool.
-func (b *plainBody) release() {
-	if b.bytes != nil {
-		putBodyBuffer(b.bytes)
-		b.buffer.release()
-		b.bytes = nil
-	}
-}
-
 // receivePlain reads a whole plain response and checks it before its status is sent to the client: vLLM sends some errors
 // with status 200, and a body can break off.
 func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
-	if err := p.plain.read(p.Response, x.settings.MaxAnswerBytes, &x.memory); err != nil {
+	if err := p.readPlain(x); err != nil {
 		return p.failure(x, err)
 	}
 	x.timings.upstream = time.Since(x.timings.sent)
@@ -73,7 +50,7 @@ func (p *response) receivePlain(x *exchange) (outcome breaker.Outcome) {
 	choices := x.request.Choices()
 	if p.bestOf == validate.EmulateBestOf {
 		choices = x.request.Prompts * int(x.request.Candidates())
-		if err := p.plain.grow(int64(len(p.plain.bytes)) + candidateBytes*int64(choices)); err != nil { // for chooseBest
+		if err := p.plain.hold(int64(len(p.plain.bytes)) + candidateBytes*int64(choices)); err != nil { // for chooseBest
 			return p.failure(x, err)
 		}
 	}
