@@ -152,7 +152,10 @@ func (s *Server) Payer(i *identity.Principal) budget.Payer {
 func Payer(i *identity.Principal, perKey, perAccount int) budget.Payer {
 	p := budget.Payer{
 		Key: i.KeyID, Account: i.AccountID, KeyCaps: i.KeyCaps, AccountCaps: i.AccountCaps,
-		Slots: i.MaxRunning(perKey), Expires: i.ExpiresAt, Parent: parentKey(i, perKey),
+		Slots: i.MaxRunning(perKey), Expires: i.ExpiresAt,
+	}
+	if parent := i.Parent; parent != nil {
+		p.Parent = &budget.ParentKey{ID: parent.KeyID, Caps: parent.KeyCaps, Slots: parent.MaxRunning(perKey), Expires: parent.ExpiresAt}
 	}
 	if perAccount > 0 {
 		p.AccountSlots = i.MaxRunningOfAccount(perAccount)

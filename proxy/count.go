@@ -28,12 +28,6 @@ const (
 
 var errTooMany = errors.New("more texts than are counted for a charge")
 
-// prompt is the number of tokens of the prompts, and what makes it exact.
-type prompt struct {
-	promptCount
-	counter promptCounter // counts while the request runs
-}
-
 // countPrompt makes x.prompt exact by counting with the tokenizer, unless it is exact already.
 func (x *exchange) countPrompt(ctx context.Context) error {
 	if x.prompt.exact {

@@ -120,10 +120,6 @@ type exchangeContext struct {
 	exchange *exchange
 }
 
-func exchangeOf(c echo.Context) *exchange {
-	return c.(*exchangeContext).exchange
-}
-
 // idEncoding is the alphabet of request ids; it keeps the order of the encoded bytes.
 var idEncoding = base32.HexEncoding.WithPadding(base32.NoPadding)
 

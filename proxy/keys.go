@@ -13,7 +13,6 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"basegate/budget"
 	"basegate/budget/quota"
 	"basegate/database"
 	apierr "basegate/errors"
@@ -474,13 +473,4 @@ func (x *exchange) run() string {
 		return name
 	}
 	return ""
-}
-
-// parentKey returns the parent of a key as the ledger knows it; nil if it has none.
-func parentKey(i *identity.Principal, perKey int) *budget.ParentKey {
-	p := i.Parent
-	if p == nil {
-		return nil
-	}
-	return &budget.ParentKey{ID: p.KeyID, Caps: p.KeyCaps, Slots: p.MaxRunning(perKey), Expires: p.ExpiresAt}
 }

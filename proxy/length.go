@@ -16,8 +16,8 @@ import (
 	"basegate/validate"
 )
 
-// promptCount is what is known about the number of tokens of the prompts.
-type promptCount struct {
+// prompt is what is known about the number of tokens of the prompts.
+type prompt struct {
 	tokens int64   // of all prompts, as truncated: the exact number, or an upper bound
 	exact  bool    // whether tokens and each are exact
 	final  bool    // no backend has a tokenizer, so an upper bound is taken for the exact number
@@ -25,6 +25,8 @@ type promptCount struct {
 
 	context int64 // of the model, when the prompts were first counted; 0 if it is not known
 	largest int64 // context of a backend, then: one that truncates to it is charged for more than fits the model's
+
+	counter promptCounter // counts while the request runs
 }
 
 // setContext records the model's context.

@@ -100,7 +100,8 @@ type Deps struct {
 // New returns a Server.
 func New(s Settings, d Deps) *Server {
 	server := &Server{
-		deps: d, metrics: newMetrics(d.Registry), killers: newKillers(), freeText: ratelimit.New(freeTextRate),
+		deps: d, metrics: newMetrics(d.Registry), killers: newKillers(),
+		children: children{requests: map[*exchange]context.CancelCauseFunc{}}, freeText: ratelimit.New(freeTextRate),
 		turns: admission.NewTurns(math.MaxInt, 0), largeBodies: admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2), 0), idle: make(chan struct{}, 1),
 	}
 	server.settings.Store(&s)

@@ -91,7 +91,7 @@ func (s *Server) Mount(e *echo.Echo, extensions ...Extension) {
 	add := func(method, path string, serve func(*exchange, echo.Context) error) {
 		allow[path] = append(allow[path], method)
 		e.Add(method, path, func(c echo.Context) error {
-			x := exchangeOf(c)
+			x := c.(*exchangeContext).exchange
 			x.r.Pattern = path
 			return serve(x, c)
 		})

@@ -24,9 +24,6 @@ func (s *Server) cancelWhenStopped(x *exchange) (over func()) {
 	cancel, end := x.cancellable()
 	c := &s.children
 	c.mu.Lock()
-	if c.requests == nil {
-		c.requests = map[*exchange]context.CancelCauseFunc{}
-	}
 	c.requests[x] = cancel
 	c.mu.Unlock()
 	if s.isStopped(x) { // EndStopped has not seen it
