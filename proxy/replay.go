@@ -154,21 +154,13 @@ func (s *Server) sendReplayedStream(x *exchange) error {
 	if err := x.settle(stream.Usage{Known: true}, http.StatusOK, ""); err != nil {
 		return err
 	}
-	proof, err := x.streamReceipt()
-	if err != nil {
-		return err
-	}
 	s.setHeaders(x, "")
 	x.extendWriteDeadline()
 	x.sendStreamHead(first.ContentType)
 	if _, err := x.w.Write(first.Body); err != nil {
 		return errClientGone
 	}
-	if err := x.send(append(proof, lastEvent...)); err != nil {
-		return err
-	}
-	x.delivery.complete = true
-	return nil
+	return x.endStream()
 }
 
 // sealReplayed makes the entry of a response that was replayed.

@@ -203,6 +203,17 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 	if err != nil {
 		return err
 	}
+	if err := x.endStream(); err != nil {
+		return err
+	}
+	p.watchdog.progress(reuseGrace)
+	p.watchdog.resume()
+	io.Copy(io.Discard, io.LimitReader(p.Body, maxErrorBody)) //nolint:errcheck // the client has its response
+	return nil
+}
+
+// endStream sends the receipt, if there is one, and [DONE].
+func (x *exchange) endStream() error {
 	proof, err := x.streamReceipt()
 	if err != nil {
 		return err
@@ -212,9 +223,6 @@ func (s *Server) completeStream(x *exchange, p *response) error {
 		return err
 	}
 	x.delivery.complete = true
-	p.watchdog.progress(reuseGrace)
-	p.watchdog.resume()
-	io.Copy(io.Discard, io.LimitReader(p.Body, maxErrorBody)) //nolint:errcheck // the client has its response
 	return nil
 }
 
