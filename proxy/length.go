@@ -143,7 +143,7 @@ func (x *exchange) checkLength() error {
 		}
 		return limits.check(x.truncated(r.LongestPrompt(), r.MaxTokens), true)
 	}
-	if bytes := r.PromptBytes(); bytes > maxUncounted { // EachText copies a text that has escapes
+	if bytes := int64(len(r.PromptJSON())); bytes > maxUncounted { // EachText copies a text that has escapes
 		if err := x.memory.Grow(bytes); err != nil {
 			return bufferFull(err)
 		}

@@ -267,7 +267,7 @@ func (x *exchange) echoedTexts() ([]string, error) {
 	if r.Prompts > maxCounted {
 		return nil, errTooMany
 	}
-	if err := x.memory.Grow(2 * r.PromptBytes()); err != nil { // the texts, and their last one without escapes
+	if err := x.memory.Grow(2 * int64(len(r.PromptJSON()))); err != nil { // the texts, and their last one without escapes
 		return nil, err
 	}
 	all := make([]string, 0, r.Prompts)

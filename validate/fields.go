@@ -311,18 +311,23 @@ func readStop(p *parser, f *field) error {
 // texts returns a reader of a field that is an array of 1 to most strings, none empty.
 func texts(most int) Reader {
 	return func(p *parser, f *field) error {
-		n, err := p.readArray(f, func(int) error {
+		return p.readSome(f, 1, most, "strings", func(int) error {
 			raw, err := p.readScalar(f, '"')
 			if err == nil && len(raw) == len(`""`) {
 				return p.invalid(f, "an empty string among them")
 			}
 			return err
 		})
-		if err == nil && (n == 0 || n > most) {
-			return p.invalid(f, "an array of "+strconv.Itoa(n)+" strings")
-		}
-		return err
 	}
+}
+
+// readSome is readArray of least to most elements, which are of that kind.
+func (p *parser) readSome(f *field, least, most int, kind string, read func(i int) error) error {
+	n, err := p.readArray(f, read)
+	if err == nil && (n < least || n > most) {
+		return p.invalid(f, "an array of "+strconv.Itoa(n)+" "+kind)
+	}
+	return err
 }
 
 // readArray reads an array and calls read at each element, whose index is i, until that fails. It returns their number.

@@ -73,8 +73,8 @@ func FuzzCompletion(f *testing.F) {
 		if diff := cmp.Diff(want, valuesOf(r), ofRequest); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}
-		if total := int64(len(strings.Join(want.Texts, ""))); total > r.PromptBytes() {
-			t.Fatalf("the prompts have %d bytes of text, but PromptBytes is %d", total, r.PromptBytes())
+		if total := int64(len(strings.Join(want.Texts, ""))); total > int64(len(r.PromptJSON())) {
+			t.Fatalf("the prompts have %d bytes of text, but PromptJSON has %d", total, len(r.PromptJSON()))
 		}
 	})
 }

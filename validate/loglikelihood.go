@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -85,7 +84,7 @@ func readContext(p *parser, f *field) error {
 // readContinuations reads an array of elements of the kind of the first one.
 func readContinuations(p *parser, f *field) error {
 	var kind byte
-	n, err := p.readArray(f, func(i int) error {
+	err := p.readSome(f, 1, maxContinuations, "elements", func(i int) error {
 		if i == 0 {
 			kind = byte(p.decoder.PeekKind())
 		}
@@ -103,9 +102,6 @@ func readContinuations(p *parser, f *field) error {
 		}
 	})
 	p.request.Kind = Pairs
-	if err == nil && (n == 0 || n > maxContinuations) {
-		return p.invalid(f, fmt.Sprintf("an array of %d elements", n))
-	}
 	return err
 }
 

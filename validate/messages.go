@@ -255,14 +255,11 @@ func (p *parser) readRole(m *message, path string) error {
 	if err != nil {
 		return err
 	}
-	text := p.unquote(raw)
-	for role, name := range roleNames {
-		if string(text) == name {
-			m.role = Role(role)
-			return nil
-		}
+	m.role = Role(slices.Index(roleNames[:], string(p.unquote(raw))))
+	if m.role < 0 {
+		return p.wrong(path, "got %s; expected %s", Describe(raw), expected)
 	}
-	return p.wrong(path, "got %s; expected %s", Describe(raw), expected)
+	return nil
 }
 
 // readWord reads a string, which it returns as JSON.
@@ -270,7 +267,7 @@ func (p *parser) readWord(path, expected string) ([]byte, error) {
 	if p.decoder.PeekKind() != '"' {
 		return nil, p.wrongKind(path, expected)
 	}
-	return p.decoder.ReadValue()
+	return p.readString()
 }
 
 // readShort reads a name or an id.
@@ -289,10 +286,7 @@ func (p *parser) readShort(path string) (string, error) {
 
 // readContentText reads a string that is content.
 func (p *parser) readContentText(path string) error {
-	if p.decoder.PeekKind() != '"' {
-		return p.wrongKind(path, "a string")
-	}
-	raw, err := p.readString()
+	raw, err := p.readWord(path, "a string")
 	p.request.chat.contentBytes += int64(len(raw))
 	return err
 }

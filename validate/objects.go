@@ -254,9 +254,9 @@ func (s *splicer) respell() {
 	if r.structured.guided == guidedJSONObject {
 		value = []byte(`{"type":"json_object"}`)
 	}
-	id := fieldStructuredOutputs
-	if m := r.find(fieldStructuredOutputs); m == nil || m.null {
-		id = fieldResponseFormat
+	id := fieldResponseFormat
+	if r.has(fieldStructuredOutputs) {
+		id = fieldStructuredOutputs
 	}
 	m := r.find(id)
 	member := append([]byte(`"`+r.structured.guided+`":`), value...)

@@ -132,7 +132,7 @@ func isTokenID(text []byte) bool {
 func distinctTokenIDs(most int) Reader {
 	return func(p *parser, f *field) error {
 		seen := make(map[string]bool)
-		n, err := p.readArray(f, func(i int) error {
+		return p.readSome(f, 1, most, "token ids", func(i int) error {
 			start := p.valueStart()
 			if err := p.readTokenID(f, i, f.name); err != nil || i >= most {
 				return err
@@ -144,20 +144,12 @@ func distinctTokenIDs(most int) Reader {
 			seen[id] = true
 			return nil
 		})
-		if err == nil && (n == 0 || n > most) {
-			return p.invalid(f, fmt.Sprintf("an array of %d token ids", n))
-		}
-		return err
 	}
 }
 
 // tokenIDs returns a reader of a field that is an array of least to most token ids.
 func tokenIDs(least, most int) Reader {
 	return func(p *parser, f *field) error {
-		n, err := p.readTokenIDs(f, f.name)
-		if err == nil && (n < least || n > most) {
-			return p.invalid(f, fmt.Sprintf("an array of %d token ids", n))
-		}
-		return err
+		return p.readSome(f, least, most, "token ids", func(i int) error { return p.readTokenID(f, i, f.name) })
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -151,12 +152,6 @@ func (r *Request) Repeatable() bool {
 	return err == nil && temperature == 0
 }
 
-// PromptBytes returns the length of the prompt's JSON in bytes, an upper bound for the length of its text.
-func (r *Request) PromptBytes() int64 {
-	m := r.find(r.schema.prompt)
-	return int64(m.end - m.value)
-}
-
 // Fields iterates over the names and the JSON of the fields that the client sent and that are not null, in their order. The JSON must
 // not be modified.
 func (r *Request) Fields() iter.Seq2[string, []byte] {
@@ -176,7 +171,8 @@ func (r *Request) ForgetBody() { r.body = nil }
 // Body returns the body that the request was made of. It must not be modified.
 func (r *Request) Body() []byte { return r.body }
 
-// PromptJSON returns the JSON of the prompt, or of the messages, as the client sent it. It must not be modified.
+// PromptJSON returns the JSON of the prompt, or of the messages, as the client sent it: at least as long as its text. It must not
+// be modified.
 func (r *Request) PromptJSON() []byte {
 	m := r.find(r.schema.prompt)
 	return r.body[m.value:m.end]
@@ -259,13 +255,8 @@ func (r *Request) Total() (tokens int64, limited bool) { return r.total, r.hasTo
 
 // UserTag returns the user tag if it can be sent in a header: it is not empty and all of it is printable ASCII.
 func (r *Request) UserTag() (string, bool) {
-	if !r.HasUser || r.User == "" {
+	if r.User == "" || strings.ContainsFunc(r.User, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return "", false
-	}
-	for i := range len(r.User) {
-		if c := r.User[i]; c < ' ' || c > '~' {
-			return "", false
-		}
 	}
 	return r.User, true
 }
@@ -364,12 +355,14 @@ func (r *Request) checkFieldSet() error {
 			return apierr.InvalidField(f.name, fmt.Sprintf("%s is missing; expected %s", f.name, f.expected))
 		}
 	}
-	if of := r.schema.conflict; of != nil {
-		if param, message := of(r); param != "" {
-			return apierr.InvalidField(param, message)
-		}
+	param, message := "", ""
+	if r.schema.conflict != nil {
+		param, message = r.schema.conflict(r)
 	}
-	if param, message := r.conflict(); param != "" {
+	if param == "" {
+		param, message = r.conflict()
+	}
+	if param != "" {
 		return apierr.InvalidField(param, message)
 	}
 	return nil

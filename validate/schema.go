@@ -40,13 +40,14 @@ var (
 
 // The same at the root, where the model may be told elsewhere.
 var (
-	rootTokenize = &schema{
-		fields: tokenize.fields, required: []fieldID{fieldText}, refused: refusedOfTokenize, example: `{"prompt": …}`, prompt: fieldText,
-	}
-	rootDetokenize = &schema{
-		fields: detokenize.fields, required: []fieldID{fieldTokens}, example: `{"tokens": …}`, prompt: fieldTokens,
-	}
+	rootTokenize   = tokenize.withoutModel(`{"prompt": …}`)
+	rootDetokenize = detokenize.withoutModel(`{"tokens": …}`)
 )
+
+func (s schema) withoutModel(example string) *schema {
+	s.required, s.example = s.required[1:], example
+	return &s
+}
 
 // refusedOfTokenize are the fields of vLLM's /tokenize that this gateway does not take: base models have no chat template.
 var refusedOfTokenize = map[string]string{
@@ -62,20 +63,18 @@ var refusedOfTokenize = map[string]string{
 // Tokenize parses the body of POST /v1/tokenize, or at the root of POST /tokenize, which needs no model. Its errors are those of
 // Completion. memory may be nil.
 func Tokenize(body []byte, root bool, memory Memory) (*Request, error) {
-	s := tokenize
 	if root {
-		s = rootTokenize
+		return parse(rootTokenize, body, Limits{Memory: memory})
 	}
-	return parse(s, body, Limits{Memory: memory})
+	return parse(tokenize, body, Limits{Memory: memory})
 }
 
 // Detokenize is Tokenize for POST /v1/detokenize and POST /detokenize.
 func Detokenize(body []byte, root bool, memory Memory) (*Request, error) {
-	s := detokenize
 	if root {
-		s = rootDetokenize
+		return parse(rootDetokenize, body, Limits{Memory: memory})
 	}
-	return parse(s, body, Limits{Memory: memory})
+	return parse(detokenize, body, Limits{Memory: memory})
 }
 
 // refusedFields are the fields of completions and of chat completions that some version of vLLM has and this gateway does

@@ -271,16 +271,15 @@ func (p *parser) skipRest() error {
 
 // readTag reads the value of the model or of the user tag, if it is valid and none has been read, and skips all others.
 func (p *parser) readTag(id fieldID) error {
-	isString := p.decoder.PeekKind() == '"'
-	switch {
-	case id == fieldModel && p.request.Model == "" && isString, id == fieldUser && !p.request.HasUser && isString:
-		if err := p.schema.table[id].read(p, &p.schema.table[id]); err != nil && !errors.Is(err, errInvalid) {
-			return err
-		}
-		return nil
-	default:
+	wanted := id == fieldModel && p.request.Model == "" || id == fieldUser && !p.request.HasUser
+	if !wanted || p.decoder.PeekKind() != '"' {
 		return p.skipValue()
 	}
+	f := &p.schema.table[id]
+	if err := f.read(p, f); !errors.Is(err, errInvalid) {
+		return err
+	}
+	return nil
 }
 
 // offset returns the offset in the body of the end of what the decoder has read.
@@ -374,13 +373,10 @@ func duplicateName(value []byte, most int) (name string, found bool) {
 		return "", false
 	}
 	_, err := jsontext.NewDecoder(bytes.NewReader(value)).ReadValue()
-	if !errors.Is(err, jsontext.ErrDuplicateName) {
-		return "", false
-	}
-	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok && errors.Is(bad, jsontext.ErrDuplicateName) {
 		return bad.JSONPointer.LastToken(), true
 	}
-	return "?", true
+	return "", false
 }
 
 // unquote returns a string without its quotes and escapes; of one that is longer than maxCopied, only the beginning. The
