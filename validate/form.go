@@ -12,13 +12,10 @@ type Form struct{ schema schema }
 
 // FormField is a field of a Form.
 type FormField struct {
-	Name string
-	// Field is the completion's field that it stands for; empty for a field that only the form has, which no backend
-	// receives.
-	Field    string
+	Name     string
+	Field    string // of a completion that it stands for; empty for a field that only the form has, which no backend receives
 	Required bool
-	// Expected describes the values that are valid, and Read reads one. Without them, they are those of Field.
-	Expected string
+	Expected string // the values that are valid; with Read, or both are those of Field
 	Read     Reader
 }
 

@@ -26,16 +26,12 @@ const TruncateToFit = -1
 // PromptKind is the kind of a request's prompts.
 type PromptKind uint8
 
+// The values of PromptKind.
 const (
-	// Text prompts are strings; only the tokenizer can count their tokens.
-	Text PromptKind = iota
-	// Tokens prompts are token ids, so their number is exact.
-	Tokens
-	// Pairs prompts are a context with continuations, which become a request of Tokens once they have been tokenized.
-	Pairs
-	// Messages are a conversation, which the model's chat template makes into one prompt; only the backend can count its
-	// tokens.
-	Messages
+	Text     PromptKind = iota // strings; only the tokenizer can count their tokens
+	Tokens                     // token ids, so their number is exact
+	Pairs                      // a context with continuations, which become a request of Tokens once they have been tokenized
+	Messages                   // a conversation, which the model's template makes into one prompt; only the backend can count its tokens
 )
 
 // Request is a parsed body with the values that the gateway needs.

@@ -41,13 +41,11 @@ func (b *Body) add(segments ...[]byte) {
 // BestOf says how best_of is sent to a backend.
 type BestOf uint8
 
+// The values of BestOf.
 const (
-	// KeepBestOf sends it unchanged, to a backend that honours it.
-	KeepBestOf BestOf = iota
-	// DropBestOf omits it: it equals n, so there is nothing to choose.
-	DropBestOf
-	// EmulateBestOf requests best_of choices with their log-probabilities, so that the gateway can choose among them.
-	EmulateBestOf
+	KeepBestOf    BestOf = iota // unchanged, to a backend that honours it
+	DropBestOf                  // not at all: it equals n, so there is nothing to choose
+	EmulateBestOf               // as n, with log-probabilities, by which the gateway chooses
 )
 
 // Edits are the changes that Request.Upstream makes to the client's body. In addition, it removes members whose value

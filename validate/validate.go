@@ -26,16 +26,11 @@ const maxDepth = 32
 
 // Limits are what a body is checked against besides the contract's field table.
 type Limits struct {
-	// Model returns what is known of a model by its short id; nil: UnknownModel.
-	Model func(id string) Model
-	// MaxSequences limits prompts × max(n, best_of) of one request; 0: no limit.
-	MaxSequences int64
-	// Receipts allows include_receipt in stream_options.
-	Receipts bool
-	// Estimate allows the field endpoint of POST /v1/estimate.
-	Estimate bool
-	// Memory counts what the parser holds besides the body; nil: it is not counted.
-	Memory Memory
+	Model        func(id string) Model // by its short id; nil: UnknownModel
+	MaxSequences int64                 // prompts × max(n, best_of) of one request; 0: no limit
+	Receipts     bool                  // stream_options may have include_receipt
+	Estimate     bool                  // there is the field endpoint of POST /v1/estimate
+	Memory       Memory                // counts what the parser holds besides the body; nil: it is not counted
 }
 
 // Model is what a body is checked against that names a model.

@@ -23,29 +23,23 @@ var (
 // Status is the status of a stream.
 type Status uint8
 
+// The values of Status.
 const (
-	// Open means that more events follow.
-	Open Status = iota
-	// Complete means that every choice has finished and [DONE] has been received.
-	Complete
-	// Failed means that the stream is not valid; State.Failure says why.
-	Failed
+	Open     Status = iota // more events follow
+	Complete               // every choice has finished, and [DONE] has been received
+	Failed                 // the stream is not valid; State.Failure says why
 )
 
 // FailureKind says what is wrong with a stream.
 type FailureKind uint8
 
+// The values of FailureKind.
 const (
-	// ErrorEvent is an error that vLLM reported in an event.
-	ErrorEvent FailureKind = iota
-	// Aborted is a choice that vLLM aborted, as it does when it shuts down, or failed at.
-	Aborted
-	// Malformed is an event that is not one of vLLM's.
-	Malformed
-	// Truncated is a stream that ended too early.
-	Truncated
-	// NoMemory is a stream that took more memory than Limits.Memory allows.
-	NoMemory
+	ErrorEvent FailureKind = iota // vLLM reported an error in an event
+	Aborted                       // vLLM aborted a choice, as it does when it shuts down, or failed at it
+	Malformed                     // an event is not one of vLLM's
+	Truncated                     // the stream ended too early
+	NoMemory                      // the stream took more memory than Limits.Memory allows
 )
 
 // Failure says why a stream failed.

@@ -252,14 +252,19 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := b.reader.Read(p)
+	return n, b.readErr(err)
+}
+
+// readErr returns the error for the caller of a read, and records the end of the body.
+func (b *body) readErr(err error) error {
 	switch {
 	case err == nil:
-		return n, nil
+		return nil
 	case errors.Is(err, io.EOF):
 		b.complete = true
-		return n, io.EOF
+		return io.EOF
 	default:
-		return n, contextCause(b.ctx, err)
+		return contextCause(b.ctx, err)
 	}
 }
 
@@ -274,13 +279,7 @@ func (b *body) ReadPooled(get func() []byte, put func([]byte)) (buffer []byte, n
 		buffer = get()
 		n, err = b.reader.Read(buffer)
 	}
-	switch {
-	case errors.Is(err, io.EOF):
-		b.complete = true
-	case err != nil:
-		err = contextCause(b.ctx, err)
-	}
-	return buffer, n, err
+	return buffer, n, b.readErr(err)
 }
 
 // Close implements io.Closer.

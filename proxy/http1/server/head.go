@@ -37,7 +37,6 @@ func newRoutes(paths []string) []route {
 	return routes
 }
 
-// requestLine returns the first line of every plain POST of path.
 func requestLine(path string) string { return "POST " + path + " HTTP/1.1\r\n" }
 
 // findRoute returns the route of a request that begins with read, and nil if more bytes are needed. It returns
