@@ -14,7 +14,6 @@ type failing struct {
 	key   string // of the last failure
 }
 
-// count counts a failure of a key.
 func (f *failing) count(key string, proven bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -22,7 +21,6 @@ func (f *failing) count(key string, proven bool) {
 	f.begun, f.key = true, key
 }
 
-// forget forgets the failures after a success.
 func (f *failing) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -60,7 +60,6 @@ func (s *Server) addAdapter(x *exchange) error {
 	return s.sendAdapter(x, added, err, base)
 }
 
-// removeAdapter serves POST /v1/unload_lora_adapter.
 func (s *Server) removeAdapter(x *exchange) error {
 	r, err := s.readAdapterRequest(x, []string{loraName})
 	if err != nil {
@@ -206,7 +205,6 @@ func adapterName(m *fleet.Model) string {
 // usesAdapter reports whether the request needs an adapter. The tokenizer is that of the base model.
 func (x *exchange) usesAdapter() bool { return x.model.Adapter() != nil && x.reservation != nil }
 
-// loadAdapter waits until the backend has the adapter of the request.
 func (x *exchange) loadAdapter(lease *fleet.Lease) error {
 	if !x.usesAdapter() {
 		return nil

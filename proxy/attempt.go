@@ -167,7 +167,6 @@ func (x *exchange) promptPrefix() fleet.Prefix {
 	}
 }
 
-// attemptErr returns the API error for the outcome of the last attempt.
 func (s *Server) attemptErr(x *exchange, o breaker.Outcome) error {
 	if o.Class.Gone() && x.reservation != nil && s.killers.has(x.attempts.fingerprint) {
 		return apierr.EngineKiller(x.attempts.count)
@@ -316,7 +315,6 @@ func (p *response) recordUsage(x *exchange, usage stream.Usage) {
 	p.lease.RecordUsage(fleet.Usage{Prompt: usage.Prompt, Completion: usage.Completion, Cached: x.charge.reports.CachedTokens})
 }
 
-// close ends the attempt and returns its resources.
 func (p *response) close() {
 	if p.stream != nil {
 		p.stream.release()
@@ -418,7 +416,6 @@ func (w *watchdog) progress(left time.Duration) { w.left = left }
 // noProgress is called, before resume, when the backend has sent something that does not count.
 func (w *watchdog) noProgress() { w.left -= time.Since(w.resumed) }
 
-// resume waits for the backend again.
 func (w *watchdog) resume() {
 	w.resumed = time.Now()
 	w.timer.Reset(w.left)

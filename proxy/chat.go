@@ -19,7 +19,6 @@ func (s *Server) chatModels(x *exchange) []string {
 	return idsOf(slices.DeleteFunc(s.models(x), func(m *fleet.Model) bool { return !m.Chat() }))
 }
 
-// isChat reports whether the request is a chat completion.
 func (x *exchange) isChat() bool { return x.request.Kind == validate.Messages }
 
 // lowerDefault lowers a default max_tokens to what the context leaves beside a prompt.

@@ -64,7 +64,6 @@ func (s *Server) generate(x *exchange) error {
 	return s.settleFailure(x, s.relay(x))
 }
 
-// relay obtains a response from a backend and relays it.
 func (s *Server) relay(x *exchange) error {
 	defer x.cancelWhenFenced()()
 	x.memory.SetRunning()
@@ -109,7 +108,6 @@ func (s *Server) readRequest(x *exchange) error {
 
 var errNoKey = errors.New("no bearer token")
 
-// authenticate finds the key of the request and its payer.
 func (s *Server) authenticate(x *exchange) error {
 	identity, err := s.identify(x)
 	x.caller.identity, x.caller.payer = identity, budget.Payer{}

@@ -253,7 +253,6 @@ func (c *textCounter) wait() error {
 	return nil
 }
 
-// countText counts the tokens of one text.
 func (x *exchange) countText(ctx context.Context, text []byte) (tokens int64, err error) {
 	counter := newTextCounter(ctx, x, !x.request.NoSpecialTokens)
 	defer counter.stop()

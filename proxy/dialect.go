@@ -58,7 +58,6 @@ func (s *Settings) dialectOf(path string) *Dialect {
 	return s.Dialects[i]
 }
 
-// dialect serves a request below the prefix of a dialect.
 func (s *Server) dialect(x *exchange) error {
 	d, path := x.caller.dialect, x.r.URL.Path
 	i := slices.IndexFunc(d.Endpoints, func(e DialectEndpoint) bool { return e.Path == path })

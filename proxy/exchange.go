@@ -75,7 +75,6 @@ type attempts struct {
 	working     bool            // the backend is working on the request, or was when the client disconnected
 }
 
-// failedAt reports whether an attempt at the backend has failed before.
 func (a *attempts) failedAt(b *fleet.Backend) bool {
 	return slices.ContainsFunc(a.tried, func(t fleet.FailedAttempt) bool { return t.Backend == b })
 }
@@ -147,7 +146,6 @@ func (s *Server) exchange(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// route calls the handler of the request's path.
 func (s *Server) route(x *exchange, c echo.Context, next echo.HandlerFunc) error {
 	switch {
 	case !x.expectsNothingElse():
@@ -236,7 +234,6 @@ func frames() []string {
 // its reservation was lost.
 func (x *exchange) cancelled() bool { return x.r.Context().Err() != nil }
 
-// cancelErr returns the error of a cancelled request.
 func (x *exchange) cancelErr() error {
 	switch cause := context.Cause(x.r.Context()); {
 	case errors.Is(cause, errLost):

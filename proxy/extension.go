@@ -30,7 +30,6 @@ type ExtensionCall struct {
 	Param        func(name string) string // the value of a parameter of the path
 }
 
-// extended authenticates a request and calls the extension.
 func (s *Server) extended(x *exchange, c echo.Context, extension Extension) error {
 	if err := s.authenticate(x); err != nil {
 		return err
@@ -94,7 +93,6 @@ type extensionBody struct {
 	upload       *bodyrate.Reader
 }
 
-// Read implements io.Reader.
 func (b extensionBody) Read(p []byte) (int, error) {
 	n, err := b.decompressed.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -110,14 +108,12 @@ type extensionResponse struct {
 	exchange *exchange
 }
 
-// WriteHeader implements http.ResponseWriter.
 func (w *extensionResponse) WriteHeader(status int) {
 	w.server.setHeaders(w.exchange, "")
 	w.exchange.delivery.status = status
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter.
 func (w *extensionResponse) Write(p []byte) (int, error) {
 	if w.exchange.delivery.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -130,5 +126,4 @@ func (w *extensionResponse) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap serves http.ResponseController.
 func (w *extensionResponse) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -104,7 +104,6 @@ func (k *keepalive) hold() {
 	}
 }
 
-// release ends hold.
 func (k *keepalive) release() {
 	if k.interval > 0 {
 		k.mu.Unlock()
@@ -120,7 +119,6 @@ func (k *keepalive) stop() {
 	}
 }
 
-// resume lets the comments go on after stop.
 func (k *keepalive) resume(comment func() string) {
 	if k.interval == 0 {
 		return
@@ -152,7 +150,6 @@ func (s *Server) lateHeaders(x *exchange, e *apierr.Error) []byte {
 	return comments.Bytes()
 }
 
-// bootComment says how far the model's boot is.
 func (x *exchange) bootComment() string {
 	b := x.model.Boot()
 	if b == nil {

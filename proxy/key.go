@@ -125,7 +125,6 @@ type keyCap struct {
 	ResetsAt  *time.Time   `json:"resets_at"` // null: never
 }
 
-// showKey serves GET /v1/key, which describes the key of the request.
 func (s *Server) showKey(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
@@ -134,7 +133,6 @@ func (s *Server) showKey(x *exchange) error {
 	return s.sendJSON(x, s.newKeyObject(&x.caller.identity, x.caller.payer, balance))
 }
 
-// newKeyObject describes a key.
 func (s *Server) newKeyObject(i *identity.Principal, p budget.Payer, balance budget.Balance) keyObject {
 	o := keyObject{
 		Object: "key", ID: i.KeyID, Name: i.KeyName, Prefix: i.KeyPrefix, Account: i.Email, Run: OrNull(i.Run),

@@ -74,7 +74,6 @@ func parseChild(body []byte, known []string) (f childFields, err error) {
 	return f, nil
 }
 
-// set reads one member.
 func (f *childFields) set(m Member) (err error) {
 	switch m.Name {
 	case "name":
@@ -135,7 +134,6 @@ func (f *childFields) setCap(id quota.ID, m Member) error {
 	return err
 }
 
-// integer returns the value of an integer in a range.
 func (m Member) integer(least, most int64) (int64, error) {
 	n, err := strconv.ParseInt(m.Raw, 10, 64)
 	if err != nil || n < least || n > most {
@@ -162,7 +160,6 @@ func (m Member) texts() (all []string, err error) {
 	return all, nil
 }
 
-// applyCaps sets the caps that are given.
 func (f *childFields) applyCaps(to *quota.Caps) {
 	for id, limit := range f.caps {
 		to[id] = limit
@@ -282,7 +279,6 @@ func (s *Server) newChildObject(x *exchange, k *identity.Key) childObject {
 	return o
 }
 
-// listChildren serves GET /v1/keys.
 func (s *Server) listChildren(x *exchange) error {
 	const usual, most = 20, 100
 	if err := s.authenticate(x); err != nil {
@@ -330,7 +326,6 @@ func (s *Server) child(x *exchange) (identity.Key, error) {
 	return key, nil
 }
 
-// showChild serves GET /v1/keys/{id}.
 func (s *Server) showChild(x *exchange) error {
 	key, err := s.child(x)
 	if err != nil {
@@ -339,7 +334,6 @@ func (s *Server) showChild(x *exchange) error {
 	return s.sendJSON(x, s.newChildObject(x, &key))
 }
 
-// changeChild serves PATCH /v1/keys/{id}.
 func (s *Server) changeChild(x *exchange) error {
 	key, err := s.child(x)
 	if err != nil {

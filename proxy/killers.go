@@ -72,7 +72,6 @@ func (k *killers) forget(now time.Time) {
 	}
 }
 
-// has reports whether a request is refused.
 func (k *killers) has(request uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

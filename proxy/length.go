@@ -29,7 +29,6 @@ type prompt struct {
 	counter promptCounter // counts while the request runs
 }
 
-// setContext records the model's context.
 func (x *exchange) setContext() {
 	x.prompt.context, x.prompt.largest = x.model.MaxModelLen(), x.model.LargestMaxModelLen()
 }
@@ -90,7 +89,6 @@ func (x *exchange) servedPrompt() int64 {
 	return x.promptTokens(x.servedContext(), x.maxTokens())
 }
 
-// setPrompt records the tokens of each prompt.
 func (x *exchange) setPrompt(each []int64, exact bool) {
 	x.prompt.exact, x.prompt.each = exact, each
 	x.prompt.tokens = x.promptTokens(x.prompt.largest, x.maxTokens())

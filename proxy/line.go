@@ -105,7 +105,6 @@ type lineWaitsError struct {
 	resetsAt time.Time
 }
 
-// Error implements error.
 func (*lineWaitsError) Error() string { return "the line waits" }
 
 // Allocate returns what counts the memory of a line of a key.
@@ -282,13 +281,10 @@ type lineResponse struct {
 	body   []byte
 }
 
-// Header implements http.ResponseWriter.
 func (w *lineResponse) Header() http.Header { return w.header }
 
-// WriteHeader implements http.ResponseWriter.
 func (w *lineResponse) WriteHeader(status int) { w.status = status }
 
-// Write implements http.ResponseWriter.
 func (w *lineResponse) Write(p []byte) (int, error) {
 	w.body = append(w.body, p...)
 	return len(p), nil

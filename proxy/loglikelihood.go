@@ -30,7 +30,6 @@ type scoring struct {
 	results  []loglikelihood.Result
 }
 
-// asked returns the request as the client sent it.
 func (x *exchange) asked() *validate.Request {
 	if x.scoring != nil {
 		return x.scoring.asked
@@ -164,7 +163,6 @@ func (x *exchange) chooseMethod() error {
 // idBytes is about what a token id takes in a body, in bytes.
 const idBytes = 7
 
-// applyMethod makes the request the completion of the method.
 func (x *exchange) applyMethod() (err error) {
 	c := x.scoring
 	_, tokens := c.pairs.Prompts()
@@ -290,7 +288,6 @@ func (s *Server) readScores(x *exchange, p *response) (*response, error) {
 	return nil, err
 }
 
-// readResults reads the results from a response.
 func (x *exchange) readResults(p *response) (err error) {
 	if err := p.plain.hold(int64(len(p.plain.bytes))); err != nil { // for the copy that is read
 		return err

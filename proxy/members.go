@@ -31,7 +31,6 @@ func Members(body []byte) ([]Member, error) {
 	return membersOf(gjson.ParseBytes(body)), nil
 }
 
-// membersOf returns the members of an object in their order.
 func membersOf(object gjson.Result) (members []Member) {
 	object.ForEach(func(name, value gjson.Result) bool {
 		members = append(members, Member{value, name.Str})

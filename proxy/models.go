@@ -82,10 +82,8 @@ func (s *Server) showModel(x *exchange) error {
 	return apierr.NoSuchPath(x.r.Method, x.r.URL.Path, "the models are listed by GET /v1/models")
 }
 
-// sendJSON sends v with status 200.
 func (s *Server) sendJSON(x *exchange, v any) error { return s.sendJSONAs(x, http.StatusOK, v) }
 
-// sendJSONAs sends v with a status of success.
 func (s *Server) sendJSONAs(x *exchange, status int, v any) error {
 	body, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {

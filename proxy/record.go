@@ -86,7 +86,6 @@ type RefusalRecorder interface {
 	Record(r *refusals.Refusal)
 }
 
-// recordAttempt records the last attempt for the ledger.
 func (x *exchange) recordAttempt(class breaker.Class, status int, took time.Duration) {
 	if len(x.attempts.failed) < usage.MaxAttempts {
 		x.attempts.failed = append(x.attempts.failed, usage.Attempt{

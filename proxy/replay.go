@@ -104,7 +104,6 @@ func serversOf(m *fleet.Model) (all []replay.Server) {
 
 func serverOf(b *fleet.Backend) replay.Server { return replay.Server{Version: b.Version(), GPU: b.GPU} }
 
-// leaveReplay lets equal requests go on that wait for this one.
 func (x *exchange) leaveReplay() {
 	if x.replay != nil {
 		x.replay.leave()
@@ -180,7 +179,6 @@ func (r *replayState) collect(x *exchange, events []byte) {
 	r.events = append(r.events, events...)
 }
 
-// collected returns the events of a stream so far.
 func (r *replayState) collected() []byte {
 	if r == nil {
 		return nil

@@ -48,7 +48,6 @@ func (x *exchange) countForDecision(ctx context.Context) error {
 	return err
 }
 
-// Wait implements budget.Requester.
 func (r requester) Wait(before func() (requests int, forSlot bool)) (over func(), err error) {
 	if err := r.x.memory.Grow(admission.WaitingCost); err != nil {
 		return nil, err
@@ -148,7 +147,6 @@ func (s *Server) reserve(x *exchange) (err error) {
 	return nil
 }
 
-// ledgerRequest returns how the ledger describes the request.
 func (x *exchange) ledgerRequest() budget.Request {
 	r := budget.Request{
 		ID: x.id, Model: x.model.ID(), Endpoint: x.r.URL.Path, Workload: x.workload(), User: x.request.User, Stream: x.request.Stream,

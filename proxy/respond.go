@@ -58,7 +58,6 @@ func (s *Server) fail(x *exchange, err error) error {
 	return nil
 }
 
-// sendFailure sends the whole response to a request that has failed.
 func (s *Server) sendFailure(x *exchange, status int, body []byte, code apierr.Code) {
 	s.writeHeader(x, status, "application/json", len(body), code)
 	if _, err := x.w.Write(body); err != nil {

@@ -75,7 +75,6 @@ func isRoot(path string) bool {
 	return path == rootTokenize || path == rootDetokenize || path == rootInfo
 }
 
-// endpointOf returns the endpoint of a path of the API.
 func endpointOf(path string) endpoint {
 	if i := slices.IndexFunc(routes, func(r route) bool { return r.path == path }); i >= 0 {
 		return routes[i].endpoint

@@ -178,7 +178,6 @@ func (c *receivedChoice) texts(yield func(string) bool) {
 	}
 }
 
-// whole returns the text of all events.
 func (c *receivedChoice) whole() string {
 	var all strings.Builder
 	for text := range c.texts {
@@ -278,7 +277,6 @@ func (x *exchange) echoedTexts() ([]string, error) {
 	return all, nil
 }
 
-// echoedText returns the prompt that a choice repeats, or "".
 func (x *exchange) echoedText(c *stream.ChoiceUsage, prompts []string) string {
 	if p := x.promptOf(c.Index); p < len(prompts) {
 		return prompts[p]

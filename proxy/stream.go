@@ -174,7 +174,6 @@ func (s *Server) beginStream(x *exchange, p *response) error {
 	return nil
 }
 
-// sendStreamHead sends the status and the header of a stream.
 func (x *exchange) sendStreamHead(contentType string) {
 	h := x.w.Header()
 	h.Set("Content-Type", contentType)

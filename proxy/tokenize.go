@@ -38,7 +38,6 @@ var tokenizerCalls = map[endpoint]*tokenizerCall{
 	detokenizeEndpoint: {"/detokenize", "prompt", '"', receipt.Detokenization},
 }
 
-// tokenizer returns the call of the tokenizer that the request is, or nil.
 func (x *exchange) tokenizer() *tokenizerCall { return tokenizerCalls[x.endpoint] }
 
 // freeText is how much an account may send to the tokenizer while its budget or that of the key is used up, in bytes.
@@ -107,7 +106,6 @@ func (s *Server) callTokenizer(x *exchange) error {
 	return s.sendBody(x, http.StatusOK, cmp.Or(response.Header.Get("Content-Type"), "application/json"), response.plain.bytes)
 }
 
-// check classifies a body that came with status 200.
 func (c *tokenizerCall) check(body []byte) breaker.Outcome {
 	malformed := func(cause error) breaker.Outcome {
 		return breaker.Outcome{Class: breaker.Malformed, Status: http.StatusOK, Cause: cause}
@@ -182,7 +180,6 @@ var tokenizerInfo = []string{
 	"bos_token", "eos_token", "pad_token", "tokenizer_class", "model_max_length", "added_tokens_decoder", "chat_template",
 }
 
-// showTokenizer serves GET /tokenizer_info.
 func (s *Server) showTokenizer(x *exchange) (err error) {
 	if err := s.authenticate(x); err != nil {
 		return err

@@ -36,10 +36,8 @@ func (s *Server) beginTrace(x *exchange) {
 	t.attempt, x.trace = t.ctx, t
 }
 
-// sampled reports whether the spans are sent.
 func (t *trace) sampled() bool { return t != nil && t.span.IsRecording() }
 
-// id returns the trace's id; empty if there is none.
 func (t *trace) id() string {
 	if t == nil {
 		return ""
@@ -49,7 +47,6 @@ func (t *trace) id() string {
 
 func nothing() {}
 
-// child begins a span, which the function that it returns ends.
 func (t *trace) child(name string) (end func()) {
 	if !t.sampled() {
 		return nothing

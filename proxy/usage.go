@@ -42,7 +42,6 @@ type usageObject struct {
 	CacheKnownTokens int64   `json:"cache_known_tokens"`    // prompt tokens of the requests whose backend has
 }
 
-// showUsage serves GET /v1/usage, the usage of the key of the request.
 func (s *Server) showUsage(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
@@ -111,7 +110,6 @@ func Query(r *http.Request, known ...string) (map[string]string, error) {
 	return single, nil
 }
 
-// parseUsageQuery parses the parameters since, until and by.
 func parseUsageQuery(r *http.Request) (f usage.Filter, by string, err error) {
 	q, err := Query(r, "since", "until", "by")
 	if err != nil {

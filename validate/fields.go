@@ -184,7 +184,6 @@ func Integer(lo, hi int64, store func(*Request, int64)) Reader {
 	}
 }
 
-// boolean returns a reader of a field that is true or false. store may be nil.
 func boolean(store func(*Request, bool)) Reader {
 	return func(p *parser, f *field) error {
 		kind := p.decoder.PeekKind()
@@ -201,7 +200,6 @@ func boolean(store func(*Request, bool)) Reader {
 	}
 }
 
-// readNumber reads a field's number literal.
 func (p *parser) readNumber(f *field) ([]byte, error) {
 	if p.decoder.PeekKind() == '"' {
 		return nil, p.invalidKind(f, " (a number must not stand in quotes)")
@@ -265,7 +263,6 @@ func text(most int, store func(*Request, string)) Reader {
 	}
 }
 
-// oneOf returns a reader of a field that is one of some strings.
 func oneOf(words ...string) Reader {
 	return func(p *parser, f *field) error {
 		raw, err := p.readScalar(f, '"')

@@ -120,7 +120,6 @@ func (c *cutter) ended(r *Request) {
 	}
 }
 
-// readMessages reads the messages of a chat completion.
 func readMessages(p *parser, f *field) error {
 	p.request.Kind, p.request.Prompts = Messages, 1
 	n, err := p.readArray(f, func(i int) error {
@@ -152,7 +151,6 @@ func (p *parser) wrongKind(path, expected string) error {
 	return p.wrong(path, "got %s; expected %s", Describe(value), expected)
 }
 
-// readMessage reads one message.
 func (p *parser) readMessage(m *message) error {
 	const hint = "; a message has role, content, name, tool_calls and tool_call_id"
 	err := p.readKnown(m.path, memberNames, hint, func(at int) (kept bool, err error) {
@@ -270,7 +268,6 @@ func (p *parser) readWord(path, expected string) ([]byte, error) {
 	return p.readString()
 }
 
-// readShort reads a name or an id.
 func (p *parser) readShort(path string) (string, error) {
 	const expected = "a string of 1 to 512 bytes"
 	raw, err := p.readWord(path, expected)
@@ -284,7 +281,6 @@ func (p *parser) readShort(path string) (string, error) {
 	return string(text), nil
 }
 
-// readContentText reads a string that is content.
 func (p *parser) readContentText(path string) error {
 	raw, err := p.readWord(path, "a string")
 	p.request.chat.contentBytes += int64(len(raw))
@@ -313,7 +309,6 @@ func (p *parser) readContent(path string) error {
 // partMembers are the members of a part of content.
 var partMembers = []string{"type", "text"}
 
-// readPart reads one part of content.
 func (p *parser) readPart(path string, index int) error {
 	const expected = `expected {"type": "text", "text": …}`
 	const hint = "; " + expected + ": only text is served, no images, audio or files"
@@ -352,7 +347,6 @@ func (p *parser) readEmpty(path string) error {
 	return p.wrong(path, "got %s; expected null: only text and tool_calls are sent back", Describe(value))
 }
 
-// checkMessage checks the members of a message against its role.
 func (p *parser) checkMessage(m *message) error {
 	if m.present&memberRole == 0 {
 		return p.wrong(m.path, "role is missing; expected system, developer, user, assistant or tool")

@@ -90,7 +90,6 @@ func (p *parser) each(o objectValue, visit func(name string, value objectValue) 
 	return wrong
 }
 
-// span returns the offsets of the value in the body.
 func (o objectValue) span() span {
 	start := o.base + o.Index
 	return span{start, start + len(o.Raw)}
@@ -168,7 +167,6 @@ func (p *parser) checkResponseFormat(o objectValue) (wrong string) {
 	return wrong
 }
 
-// checkJSONSchema checks the json_schema of a response_format.
 func (p *parser) checkJSONSchema(o objectValue) (wrong string) {
 	named, hasSchema := false, false
 	wrong = p.eachKnown(o, schemaMembers, "json_schema.", "%s in json_schema", func(name string, v objectValue) string {

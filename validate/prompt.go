@@ -48,7 +48,6 @@ func (p *parser) readPrompts(f *field, kind byte) error {
 	return nil
 }
 
-// addTokens adds a prompt of n token ids.
 func (r *Request) addTokens(n int) {
 	r.Kind = Tokens
 	r.Prompts++

@@ -97,7 +97,6 @@ func newRequest(s *schema, body []byte) *Request {
 	return r
 }
 
-// find returns the member of a field, or nil if it is absent.
 func (r *Request) find(id fieldID) *member {
 	for i := range r.members {
 		if r.members[i].field == id {
@@ -107,7 +106,6 @@ func (r *Request) find(id fieldID) *member {
 	return nil
 }
 
-// has reports whether a field is present and not null.
 func (r *Request) has(id fieldID) bool {
 	m := r.find(id)
 	return m != nil && !m.null

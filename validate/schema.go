@@ -160,7 +160,6 @@ func (s *schema) suggestField(name []byte) string {
 	return suggest.Nearest(string(name), s.fieldNames, func(field string) int { return min(2, len(field)/3) })
 }
 
-// fieldNames iterates over the names of the schema's fields.
 func (s *schema) fieldNames(yield func(string) bool) {
 	for _, id := range s.fields {
 		if !yield(s.table[id].name) {

@@ -28,7 +28,6 @@ func (b Body) Reader() io.Reader {
 // Append appends the whole body to dst.
 func (b Body) Append(dst []byte) []byte { return append(dst, bytes.Join(b.segments, nil)...) }
 
-// add appends segments.
 func (b *Body) add(segments ...[]byte) {
 	for _, s := range segments {
 		if len(s) > 0 {
@@ -240,7 +239,6 @@ func (s *splicer) addMissing(lastKept int) {
 	}
 }
 
-// editOf returns the edit of a field, or nil if there is none.
 func (s *splicer) editOf(id fieldID) *edit {
 	for i := range s.count {
 		if s.edits[i].field == id {

@@ -69,7 +69,6 @@ func (p *parser) readToolCall(path string) error {
 	return nil
 }
 
-// readCalled reads the function of a tool call.
 func (p *parser) readCalled(path string) error {
 	named, hasArguments := false, false
 	err := p.readKnown(path, calledMembers, "", func(at int) (kept bool, err error) {
@@ -134,7 +133,6 @@ func nesting(text []byte) (levels int, valid bool) {
 	}
 }
 
-// readTools reads the tools of a request.
 func readTools(p *parser, f *field) error {
 	n, err := p.readArray(f, func(i int) error {
 		if i == maxTools {
@@ -196,7 +194,6 @@ func (p *parser) readTool(o objectValue) (name, wrong string) {
 	}
 }
 
-// readToolChoice reads tool_choice.
 func readToolChoice(p *parser, f *field) error {
 	if p.decoder.PeekKind() == '"' {
 		raw, err := p.decoder.ReadValue()
@@ -251,7 +248,6 @@ var ownArguments = []string{
 // maxArgumentLevels limits the nesting of chat_template_kwargs.
 const maxArgumentLevels = 4
 
-// checkTemplateArguments checks chat_template_kwargs.
 func (*parser) checkTemplateArguments(o objectValue) (wrong string) {
 	o.ForEach(func(name, _ gjson.Result) bool {
 		if slices.Contains(ownArguments, name.Str) {

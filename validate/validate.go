@@ -61,7 +61,6 @@ func Completion(body []byte, limits Limits) (*Request, error) {
 	return parse(completion, body, limits)
 }
 
-// parse parses a body by a schema.
 func parse(s *schema, body []byte, limits Limits) (*Request, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
@@ -199,7 +198,6 @@ func (p *parser) readMembers() error {
 	return err
 }
 
-// readMember reads a name and its value.
 func (p *parser) readMember() error {
 	raw, err := p.decoder.ReadValue()
 	if err != nil {

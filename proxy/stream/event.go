@@ -32,7 +32,6 @@ func lineBreak(text []byte) int {
 	}
 }
 
-// splitEvent splits the first event, with its terminator, from a batch.
 func splitEvent(batch []byte) (event, rest []byte) {
 	if end := eventEnd(batch); end >= 0 {
 		return batch[:end], batch[end:]

@@ -257,7 +257,6 @@ func (c *choice) aborted() bool {
 }
 func (c *choice) hasText() bool { return isText(c.text) || len(c.more) > 0 }
 
-// isText reports whether a value is a string that is not empty.
 func isText(value []byte) bool { return len(value) > len(`""`) && value[0] == '"' }
 
 // unquoted returns the text with its escapes, without its quotes.
@@ -272,7 +271,6 @@ func (c *choice) unquoted() []byte {
 	return text
 }
 
-// isNull reports whether a value is absent or null.
 func isNull(value []byte) bool { return len(value) == 0 || string(value) == "null" }
 
 // parseMessage parses the message of a chat completion's choice, or the delta of an event. All that the model has generated
@@ -295,7 +293,6 @@ func (c *choice) parseMessage(s *scanner) {
 	})
 }
 
-// parseToolCall parses a tool call, or a part of one.
 func (c *choice) parseToolCall(s *scanner) {
 	eachMember(s, func(name []byte) {
 		if string(name) != "function" {
@@ -342,7 +339,6 @@ type chunkTemplate struct {
 	index          int    // of its choice
 }
 
-// Parse parses a chunk and replaces what was parsed before.
 func (t *chunkTemplate) Parse(body []byte) error {
 	if t.match(body) {
 		return nil

@@ -125,7 +125,6 @@ func (r *Reader) lastEventEnd() int {
 	return last
 }
 
-// fill makes room and reads once.
 func (r *Reader) fill() error {
 	if r.start > 0 {
 		r.moveTo(r.buffer)

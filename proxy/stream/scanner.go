@@ -41,7 +41,6 @@ func (s *scanner) elements(visit func()) {
 	}
 }
 
-// open consumes the beginning of an object or an array.
 func (s *scanner) open(opening byte) {
 	s.expect(opening)
 	if s.depth++; s.depth > maxDepth {
@@ -62,7 +61,6 @@ func (s *scanner) closes(closing byte, first bool) bool {
 	return false
 }
 
-// value consumes any value and returns its bytes.
 func (s *scanner) value() []byte {
 	next := s.next()
 	start := s.at
@@ -145,7 +143,6 @@ func (s *scanner) text() []byte {
 	return emptyText
 }
 
-// escape consumes an escape sequence.
 func (s *scanner) escape() {
 	rest := s.data[s.at+1:]
 	if len(rest) == 0 {
@@ -190,7 +187,6 @@ func plainLength(b []byte) int {
 	return i
 }
 
-// number consumes a number by JSON's grammar.
 func (s *scanner) number() {
 	if s.at < len(s.data) && s.data[s.at] == '-' {
 		s.at++
@@ -213,7 +209,6 @@ func (s *scanner) number() {
 	}
 }
 
-// digits consumes at least one digit.
 func (s *scanner) digits() {
 	start := s.at
 	for s.at < len(s.data) && isDigit(s.data[s.at]) {

@@ -304,7 +304,6 @@ func (s *choiceSet) get(index int) (u *ChoiceUsage, isNew bool) {
 	return &s.all[position], !found
 }
 
-// appendText appends the text of an event to a choice.
 func (s *choiceSet) appendText(u *ChoiceUsage, text []byte) {
 	if len(text) == 0 {
 		return
@@ -343,7 +342,6 @@ type ChoiceUsage struct {
 // separator ends the text of each event of a stream. It is no byte of an escaped text.
 const separator = 0
 
-// count counts a choice of an event or of a plain response.
 func (u *ChoiceUsage) count(c *choice) {
 	if c.hasText() {
 		u.Events++
@@ -391,7 +389,6 @@ func (u *ChoiceUsage) Texts(prompt string) iter.Seq[string] {
 	}
 }
 
-// unescape returns the text of a JSON string without its quotes.
 func unescape(escaped []byte) []byte {
 	quoted := make([]byte, 0, len(escaped)+2)
 	quoted = append(append(append(quoted, '"'), escaped...), '"')

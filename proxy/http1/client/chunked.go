@@ -43,7 +43,6 @@ const (
 	chunksDone
 )
 
-// Read implements io.Reader.
 func (c *chunkedReader) Read(p []byte) (int, error) {
 	for c.err == nil && len(p) > 0 {
 		n, err := c.conn.Read(p)

@@ -65,7 +65,6 @@ func newConn(o origin, connected net.Conn) *conn {
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}
 
-// getReader gets the buffered reader for a head from the pool.
 func (c *conn) getReader() {
 	c.reader = readers.Get().(*bufio.Reader)
 	c.reader.Reset(headReader{c})
@@ -99,7 +98,6 @@ func (c *conn) Read(p []byte) (int, error) {
 // headReader reads from the connection and fails once the head has exceeded its limit.
 type headReader struct{ *conn }
 
-// Read implements io.Reader.
 func (r headReader) Read(p []byte) (int, error) {
 	if r.headLeft <= 0 {
 		return 0, errHead
@@ -114,14 +112,12 @@ func (c *conn) watchContext(ctx context.Context) {
 	c.stopWatch = context.AfterFunc(ctx, func() { c.SetDeadline(pastDeadline) })
 }
 
-// discard closes a connection whose request failed.
 func (c *conn) discard() {
 	c.stopWatch()
 	c.putReader()
 	c.Close()
 }
 
-// roundTrip writes the request and reads the response head.
 func (c *conn) roundTrip(req *http.Request) (*http.Response, error) {
 	writeErr := c.writeRequest(req)
 	if errors.Is(writeErr, errField) {
@@ -169,7 +165,6 @@ func (c *conn) writeRequest(req *http.Request) error {
 	return nil
 }
 
-// appendHead appends the request line and the header fields.
 func appendHead(to []byte, req *http.Request) ([]byte, error) {
 	to = append(to, req.Method...)
 	to = append(to, ' ')
@@ -246,7 +241,6 @@ type body struct {
 	closed    bool
 }
 
-// Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	if b.closed {
 		return 0, http.ErrBodyReadAfterClose
@@ -282,7 +276,6 @@ func (b *body) ReadPooled(get func() []byte, put func([]byte)) (buffer []byte, n
 	return buffer, n, b.readErr(err)
 }
 
-// Close implements io.Closer.
 func (b *body) Close() error {
 	if b.closed {
 		return nil

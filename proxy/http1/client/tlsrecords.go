@@ -17,7 +17,6 @@ type recordConn struct {
 	left    int     // bytes of the record that have not been read
 }
 
-// Read implements net.Conn.
 func (c *recordConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	for read := p[:max(n, 0)]; len(read) > 0; {

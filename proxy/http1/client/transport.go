@@ -91,7 +91,6 @@ func contextCause(ctx context.Context, err error) error {
 	return err
 }
 
-// connect returns an idle connection or makes one.
 func (t *Transport) connect(req *http.Request) (*conn, error) {
 	ctx, address := req.Context(), req.URL
 	o := origin{address.Scheme, address.Host}
@@ -166,7 +165,6 @@ func (t *Transport) popIdle(o origin) *conn {
 	return c
 }
 
-// putIdle puts a connection into the pool.
 func (t *Transport) putIdle(c *conn) {
 	c.idleSince = time.Now()
 	t.mu.Lock()

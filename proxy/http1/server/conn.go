@@ -57,7 +57,6 @@ func getBuffer() []byte { return buffers.Get().(*[headSize]byte)[:] }
 
 func putBuffer(b []byte) { buffers.Put((*[headSize]byte)(b[:headSize])) }
 
-// releaseBuffer puts the buffer back into the pool.
 func (c *conn) releaseBuffer() {
 	if c.buffer != nil {
 		putBuffer(c.buffer)
@@ -110,7 +109,6 @@ func (c *conn) abort() {
 	c.cancel() // the kernel reports no hang-up of a closed descriptor
 }
 
-// closeIfIdle closes the connection if it is handling no request.
 func (c *conn) closeIfIdle() {
 	if c.state.CompareAndSwap(stateIdle, stateClosed) {
 		c.Close()
@@ -244,7 +242,6 @@ type body struct {
 	closed bool
 }
 
-// Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	switch {
 	case b.closed:
@@ -260,7 +257,6 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (b *body) Close() error {
 	b.closed = true
 	return nil

@@ -76,7 +76,6 @@ func (h *handoffListener) handoff(c net.Conn) {
 	}
 }
 
-// Accept implements net.Listener.
 func (h *handoffListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.handoffs:
@@ -88,5 +87,4 @@ func (h *handoffListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
 func (h *handoffListener) Close() error { return h.close() }

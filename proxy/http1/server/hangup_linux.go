@@ -101,7 +101,6 @@ func (w *hangupWatcher) unwatch(c syscall.RawConn, id uint64) {
 	w.control(c, unix.EPOLL_CTL_DEL, nil) //nolint:errcheck // fails on a closed connection only, whose watch has ended
 }
 
-// remove removes the cancel function of a watch.
 func (w *hangupWatcher) remove(id uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -67,7 +67,6 @@ func (c *conn) callHandler(w *response) (complete bool) {
 // errHandlerReturned is the error of writes after the handler has returned.
 var errHandlerReturned = errors.New("the handler has returned")
 
-// Header implements http.ResponseWriter.
 func (w *response) Header() http.Header {
 	if w.header == nil {
 		w.header = make(http.Header, typicalFields)
@@ -78,7 +77,6 @@ func (w *response) Header() http.Header {
 // typicalFields is the number of header fields that a response has room for initially.
 const typicalFields = 12
 
-// WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
 	if w.wroteHeader {
 		logf(w.conn.server.fallback, "http: superfluous WriteHeader(%d)", status)
@@ -132,7 +130,6 @@ func appendHead(to []byte, status int, h http.Header) []byte {
 // lineBreaks replaces line breaks in a field's value, which would start another field or another response.
 var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
-// Write implements io.Writer.
 func (w *response) Write(p []byte) (int, error) {
 	if !w.wroteHeader {
 		w.WriteHeader(http.StatusOK)
@@ -200,7 +197,6 @@ func (w *response) setError(err error) {
 	}
 }
 
-// releaseOut puts the buffer of out back into the pool.
 func (w *response) releaseOut() {
 	if w.out != nil {
 		putBuffer(w.out)

@@ -100,7 +100,6 @@ func (s *Server) serveConn(l *handoffListener, accepted net.Conn) {
 	go c.serve()
 }
 
-// remove removes a connection that is closed or handed off.
 func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

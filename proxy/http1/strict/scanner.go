@@ -143,7 +143,6 @@ func (s *scanner) inPreface(b byte) bool {
 	return s.preface == len(http2Preface)
 }
 
-// startLine checks the first byte of a line after the request line.
 func (s *scanner) startLine(b byte) bool {
 	switch b {
 	case '\n', ' ', '\t': // a space continues the line before
@@ -156,7 +155,6 @@ func (s *scanner) startLine(b byte) bool {
 	return s.inLine(b)
 }
 
-// inLine checks a byte within a line.
 func (s *scanner) inLine(b byte) bool {
 	switch {
 	case b == '\n':

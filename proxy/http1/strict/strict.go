@@ -20,7 +20,6 @@ func NewListener(l net.Listener) net.Listener { return listener{l} }
 
 type listener struct{ net.Listener }
 
-// Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
