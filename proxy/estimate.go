@@ -67,13 +67,8 @@ func (s *Server) estimateCost(x *exchange) (budget.Estimate, error) {
 		return budget.Estimate{}, err
 	}
 	uncounted := x.countForDecision(x.r.Context())
-	switch {
-	case x.cancelled():
-		return budget.Estimate{}, x.cancelErr()
-	case errors.Is(uncounted, admission.ErrFull):
-		return budget.Estimate{}, bufferFull(uncounted)
-	}
-	if _, refused := errors.AsType[*fleet.RefusedError](uncounted); refused && x.isChat() { // by the template, whatever the caps
+	_, refused := errors.AsType[*fleet.RefusedError](uncounted)
+	if x.cancelled() || errors.Is(uncounted, admission.ErrFull) || refused && x.isChat() { // by the template, whatever the caps
 		return budget.Estimate{}, x.uncountable(uncounted)
 	}
 	balance, err := s.deps.Ledger.ReadBalance(x.r.Context(), x.caller.payer)

@@ -200,18 +200,22 @@ func (x *exchange) countLong(ctx context.Context, text []byte, bound int64, limi
 		return tokens, true, limits.check(x.truncated(tokens, x.request.MaxTokens), true)
 	case errors.Is(err, fleet.ErrNoTokenizer):
 		return bound, false, limits.check(x.truncated(bound, x.request.MaxTokens), false)
-	case errors.Is(err, admission.ErrFull):
-		return bound, false, bufferFull(err)
-	case limits.scored > 0 && x.truncated(bound, x.request.MaxTokens) > limits.scored: // vLLM does not know this limit; it checks the context itself
+	case errors.Is(err, admission.ErrFull), limits.scored > 0 && x.truncated(bound, x.request.MaxTokens) > limits.scored: // vLLM does not know this limit; it checks the context itself
 		return bound, false, x.uncountable(err)
 	default:
 		return bound, false, nil
 	}
 }
 
-// uncountable returns the error of a request that depends on the prompt's length while the tokenizer does not respond, or
-// whose messages the template refuses: then it is the one that the chat completion would get.
+// uncountable returns the error of a request that depends on the prompt's length, and could not be counted. If the template
+// refuses its messages, it is the one that the chat completion would get.
 func (x *exchange) uncountable(cause error) error {
+	switch {
+	case x.cancelled():
+		return x.cancelErr()
+	case errors.Is(cause, admission.ErrFull):
+		return bufferFull(cause)
+	}
 	if refused, ok := errors.AsType[*fleet.RefusedError](cause); ok && x.isChat() {
 		return x.outcomeErr(refused.Outcome)
 	}
@@ -336,14 +340,7 @@ func (x *exchange) resolveMaxTokens() error {
 	if err := x.checkTotal(); err != nil {
 		return err
 	}
-	err := x.inTurn(x.r.Context(), x.countPrompt)
-	switch {
-	case err == nil, errors.Is(err, fleet.ErrNoTokenizer):
-	case x.cancelled():
-		return x.cancelErr()
-	case errors.Is(err, admission.ErrFull):
-		return bufferFull(err)
-	default:
+	if err := x.inTurn(x.r.Context(), x.countPrompt); err != nil && !errors.Is(err, fleet.ErrNoTokenizer) {
 		return x.uncountable(err)
 	}
 	longest := slices.Max(x.prompt.each)

@@ -74,8 +74,6 @@ func (x *exchange) tokenizePairs() error {
 		return x.cancelErr()
 	case errors.As(err, &refused):
 		return err
-	case errors.Is(err, admission.ErrFull):
-		return bufferFull(err)
 	case errors.Is(err, fleet.ErrNoFirstToken):
 		return apierr.InvalidField("context", "context: got none, and the first special token of "+x.model.ID()+
 			" is not known here; send a context, or that token's id as the context")
