@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -116,26 +115,15 @@ func (s *Server) Allocate(key string) admission.Allocation { return s.deps.Memor
 // charged as a request whose client has disconnected. A line without a place is judged as far as that needs no backend, and
 // then waits for its model.
 func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
-	waits := func(reason WaitReason) LineResult {
-		return LineResult{State: LineWaits, Reason: reason, Release: func() {}}
-	}
 	if !s.begin() {
 		l.Memory.Release()
-		return waits(WaitsForCapacity)
+		return LineResult{State: LineWaits, Reason: WaitsForCapacity, Release: func() {}}
 	}
 	defer s.end()
-	w := &lineResponse{header: http.Header{}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.Endpoint, bytes.NewReader(l.Body))
-	if err != nil {
-		l.Memory.Release()
-		return waits(WaitsForCapacity)
-	}
+	w, r := &lineResponse{header: http.Header{}}, lineRequest(ctx, l.Endpoint, l.Replay)
 	r.Header.Set("X-Acs-Workload", "batch")
 	if l.Run != "" {
 		r.Header.Set(runHeader, l.Run)
-	}
-	if l.Replay {
-		r.Header.Set(apierr.ReplayHeader, "true")
 	}
 	x := s.newExchange(w, r)
 	x.memory = l.Memory
@@ -144,7 +132,7 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	x.caller.line = &line{Line: l, place: place}
 	x.endpoint = endpointOf(l.Endpoint)
 	x.delivery.bodyRead = true
-	err = s.recoverPanic(x, func() error { return s.generate(x) })
+	err := s.recoverPanic(x, func() error { return s.generate(x) })
 	if w := s.waits(x, err); w != nil {
 		x.memory.Release()
 		return LineResult{State: LineWaits, Reason: w.reason, ResetsAt: w.resetsAt, Release: func() {}}
@@ -158,12 +146,20 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	_ = s.fail(x, err) // renders the error into w
 	s.finish(x)
 	final := err != nil && apierr.From(err).Final()
-	result := LineResult{
+	return LineResult{
 		RequestID: x.id, Status: w.status, Body: w.body, Code: x.delivery.code, Retryable: errors.Is(err, errStopped) || !final && (x.delivery.code.FromUpstream() ||
 			x.delivery.code.Status() == http.StatusServiceUnavailable), Began: x.attempts.count > 0, Usage: x.charge.usage,
 		Settlement: x.caller.line.settlement, Release: x.memory.Release,
 	}
-	return result
+}
+
+// lineRequest returns the request of a line to its endpoint, without the body.
+func lineRequest(ctx context.Context, endpoint string, replay bool) *http.Request {
+	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: endpoint}, Header: http.Header{}, Body: http.NoBody}).WithContext(ctx)
+	if replay {
+		r.Header.Set(apierr.ReplayHeader, "true")
+	}
+	return r
 }
 
 // waits returns what a line waits for that failed with err, or nil if that is its response. Before its reservation it waits for
@@ -316,11 +312,7 @@ func (s *Server) Checker(ctx context.Context, account, key string, replay bool) 
 // CheckLine validates the body of a line for an endpoint as far as that needs neither a tokenizer nor a budget, for a
 // key. With replay, the line asks for the response of an earlier request. The error is one of package errors.
 func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte, replay bool) (CheckedLine, error) {
-	r := (&http.Request{URL: &url.URL{Path: endpoint}, Header: http.Header{}}).WithContext(ctx)
-	if replay {
-		r.Header.Set(apierr.ReplayHeader, "true")
-	}
-	x := &exchange{w: &lineResponse{header: http.Header{}}, r: r, settings: s.settings.Load()}
+	x := &exchange{w: &lineResponse{header: http.Header{}}, r: lineRequest(ctx, endpoint, replay), settings: s.settings.Load()}
 	x.caller.identity, x.caller.line = key, &line{}
 	x.endpoint = endpointOf(endpoint)
 	x.memory = s.deps.Memory.Allocate(key.KeyID)
