@@ -248,13 +248,7 @@ const invalidText = string(utf8.RuneError)
 
 // validPieces returns the parts of a text between its U+FFFD.
 func validPieces(text string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for piece := range strings.SplitSeq(text, invalidText) {
-			if piece != "" && !yield(piece) {
-				return
-			}
-		}
-	}
+	return strings.FieldsFuncSeq(text, func(c rune) bool { return c == utf8.RuneError })
 }
 
 // echoedTexts returns the text prompts if the choices begin with them as the client sent them.
