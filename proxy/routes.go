@@ -144,15 +144,7 @@ func RoutingError(c echo.Context, err error) error {
 const completionsOnly = "text goes to POST /v1/completions, and messages to POST /v1/chat/completions for a model that chats"
 
 // alternatives maps paths of the OpenAI API that are not served to what to use instead.
-var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no secret
-	"completions":          "the path is /v1/completions, without a slash at its end",
-	"tokenize":             "the path is /v1/tokenize, without a slash at its end",
-	"detokenize":           "the path is /v1/detokenize, without a slash at its end",
-	"loglikelihood":        "the path is /v1/loglikelihood, without a slash at its end",
-	"estimate":             "the path is /v1/estimate, without a slash at its end",
-	"models":               "the path is /v1/models, without a slash at its end",
-	"keys":                 "the path is /v1/keys, without a slash at its end",
-	"chat/completions":     "the path is /v1/chat/completions, without a slash at its end",
+var alternatives = map[string]string{
 	"responses":            "the Responses API is not served: " + completionsOnly,
 	"conversations":        "the Conversations API is not served: " + completionsOnly,
 	"assistants":           "the Assistants API is not served: " + completionsOnly,
@@ -161,12 +153,18 @@ var alternatives = map[string]string{ //nolint:gosec // "token" in a name is no 
 	"embeddings":           "embeddings are not served: " + completionsOnly,
 	"moderations":          "moderation is not served: " + completionsOnly,
 	"uploads":              "files are uploaded in one request: POST /v1/files",
-	"files":                "the path is /v1/files, without a slash at its end",
-	"batches":              "the path is /v1/batches, without a slash at its end",
 	"fine_tuning/jobs":     "fine-tuning is not served: " + completionsOnly,
 	"images/generations":   "images are not served: " + completionsOnly,
 	"audio/speech":         "audio is not served: " + completionsOnly,
 	"audio/transcriptions": "audio is not served: " + completionsOnly,
 	"realtime":             "the Realtime API is not served: " + completionsOnly,
 	"engines":              "engines are called models here: GET /v1/models",
+}
+
+func init() {
+	for _, path := range []string{
+		"batches", "chat/completions", "completions", "detokenize", "estimate", "files", "keys", "loglikelihood", "models", "tokenize",
+	} {
+		alternatives[path] = "the path is /v1/" + path + ", without a slash at its end"
+	}
 }
