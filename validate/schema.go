@@ -50,14 +50,22 @@ func (s schema) withoutModel(example string) *schema {
 }
 
 // refusedOfTokenize are the fields of vLLM's /tokenize that this gateway does not take: base models have no chat template.
-var refusedOfTokenize = map[string]string{
-	"add_generation_prompt":  "",
-	"chat_template":          "",
-	"chat_template_kwargs":   "",
-	"continue_final_message": "",
-	"messages":               "prompt",
-	"mm_processor_kwargs":    "",
-	"tools":                  "",
+var refusedOfTokenize = byName(map[string][]string{
+	"prompt": {"messages"},
+	"": {
+		"add_generation_prompt", "chat_template", "chat_template_kwargs", "continue_final_message", "mm_processor_kwargs", "tools",
+	},
+})
+
+// byName returns what is said of each name from the names of which it is said.
+func byName(names map[string][]string) map[string]string {
+	all := map[string]string{}
+	for said, of := range names {
+		for _, name := range of {
+			all[name] = said
+		}
+	}
+	return all
 }
 
 // Tokenize parses the body of POST /v1/tokenize, or at the root of POST /tokenize, which needs no model. Its errors are those of
@@ -78,62 +86,34 @@ func Detokenize(body []byte, root bool, memory Memory) (*Request, error) {
 }
 
 // refusedFields are the fields of completions and of chat completions that some version of vLLM has and this gateway does
-// not take, each with the field to use in its place, if there is one of the same meaning.
-var refusedFields = map[string]string{
-	"documents":                   "",
-	"ec_transfer_params":          "",
-	"guided_choice":               "structured_outputs",
-	"guided_decoding_backend":     "",
-	"guided_grammar":              "structured_outputs",
-	"guided_json":                 "structured_outputs",
-	"guided_regex":                "structured_outputs",
-	"guided_whitespace_pattern":   "",
-	"kv_transfer_params":          "",
-	"length_penalty":              "",
-	"logits_processors":           "",
-	"logprob_token_ids":           "", // of chat
-	"media_io_kwargs":             "",
-	"mm_payload":                  "",
-	"mm_processor_kwargs":         "",
-	"priority":                    "",
-	"prompt_embeds":               "",
-	"request_id":                  "",
-	"return_mm_kwargs":            "",
-	"return_prompt_text":          "",
-	"return_token_offsets":        "",
-	"routed_experts_prompt_start": "",
-	"session_id":                  "",
-	"structural_tag":              "structured_outputs",
-	"suffix":                      "",
-	"thinking_token_budget":       "",
-	"use_beam_search":             "",
-	"watermarking":                "",
-}
+// not take (logprob_token_ids in a chat), by the field to use in their place, if there is one of the same meaning.
+var refusedFields = byName(map[string][]string{
+	"structured_outputs": {
+		"guided_choice", "guided_grammar", "guided_json", "guided_regex", "structural_tag",
+	},
+	"": {
+		"documents", "ec_transfer_params", "guided_decoding_backend", "guided_whitespace_pattern", "kv_transfer_params",
+		"length_penalty", "logits_processors", "logprob_token_ids", "media_io_kwargs", "mm_payload", "mm_processor_kwargs",
+		"priority", "prompt_embeds", "request_id", "return_mm_kwargs", "return_prompt_text", "return_token_offsets",
+		"routed_experts_prompt_start", "session_id", "suffix", "thinking_token_budget", "use_beam_search", "watermarking",
+	},
+})
 
 // adviceOfCompletion are fields of chat completions, with what a completion has in their place.
-var adviceOfCompletion = func() map[string]string {
-	all := map[string]string{
-		"max_completion_tokens": "a completion has max_tokens; send that in its place",
-		"top_logprobs":          "a completion has logprobs, which is the number of alternatives; send that in its place",
-		"messages":              "a completion has a prompt; messages go to POST /v1/chat/completions",
-		"safety_identifier":     "a completion has user; send that in its place",
-	}
-	for advice, names := range map[string][]string{
-		"tools are served by POST /v1/chat/completions; a completion has structured_outputs": {
-			"function_call", "functions", "parallel_tool_calls", "tool_choice", "tools",
-		},
-		"no chat template is applied to a prompt; POST /v1/chat/completions has it": {
-			"add_generation_prompt", "chat_template", "chat_template_kwargs", "continue_final_message", "include_reasoning",
-			"reasoning_effort",
-		},
-		"it is no field of a completion; remove it": {"audio", "metadata", "modalities", "service_tier", "store"},
-	} {
-		for _, name := range names {
-			all[name] = advice
-		}
-	}
-	return all
-}()
+var adviceOfCompletion = byName(map[string][]string{
+	"a completion has max_tokens; send that in its place":                                    {"max_completion_tokens"},
+	"a completion has logprobs, which is the number of alternatives; send that in its place": {"top_logprobs"},
+	"a completion has a prompt; messages go to POST /v1/chat/completions":                    {"messages"},
+	"a completion has user; send that in its place":                                          {"safety_identifier"},
+	"tools are served by POST /v1/chat/completions; a completion has structured_outputs": {
+		"function_call", "functions", "parallel_tool_calls", "tool_choice", "tools",
+	},
+	"no chat template is applied to a prompt; POST /v1/chat/completions has it": {
+		"add_generation_prompt", "chat_template", "chat_template_kwargs", "continue_final_message", "include_reasoning",
+		"reasoning_effort",
+	},
+	"it is no field of a completion; remove it": {"audio", "metadata", "modalities", "service_tier", "store"},
+})
 
 // foreignFields are fields of other servers that are one typo from a field of another meaning.
 var foreignFields = map[string]bool{"top_a": true}
