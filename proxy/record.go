@@ -171,16 +171,16 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return registered.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	seconds := func(name, help string) *prometheus.HistogramVec {
-		return registered.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: secondsBuckets}, []string{"model"})
+	seconds := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return registered.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: secondsBuckets}, labels)
 	}
 	m := &metrics{
 		requests: counter("basegate_requests_total",
 			"Requests of the API that have ended, by model and error code (empty: success).", "model", "code"),
-		durations: seconds("basegate_request_seconds", "Time from a request's arrival to the end of its answer."),
+		durations: seconds("basegate_request_seconds", "Time from a request's arrival to the end of its answer.", "model"),
 		queued: seconds("basegate_queue_seconds",
-			"Time that a request waited for a slot of its key and for the reservations of others."),
-		firstToken: seconds("basegate_first_token_seconds", "Time from a streamed request's arrival to its first event."),
+			"Time that a request waited for a slot of its key and for the reservations of others.", "model"),
+		firstToken: seconds("basegate_first_token_seconds", "Time from a streamed request's arrival to its first event.", "model"),
 		tokens:     counter("basegate_tokens_total", "Tokens charged, by model and kind (prompt, completion).", "model", "kind"),
 		unreserved: counter("basegate_unreserved_tokens_total",
 			"Tokens beyond what was reserved for a request, by what its backend reported or sent. Nobody is charged for them.",
@@ -189,8 +189,18 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			"Attempts at backends, by model, backend and class of the outcome.", "model", "backend", "class"),
 		overloaded: counter("basegate_overloaded_total",
 			"Requests that got overloaded, by what was lacking (memory, database, connections, backends, draining).", "reason"),
-		replays:  counter("basegate_replays_total", "Requests that asked for a kept response, by result (hit, miss, stored).", "result"),
-		reported: newReportedMetrics(registry),
+		replays: counter("basegate_replays_total", "Requests that asked for a kept response, by result (hit, miss, stored).", "result"),
+		reported: reportedMetrics{
+			cached: counter("basegate_cached_prompt_tokens_total", "Prompt tokens that backends report as cached.", "model", "backend"),
+			known: counter("basegate_cache_known_prompt_tokens_total",
+				"Prompt tokens of the requests whose backends report how many were cached.", "model", "backend"),
+			queue: seconds("basegate_engine_queue_seconds",
+				"Time that a request waited in the engine, as the backend reports it.", "model", "backend"),
+			prefill: seconds("basegate_engine_prefill_seconds",
+				"Time from when the engine scheduled a request to its first token, as the backend reports it.", "model", "backend"),
+			tokens: seconds("basegate_engine_between_tokens_seconds",
+				"Mean time between two tokens of a request, as the backend reports it.", "model", "backend"),
+		},
 	}
 	for _, result := range []string{replayHit, replayMiss, replayStored} {
 		m.replays.WithLabelValues(result)

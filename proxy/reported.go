@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/tidwall/gjson"
 
 	"basegate/budget/usage"
@@ -53,24 +52,6 @@ func limitReported(r usage.Reported, prompt int64) usage.Reported {
 type reportedMetrics struct {
 	cached, known          *prometheus.CounterVec
 	queue, prefill, tokens *prometheus.HistogramVec
-}
-
-func newReportedMetrics(registry prometheus.Registerer) reportedMetrics {
-	registered, labels := promauto.With(registry), []string{"model", "backend"}
-	counter := func(name, help string) *prometheus.CounterVec {
-		return registered.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
-	seconds := func(name, help string) *prometheus.HistogramVec {
-		return registered.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: secondsBuckets}, labels)
-	}
-	return reportedMetrics{
-		cached: counter("basegate_cached_prompt_tokens_total", "Prompt tokens that backends report as cached."),
-		known:  counter("basegate_cache_known_prompt_tokens_total", "Prompt tokens of the requests whose backends report how many were cached."),
-		queue:  seconds("basegate_engine_queue_seconds", "Time that a request waited in the engine, as the backend reports it."),
-		prefill: seconds("basegate_engine_prefill_seconds",
-			"Time from when the engine scheduled a request to its first token, as the backend reports it."),
-		tokens: seconds("basegate_engine_between_tokens_seconds", "Mean time between two tokens of a request, as the backend reports it."),
-	}
 }
 
 func (m *reportedMetrics) observe(model, backend string, prompt int64, r *usage.Reported) {
