@@ -51,14 +51,13 @@ type conn struct {
 	headLeft     int64       // bytes that the response head may still have
 	stopWatch    func() bool // ends watchContext
 	idleSince    time.Time
-	tcp          net.Conn    // differs from Conn under TLS
 	records      *recordConn // below TLS; nil without TLS
 
 	unexpectedBytes bool // the backend sent more than its response
 }
 
 func newConn(o origin, connected net.Conn) *conn {
-	c := &conn{Conn: connected, tcp: connected, origin: o, raw: pooled.RawConn(connected)}
+	c := &conn{Conn: connected, origin: o, raw: pooled.RawConn(connected)}
 	c.check.tryPeek = c.check.peek
 	return c
 }
@@ -221,7 +220,7 @@ func redact(err error) error {
 
 // readPooled reads as body.ReadPooled does.
 func (c *conn) readPooled(get func() []byte, put func([]byte)) (buffer []byte, n int, err error) {
-	if c.buffered() > 0 || c.raw == nil || c.Conn != c.tcp { // under TLS the socket carries ciphertext
+	if c.buffered() > 0 || c.raw == nil || c.records != nil { // under TLS the socket carries ciphertext
 		buffer = get()
 		n, err = c.Read(buffer)
 		return buffer, n, err
