@@ -279,7 +279,7 @@ var optionNames = []string{"include_usage", "continuous_usage_stats", "include_r
 // readStreamOptions reads stream_options. continuous_usage_stats needs include_usage, because vLLM ignores it otherwise.
 func readStreamOptions(p *parser, f *field) error {
 	names := optionNames[:receiptOption]
-	if p.receipts {
+	if p.limits.Receipts {
 		f, names = &optionsWithReceipt, optionNames
 	}
 	if p.decoder.PeekKind() != '{' {

@@ -64,8 +64,7 @@ func Completion(body []byte, limits Limits) (*Request, error) {
 func parse(s *schema, body []byte, limits Limits) (*Request, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
-	p.reset(s, body, limits.Memory)
-	p.receipts, p.estimate = limits.Receipts, limits.Estimate
+	p.reset(s, body, limits)
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
@@ -104,11 +103,9 @@ type parser struct {
 	absent  bool     // the value that has been read means that its field is absent
 	xargs   []string // the names in vllm_xargs
 	failure error    // the first invalid field; nil if there is none
-	memory  Memory
-	grown   int64 // bytes counted in memory
+	limits  Limits
+	grown   int64 // bytes counted in limits.Memory
 
-	receipts         bool // include_receipt is allowed
-	estimate         bool // endpoint is allowed
 	objectCounted    bool // the memory of readObject is counted
 	argumentsCounted bool // the memory of readArguments is counted
 	calls            callIDs
@@ -127,8 +124,8 @@ var decoderOptions = jsontext.AllowDuplicateNames(true)
 
 var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
 
-func (p *parser) reset(s *schema, body []byte, memory Memory) {
-	p.schema, p.body, p.memory = s, body, memory
+func (p *parser) reset(s *schema, body []byte, limits Limits) {
+	p.schema, p.body, p.limits = s, body, limits
 	p.base = 0
 	p.source = *bytes.NewBuffer(body) // the decoder reads a *bytes.Buffer in place, without a copy
 	p.decoder.Reset(&p.source, decoderOptions)
@@ -142,9 +139,9 @@ func (p *parser) release() {
 	p.source = bytes.Buffer{}
 	p.decoder.Reset(&p.source)
 	if p.grown > 0 {
-		p.memory.Shrink(p.grown)
+		p.limits.Memory.Shrink(p.grown)
 	}
-	p.schema, p.body, p.request, p.failure, p.memory, p.grown = nil, nil, nil, nil, nil, 0
+	p.schema, p.body, p.request, p.failure, p.limits, p.grown = nil, nil, nil, nil, Limits{}, 0
 	p.objectCounted, p.argumentsCounted = false, false
 	p.calls, p.xargs = callIDs{}, nil
 	if cap(p.scratch) > maxPooled {
@@ -206,7 +203,7 @@ func (p *parser) readMember() error {
 	m := member{name: p.offset() - len(raw)}
 	name := p.unquote(raw)
 	id, known := p.schema.byName[string(name)]
-	if !known && p.estimate && string(name) == fields[fieldEndpoint].name {
+	if !known && p.limits.Estimate && string(name) == fields[fieldEndpoint].name {
 		id, known = fieldEndpoint, true
 	}
 	if !known {
@@ -331,10 +328,10 @@ func (p *parser) skipToken() error {
 
 // grow counts memory that the parser holds until release.
 func (p *parser) grow(bytes int64) error {
-	if p.memory == nil {
+	if p.limits.Memory == nil {
 		return nil
 	}
-	if err := p.memory.Grow(bytes); err != nil {
+	if err := p.limits.Memory.Grow(bytes); err != nil {
 		return err
 	}
 	p.grown += bytes
