@@ -370,11 +370,7 @@ func (s *Server) relayPlain(x *exchange, p *response) (err error) {
 	if err := x.settleAndKeep(p, p.usage, contentType, body, nil, s.deps.Log); err != nil {
 		return err
 	}
-	pieces, err = x.withReceipt(pieces)
-	if err != nil {
-		return err
-	}
-	return s.sendBody(x, http.StatusOK, contentType, pieces...)
+	return s.sendPlain(x, contentType, pieces)
 }
 
 // withUser adds the user tag of a request to a plain response.

@@ -87,6 +87,7 @@ type charge struct {
 	echoed  func(choice int) int64 // prompt tokens that each choice of a stream echoes; nil without echo
 	stream  *stream.State          // of the stream that the client receives; nil for a plain response
 	choices []stream.ChoiceUsage   // received from a backend that reported no usage
+	reasons []string               // why the choices have finished; nil unless a trace, a receipt or a replay records it
 }
 
 // delivery is what the client has received.
@@ -288,7 +289,7 @@ type delegation struct {
 // CompletionsPath, ChatPath, LoglikelihoodPath or EstimatePath. It does all that the API does (queue, budgets, ledger, errors, log), but needs
 // no secret, and makes vLLM name tokens by their ids. The caller must have authenticated the account.
 func (s *Server) ServeOnBehalfOf(account, key, path string, w http.ResponseWriter, r *http.Request) {
-	served := routes[slices.IndexFunc(routes, func(r route) bool { return r.path == path })]
+	served := routeOf(path)
 	preview := path == EstimatePath
 	if !preview { // a response may take long
 		http.NewResponseController(w).SetWriteDeadline(time.Time{})

@@ -130,7 +130,7 @@ func (s *Server) ServeLine(ctx context.Context, l Line) LineResult {
 	x.caller.onBehalfOf = &delegation{account: l.Account, key: l.Key}
 	place, _ := l.Place.(*fleet.Place)
 	x.caller.line = &line{Line: l, place: place}
-	x.endpoint = endpointOf(l.Endpoint)
+	x.endpoint = routeOf(l.Endpoint).endpoint
 	x.delivery.bodyRead = true
 	err := s.recoverPanic(x, func() error { return s.generate(x) })
 	if w := s.waits(x, err); w != nil {
@@ -314,7 +314,7 @@ func (s *Server) Checker(ctx context.Context, account, key string, replay bool) 
 func (s *Server) CheckLine(ctx context.Context, key identity.Principal, endpoint string, body []byte, replay bool) (CheckedLine, error) {
 	x := &exchange{w: &lineResponse{header: http.Header{}}, r: lineRequest(ctx, endpoint, replay), settings: s.settings.Load()}
 	x.caller.identity, x.caller.line = key, &line{}
-	x.endpoint = endpointOf(endpoint)
+	x.endpoint = routeOf(endpoint).endpoint
 	x.memory = s.deps.Memory.Allocate(key.KeyID)
 	defer x.memory.Release()
 	if err := x.memory.Grow(int64(len(body))); err != nil {

@@ -89,11 +89,8 @@ func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.O
 	}
 	usage := completion.Usage()
 	x.charge.reports = parseReported(completion.Details())
-	if x.trace.sampled() {
-		x.trace.reasons = completion.FinishReasons()
-	}
-	if x.receipt != nil {
-		x.receipt.reasons = completion.FinishReasons()
+	if x.trace.sampled() || x.receipt != nil {
+		x.charge.reasons = completion.FinishReasons()
 	}
 	if !usage.Known {
 		x.charge.choices = completion.ChoiceUsage() // which takes the memory that completion has counted

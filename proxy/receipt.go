@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -21,7 +22,6 @@ type receiptState struct {
 	builder *receipt.Builder
 	entry   *receipt.Entry // nil before the response is whole
 	embed   bool           // onchain_data is the last member of a plain response, or the last event of a stream
-	reasons []string       // finish reasons of a plain response
 	first   []byte         // the head of a stream's chunks, as JSON members; nil before the first event, and if no event is to have it
 }
 
@@ -60,7 +60,7 @@ func (x *exchange) sealPlain(p *response, pieces [][]byte) error {
 	for _, piece := range pieces {
 		x.receipt.builder.Write(piece)
 	}
-	reasons := x.receipt.reasons
+	reasons := x.charge.reasons
 	if p.bestOf == validate.EmulateBestOf { // of the choices that were chosen
 		reasons = finishReasons(pieces[0])
 	}
@@ -143,20 +143,19 @@ func (x *exchange) setReceiptHeader() {
 	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.entry.LeafHash().String())
 }
 
-// withReceipt adds the receipt to a plain response: the header, and onchain_data if it is to be in the body.
-func (x *exchange) withReceipt(pieces [][]byte) ([][]byte, error) {
-	if x.receipt == nil {
-		return pieces, nil
+// sendPlain sends a plain response, with its receipt if there is one: the header, and onchain_data if it is to be in the body.
+func (s *Server) sendPlain(x *exchange, contentType string, pieces [][]byte) error {
+	if x.receipt != nil {
+		x.setReceiptHeader()
 	}
-	x.setReceiptHeader()
-	if !x.receipt.embed {
-		return pieces, nil
+	if x.receipt != nil && x.receipt.embed {
+		onchain, err := x.onchainData()
+		if err != nil {
+			return err
+		}
+		pieces = appendMember(pieces, append([]byte(`"onchain_data":`), onchain...))
 	}
-	onchain, err := x.onchainData()
-	if err != nil {
-		return nil, err
-	}
-	return appendMember(pieces, append([]byte(`"onchain_data":`), onchain...)), nil
+	return s.sendBody(x, http.StatusOK, contentType, pieces...)
 }
 
 func (x *exchange) onchainData() ([]byte, error) {

@@ -134,11 +134,7 @@ func (s *Server) sendReplayed(x *exchange) error {
 	if err := x.settle(stream.Usage{Known: true}, http.StatusOK, ""); err != nil {
 		return err
 	}
-	pieces, err := x.withReceipt(pieces)
-	if err != nil {
-		return err
-	}
-	return s.sendBody(x, http.StatusOK, first.ContentType, pieces...)
+	return s.sendPlain(x, first.ContentType, pieces)
 }
 
 // sendReplayedStream sends the events of an earlier stream, all at once.

@@ -75,11 +75,12 @@ func isRoot(path string) bool {
 	return path == rootTokenize || path == rootDetokenize || path == rootInfo
 }
 
-func endpointOf(path string) endpoint {
+// routeOf returns the first route of a path of the API; zero if there is none.
+func routeOf(path string) (r route) {
 	if i := slices.IndexFunc(routes, func(r route) bool { return r.path == path }); i >= 0 {
-		return routes[i].endpoint
+		r = routes[i]
 	}
-	return otherEndpoint
+	return r
 }
 
 // Mount registers the API with its extensions on e. The exchange middleware wraps everything under /v1, unknown paths and

@@ -188,17 +188,17 @@ func (x *exchange) sendStreamHead(contentType string) {
 func (s *Server) completeStream(x *exchange, p *response) error {
 	p.lease.Report(breaker.Success, false)
 	x.charge.reports = parseReported(p.stream.state.Details())
-	if x.trace.sampled() {
-		x.trace.reasons = p.stream.state.FinishReasons()
+	if x.trace.sampled() || x.receipt != nil || x.replay != nil {
+		x.charge.reasons = p.stream.state.FinishReasons()
 	}
 	usage := s.chargeable(x, p.stream.state.Usage(int(x.request.N)))
 	p.recordUsage(x, usage)
 	if x.receipt != nil {
-		if err := x.seal(usage, p.stream.state.FinishReasons()); err != nil {
+		if err := x.seal(usage, x.charge.reasons); err != nil {
 			return err
 		}
 	}
-	err := x.settleAndKeep(p, usage, p.Header.Get("Content-Type"), x.replay.collected(), p.stream.state.FinishReasons(), s.deps.Log)
+	err := x.settleAndKeep(p, usage, p.Header.Get("Content-Type"), x.replay.collected(), x.charge.reasons, s.deps.Log)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,6 @@ type trace struct {
 	ctx     context.Context // with the server's span
 	attempt context.Context // with that of the last attempt, or the server's
 	span    oteltrace.Span
-	reasons []string // why the choices have finished
 }
 
 var traceContext propagation.TraceContext
@@ -126,8 +125,8 @@ func (x *exchange) endTrace(model, backend string, total time.Duration) {
 			}
 		}
 	}
-	if len(t.reasons) > 0 {
-		all = append(all, attribute.StringSlice("gen_ai.response.finish_reasons", t.reasons))
+	if len(x.charge.reasons) > 0 {
+		all = append(all, attribute.StringSlice("gen_ai.response.finish_reasons", x.charge.reasons))
 	}
 	t.span.SetAttributes(all...)
 	if x.delivery.status >= 500 || x.delivery.streaming && !x.delivery.complete && x.delivery.code != codeClientGone {
