@@ -17,8 +17,7 @@ var localErrors = []syscall.Errno{
 	syscall.EADDRNOTAVAIL, // no local port is free
 }
 
-// IsLocalFault reports whether a connection failed for lack of something of this side, so that its failure says nothing
-// about the backend.
+// IsLocalFault reports whether a connection failed for lack of something of this side, which says nothing about the backend.
 func IsLocalFault(err error) bool {
 	if slices.ContainsFunc(localErrors, func(local syscall.Errno) bool { return errors.Is(err, local) }) {
 		return true

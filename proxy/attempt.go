@@ -180,8 +180,7 @@ func (x *exchange) outcomeErr(o breaker.Outcome) error {
 	return o.Err(x.model.ID(), x.attempts.count)
 }
 
-// backOff waits before a backend is tried again, for a random time up to a bound that doubles (full jitter), so that
-// requests that failed together do not return together.
+// backOff waits before a backend is tried again (full jitter), so that requests that failed together do not return together.
 func (x *exchange) backOff(lease *fleet.Lease) error {
 	bound := backoffBase / 2
 	for _, t := range x.attempts.tried {
@@ -385,16 +384,14 @@ var errNotListening = errors.New("the backend sent nothing more and refuses conn
 
 func (p *response) arrived() { p.arrival.Store(time.Now().UnixNano()) }
 
-// endIfSilent ends the attempt at a backend that refuses connections, unless something has arrived of late: then the server
-// only finishes what it has begun.
+// endIfSilent ends the attempt at a backend that refuses connections, unless the server finishes what it has begun.
 func (p *response) endIfSilent() {
 	if time.Since(time.Unix(0, p.arrival.Load())) >= fleet.RefusedFor {
 		p.cancel(errNotListening)
 	}
 }
 
-// watchdog cancels an attempt at a backend that is silent for too long. The time that the gateway and a slow client take
-// does not count.
+// watchdog cancels an attempt at a backend that is silent for too long, without the time that the gateway and a slow client take.
 type watchdog struct {
 	timer   *time.Timer
 	left    time.Duration // how long the backend may still be silent

@@ -17,11 +17,9 @@ import (
 )
 
 const (
-	// initialBuffer is allocated for a body before any of it has arrived, in bytes: a Content-Length alone must not cost
-	// much memory.
+	// initialBuffer is allocated before any of a body has arrived, in bytes: a Content-Length alone must not cost much memory.
 	initialBuffer = 16 << 10
-	// maxTrustedLength is the largest Content-Length for which the whole buffer is allocated once initialBuffer is full, in
-	// bytes.
+	// maxTrustedLength is the largest Content-Length for which the whole buffer is allocated once initialBuffer is full, in bytes.
 	maxTrustedLength = 1 << 20
 	// gunzipMemory is what a gzip reader allocates, in bytes.
 	gunzipMemory = 48 << 10
@@ -80,8 +78,7 @@ func (x *exchange) decompressed(u *bodyrate.Reader) (io.Reader, error) {
 	}
 }
 
-// uploadErr returns the error for the client of a body that could not be read: its gzip, its chunks or its length are invalid, it
-// was too slow, or the client disconnected while sending.
+// uploadErr returns the error for the client of a body that could not be read.
 func uploadErr(u *bodyrate.Reader) error {
 	switch {
 	case u.Failed == nil:
@@ -104,8 +101,7 @@ func (x *exchange) expectsNothingElse() bool {
 	return !slices.ContainsFunc(x.r.Header["Expect"], func(value string) bool { return !strings.EqualFold(value, "100-continue") })
 }
 
-// maxDiscard limits how much of an unwanted body is read if the client has a valid key, in bytes. For other clients the limit
-// is that of a body.
+// maxDiscard limits how much of an unwanted body of a client with a valid key is read, in bytes; for others, the limit is that of a body.
 const maxDiscard = 64 << 20
 
 // discardBody reads an unwanted body before the response that refuses it.

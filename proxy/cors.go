@@ -14,8 +14,7 @@ var exposedHeaders = strings.Join([]string{
 	"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
 }, ", ")
 
-// preflightMaxAge is how long browsers may remember the response to a preflight, in seconds. Chromium's limit is two
-// hours.
+// preflightMaxAge is how long browsers may remember the response to a preflight, in seconds: Chromium's limit.
 const preflightMaxAge = "7200"
 
 // servedMethods are those of all routes, extensions included.

@@ -21,8 +21,7 @@ const (
 	tokenizeConcurrency = 8
 	// countAfter is how long a request must run for its prompt to be counted meanwhile.
 	countAfter = 500 * time.Millisecond
-	// maxCounted is the largest number of prompts, or of choices, that are counted only for the charge. More of them are
-	// charged by their upper and lower bounds.
+	// maxCounted is the most prompts, or choices, that are counted for the charge alone; more are charged by their bounds.
 	maxCounted = 1024
 )
 

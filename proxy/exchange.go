@@ -198,8 +198,7 @@ func (x *exchange) releaseBody() {
 	x.body = nil
 }
 
-// recoverPanic returns a panic of the handler as an error. It logs the frames of this goroutine but not the panic's value,
-// which may hold a prompt.
+// recoverPanic returns a panic of the handler as an error. It logs the frames but not the value, which may hold a prompt.
 func (s *Server) recoverPanic(x *exchange, handler func() error) (err error) {
 	defer func() {
 		v := recover()
@@ -231,8 +230,7 @@ func frames() []string {
 	}
 }
 
-// cancelled reports whether the request was cancelled: the client disconnected, the gateway is stopping, its key was stopped, or
-// its reservation was lost.
+// cancelled reports whether the request was cancelled, for any of the causes that cancelErr tells apart.
 func (x *exchange) cancelled() bool { return x.r.Context().Err() != nil }
 
 func (x *exchange) cancelErr() error {

@@ -457,8 +457,7 @@ func badRun(param, name string) error {
 		cmp.Or(param, runHeader), apierr.Clip(strings.ToValidUTF8(name, "?"))))
 }
 
-// run returns the name of the run that the request is part of: that of its key, which pays for it, or else the one that the header
-// names; empty if there is none.
+// run returns the run that the request is part of: that of its key, which pays for it, or else the header's; empty if there is none.
 func (x *exchange) run() string {
 	if name := x.caller.identity.Run; name != "" {
 		return name

@@ -278,8 +278,7 @@ func textBound(ctx context.Context, text []byte) int64 {
 	return int64(max(len(text), lengthNFC(ctx, text)))
 }
 
-// lengthNFC returns the length of a text in NFC, without holding it in memory. It stops when ctx ends: 16 MiB take
-// seconds.
+// lengthNFC returns the length of a text in NFC, without holding it in memory. It stops when ctx ends: 16 MiB take seconds.
 func lengthNFC(ctx context.Context, text []byte) int {
 	var piece [4 << 10]byte
 	length := norm.NFC.QuickSpan(text)

@@ -138,8 +138,7 @@ func chooseBest(body []byte, r *validate.Request) []byte {
 	return append(out, body[choices.Index+len(choices.Raw):]...)
 }
 
-// hasLogprobs reports whether every choice has the log-probabilities that chooseBest needs. Servers other than vLLM leave
-// them out, or report them in another form.
+// hasLogprobs reports whether every choice has what chooseBest needs. Servers other than vLLM have no such log-probabilities.
 func hasLogprobs(body []byte) bool {
 	for _, choice := range gjson.GetBytes(body, "choices").Array() {
 		if !choice.Get("logprobs.token_logprobs").IsArray() {

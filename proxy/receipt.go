@@ -112,8 +112,7 @@ func (x *exchange) sealRecord(r receipt.Record) (err error) {
 	return nil
 }
 
-// receiptTimeout limits how long a response that costs nothing waits for its entry. Nothing is lost if the client asks
-// again.
+// receiptTimeout limits how long a response that costs nothing waits for its entry; nothing is lost if the client asks again.
 const receiptTimeout = 10 * time.Second
 
 // writeReceipt writes the entry of a response that costs nothing, if a receipt was asked for, and waits until it is on

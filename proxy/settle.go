@@ -226,8 +226,7 @@ func (x *exchange) countEvents(ctx context.Context, received []receivedChoice) e
 	return nil
 }
 
-// sumEvents adds up the tokens of the events, of which each holds at least one. count returns the tokens of a text without
-// U+FFFD.
+// sumEvents adds up the tokens of the events, of which each holds at least one. count is for a text without U+FFFD.
 func (c *receivedChoice) sumEvents(count func(text string) int64) {
 	var sum int64
 	echoed := c.echoed

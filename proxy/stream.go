@@ -228,8 +228,7 @@ func (x *exchange) endStream() error {
 // reuseGrace is how long a backend has to end its stream after [DONE] for the connection to be reused.
 const reuseGrace = 100 * time.Millisecond
 
-// breakStream ends a stream that failed after its first event: it reports the failure and returns the error, which fail
-// (respond.go) sends as the error event.
+// breakStream reports the failure of a stream after its first event, and returns the error, which fail sends as the error event.
 func (s *Server) breakStream(x *exchange, p *response) error {
 	outcome := s.judge(x, p, p.stream.failure)
 	if outcome.Class == breaker.ClientGone {

@@ -231,8 +231,7 @@ func (p *parser) invalidKind(f *field, hint string) error {
 	return p.invalid(f, Describe(value)+hint)
 }
 
-// skipInvalid skips a value of the wrong kind and returns it. It records a duplicate name within the value, which is the
-// error then.
+// skipInvalid skips a value of the wrong kind and returns it. A duplicate name within it is the error then.
 func (p *parser) skipInvalid() ([]byte, error) {
 	start := p.valueStart()
 	if err := p.skipValue(); err != nil {

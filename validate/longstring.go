@@ -99,8 +99,7 @@ func stringLength(b []byte) int {
 	}
 }
 
-// escapeLength returns the length of the escape sequence at the beginning of b, which for a surrogate is that of the
-// pair, and 0 if it is not valid.
+// escapeLength returns the length of the escape sequence, or pair of surrogates, at the beginning of b; 0 if it is not valid.
 func escapeLength(b []byte) int {
 	if len(b) > 1 && strings.IndexByte(`"\/bfnrt`, b[1]) >= 0 {
 		return len(`\n`)

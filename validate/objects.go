@@ -241,8 +241,7 @@ func (p *parser) checkStructuredOutputs(o objectValue) (wrong string) {
 	return wrong
 }
 
-// respell replaces response_format or structured_outputs by the field that versions before SinceStructuredOutputs have
-// for it.
+// respell replaces response_format or structured_outputs by what versions before SinceStructuredOutputs have for it.
 func (s *splicer) respell() {
 	r := s.request
 	if r.structured.guided == "" {

@@ -255,8 +255,7 @@ func (r *Request) UserTag() (string, bool) {
 	return r.User, true
 }
 
-// EachText calls yield with each text prompt, unescaped, until yield returns false. The bytes are valid until yield
-// returns.
+// EachText calls yield with each text prompt, unescaped. The bytes are valid until yield returns.
 func (r *Request) EachText(yield func(text []byte) bool) {
 	if r.Kind != Text {
 		return

@@ -122,8 +122,7 @@ func (s *Server) lacks(known *fieldSet, id fieldID) bool {
 	return id != fieldUser && id != fieldBestOf && (id != fieldStructuredOutputs || !s.TakesGuided())
 }
 
-// tooNew returns the field of the request that is newest in vLLM, if the server's version does not have it. The server's own
-// description goes before the version.
+// tooNew returns the newest field that the server's version does not have. The server's own description goes before the version.
 func (r *Request) tooNew(s *Server, known *fieldSet) (u Unserved, found bool) {
 	var newest Version
 	for i := range laterFields {

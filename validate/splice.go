@@ -61,8 +61,7 @@ type Edits struct {
 	Priority  int64  // of a backend that schedules by it; 0, which is vLLM's default, is not sent
 }
 
-// Upstream returns the body for a backend: the client's bytes with the edits spliced in. It shares the client's bytes,
-// so it does not copy the prompt.
+// Upstream returns the body for a backend: the client's bytes, which it shares, with the edits spliced in.
 func (r *Request) Upstream(e Edits) Body {
 	s := splicer{request: r, omitted: fieldModel}
 	s.setField(fieldModel, quoted(e.Model))
@@ -201,8 +200,7 @@ func (s *splicer) dropMembers(m *member) {
 	}
 }
 
-// memberSpan returns a member with the one comma to remove with it: the comma before it if an earlier member is kept,
-// else the comma after it.
+// memberSpan returns a member with the one comma to remove with it: the one before it if an earlier member is kept.
 func (s *splicer) memberSpan(i int, keptBefore bool) span {
 	r := s.request
 	m := r.members[i]

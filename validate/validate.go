@@ -118,8 +118,7 @@ const (
 	maxPooled = 4 << 10
 )
 
-// decoderOptions make the decoder accept duplicate names, because it would keep every name of an object to find them.
-// The parser looks for them itself.
+// decoderOptions accept duplicate names: to find them, the decoder would keep every name. The parser looks for them itself.
 var decoderOptions = jsontext.AllowDuplicateNames(true)
 
 var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
@@ -356,8 +355,7 @@ func (p *parser) syntaxError(err error) error {
 // maxCompared limits the size of a value of the wrong kind in which duplicate names are looked for, in bytes.
 const maxCompared = 64 << 10
 
-// duplicateName returns the first name that occurs twice in an object of a value whose syntax has been checked, unless
-// the value is longer than most.
+// duplicateName returns the first name that occurs twice in an object of a valid value, unless it is longer than most.
 func duplicateName(value []byte, most int) (name string, found bool) {
 	if len(value) > most || (value[0] != '{' && value[0] != '[') {
 		return "", false

@@ -66,8 +66,7 @@ func withoutComments(event []byte) []byte {
 	return kept
 }
 
-// hasOnlySSEFields reports whether every line of an event without payload is one that the standard for server-sent events
-// defines.
+// hasOnlySSEFields reports whether every line of an event without payload is a field of server-sent events.
 func hasOnlySSEFields(event []byte) bool {
 	for line := range bytes.Lines(event) {
 		name, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(":"))
@@ -80,8 +79,7 @@ func hasOnlySSEFields(event []byte) bool {
 	return true
 }
 
-// payload returns the value of an event's data field, joining several data lines by a line feed. It is empty if the event
-// has none.
+// payload returns the value of an event's data field, several lines joined by a line feed; empty if it has none.
 func payload(event []byte) []byte {
 	var joined []byte
 	for line := range bytes.Lines(event) {

@@ -133,8 +133,7 @@ func (s *State) Tokens() int64 { return s.tokens }
 // Choices returns the usage of the choices received so far, in the order of their first events.
 func (s *State) Choices() []ChoiceUsage { return s.choices.all }
 
-// DataEvents returns how many events with data have been received. Comments are none: a backend that sends only those
-// makes no progress.
+// DataEvents returns how many events with data have been received: a backend that sends only comments makes no progress.
 func (s *State) DataEvents() int64 { return s.data }
 
 // Failure says why the stream is Failed.

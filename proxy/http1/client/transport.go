@@ -140,8 +140,7 @@ func (t *Transport) handshake(ctx context.Context, c *conn, serverName string) e
 	return nil
 }
 
-// getIdle takes the most recently used idle connection that is still usable out of the pool, or returns nil. It closes
-// those that are not usable.
+// getIdle takes the most recently used idle connection out of the pool, or returns nil. It closes those that are not usable.
 func (t *Transport) getIdle(o origin) *conn {
 	for {
 		c := t.popIdle(o)

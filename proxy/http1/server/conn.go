@@ -134,8 +134,7 @@ func deadlineAfter(timeout time.Duration) time.Time {
 	return time.Now().Add(timeout)
 }
 
-// maxStrayBytes limits the line breaks skipped before a request, in bytes, as in net/http: some clients send them
-// after a body.
+// maxStrayBytes limits the line breaks skipped before a request, as in net/http: some clients send them after a body.
 const maxStrayBytes = 4
 
 // awaitRequest blocks until the first bytes of a request are in the buffer, and holds no buffer while waiting. It
@@ -205,8 +204,7 @@ func hasBareLF(head []byte) bool {
 	return false
 }
 
-// newResponse returns the response, with its request of path, for a head after which the body begins at start in the
-// buffer.
+// newResponse returns the response to a request of path, whose body begins at start in the buffer.
 func (c *conn) newResponse(path string, h head, start int) (*response, error) {
 	if int64(c.end-start) > h.length {
 		return nil, errFallback // a pipelined request follows the body

@@ -14,8 +14,7 @@ import (
 // errFallback reports that net/http must serve the request.
 var errFallback = errors.New("not a plain POST: net/http serves it")
 
-// headSize limits a request head, in bytes with its final line break; net/http serves those that are longer. It is also
-// the size of the buffers that requests are read into.
+// headSize limits a request head, and is the size of the buffers that it is read into, in bytes; net/http serves longer ones.
 const headSize = 4 << 10
 
 var (
@@ -119,8 +118,7 @@ func invalidInName(r rune) bool {
 	return !letter && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
-// apply evaluates the fields that say how to read the request. It returns errFallback for those that only net/http
-// implements.
+// apply evaluates the fields that say how to read the request: errFallback for those that only net/http implements.
 func (h *head) apply(name, value string) error {
 	switch name {
 	case "Host":

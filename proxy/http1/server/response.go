@@ -45,8 +45,7 @@ func (c *conn) respond(w *response) bool {
 	return false
 }
 
-// callHandler runs the handler and completes the response. It returns false if the handler panics or the response is
-// incomplete: the connection must be closed.
+// callHandler runs the handler and completes the response. If it returns false, the connection must be closed.
 func (c *conn) callHandler(w *response) (complete bool) {
 	defer func() {
 		w.body.closed = true

@@ -81,8 +81,7 @@ func (c *Conn) readRefusal(p []byte) int {
 	return n
 }
 
-// CloseWrite closes the sending side of the connection. net/http calls it before it closes a connection whose request
-// it has not read completely.
+// CloseWrite closes the sending side: net/http does so before it closes a connection whose request it has not read completely.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
