@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/dustin/go-humanize/english"
 )
 
 // maxRetryAfter limits Retry-After: the official SDK for Go ignores a wait of a minute or more.
@@ -235,7 +237,7 @@ func BudgetSpent(b Budget) error {
 // Unreachable returns the error for a model whose backends sent no HTTP response, or stopped sending. reason is the
 // first part of the message.
 func Unreachable(reason string, attempts int, cause error) error {
-	return refuse(UpstreamUnreachable, "", "%s (%s); try again shortly", reason, count(int64(attempts), "attempt")).
+	return refuse(UpstreamUnreachable, "", "%s (%s); try again shortly", reason, english.Plural(attempts, "attempt", "")).
 		with("attempts", attempts).because(cause)
 }
 
@@ -285,7 +287,7 @@ func Booting(model string, retry, elapsed, estimate time.Duration) error {
 // breaker is half-open.
 func BreakerOpen(model string, retry time.Duration) error {
 	wait := waitSeconds(retry)
-	return refuse(CircuitOpen, "", "every backend of %s has failed repeatedly; the next try is in %s", model, count(wait, "second")).
+	return refuse(CircuitOpen, "", "every backend of %s has failed repeatedly; the next try is in %s", model, english.Plural(int(wait), "second", "")).
 		after(wait)
 }
 
@@ -337,10 +339,3 @@ func waitSeconds(d time.Duration) int64 { return Seconds(min(max(d, time.Second)
 
 // Seconds returns d in whole seconds, rounded up so that a client does not retry too early.
 func Seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
-
-func count(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
