@@ -220,7 +220,7 @@ func (s *Server) validate(x *exchange, body []byte) (r *validate.Request, err er
 	}
 	switch d := x.caller.dialect; {
 	case d != nil:
-		d.Translation, err = d.endpoint.Parse(body, limits)
+		d.Translation, err = d.parse(body, limits)
 		r = d.Request
 	case x.endpoint == chatEndpoint, x.endpoint == estimateEndpoint && s.estimatesChat(x, body):
 		r, err = validate.Chat(body, limits)

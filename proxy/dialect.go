@@ -13,19 +13,14 @@ import (
 // Dialect is another API's form of completions, served below a prefix of its own. Its requests go the way of a completion:
 // the same key, queue, reservation, attempts, settlement and log line.
 type Dialect struct {
-	Prefix    string // of its paths, such as /lamini
-	Served    string // what is served below the prefix, for the error of an unknown path
-	Endpoints []DialectEndpoint
+	Prefix string // of its paths, such as /lamini
+	Served string // what is served below the prefix, for the error of an unknown path
+
+	// Endpoints parse and validate the bodies of POST, by path. Their errors are those of validate.Completion.
+	Endpoints map[string]func(body []byte, limits validate.Limits) (Translation, error)
 
 	// AppendError appends the body of an error; nil: as the API's own.
 	AppendError func(dst []byte, e *apierr.Error, requestID string) []byte
-}
-
-// DialectEndpoint is a path of a Dialect that takes POST.
-type DialectEndpoint struct {
-	Path string
-	// Parse parses and validates a body. Its errors are those of validate.Completion.
-	Parse func(body []byte, limits validate.Limits) (Translation, error)
 }
 
 // Translation is a request of a dialect in the terms of a completion.
@@ -42,7 +37,7 @@ type Translation struct {
 // dialectCall is the state of an exchange that serves a request of a dialect.
 type dialectCall struct {
 	*Dialect
-	endpoint *DialectEndpoint // nil before it is known
+	parse func(body []byte, limits validate.Limits) (Translation, error) // nil before the endpoint is known
 	Translation
 }
 
@@ -60,15 +55,14 @@ func (s *Settings) dialectOf(path string) *Dialect {
 
 func (s *Server) dialect(x *exchange) error {
 	d, path := x.caller.dialect, x.r.URL.Path
-	i := slices.IndexFunc(d.Endpoints, func(e DialectEndpoint) bool { return e.Path == path })
+	parse, served := d.Endpoints[path]
 	switch {
-	case i < 0:
+	case !served:
 		return apierr.NoSuchPath(x.r.Method, path, d.Served)
 	case x.r.Method != http.MethodPost:
 		return apierr.WrongMethod(x.r.Method, path, http.MethodPost)
 	}
-	d.endpoint = &d.Endpoints[i]
-	x.r.Pattern = path
+	d.parse, x.r.Pattern = parse, path
 	return s.generate(x)
 }
 

@@ -345,13 +345,12 @@ func TestDialectCanAskForTheReceiptOfEachRequest(t *testing.T) {
 	t.Parallel()
 	const path = "/other/v1/completions"
 	h, _ := startReceipts(t, func(o *harnessOptions) {
-		o.settings.Dialects = []*proxy.Dialect{{Prefix: "/other", Endpoints: []proxy.DialectEndpoint{{
-			Path: path,
-			Parse: func(body []byte, limits validate.Limits) (proxy.Translation, error) {
+		o.settings.Dialects = []*proxy.Dialect{{Prefix: "/other", Endpoints: map[string]func([]byte, validate.Limits) (proxy.Translation, error){
+			path: func(body []byte, limits validate.Limits) (proxy.Translation, error) {
 				r, err := validate.Completion(body, limits)
 				return proxy.Translation{Request: r, Receipt: true}, err
 			},
-		}}}}
+		}}}
 	})
 	complete := func(body string) response { return h.do(h.newRequest(t.Context(), http.MethodPost, path, body)) }
 	original := `{"model":"m","prompt":"a","max_tokens":2,"user":"u"}`

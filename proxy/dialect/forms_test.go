@@ -42,7 +42,7 @@ const hugeObject = 300 << 10
 
 var forms = map[string]form{
 	"lamini": {
-		parse: lamini.Dialect.Endpoints[1].Parse, required: []string{"model_name", "prompt"}, own: []string{"output_type", "max_tokens"},
+		parse: lamini.Dialect.Endpoints["/lamini/v2/completions"], required: []string{"model_name", "prompt"}, own: []string{"output_type", "max_tokens"},
 		renamed: map[string]string{"model_name": "model", "max_new_tokens": "max_tokens"},
 		table: []row{
 			{"model_name", []string{`"m"`, `"org/Model-8B"`, `""`}, []string{`null`, `1`, `true`, `["m"]`, `{}`}},
@@ -75,7 +75,7 @@ var forms = map[string]form{
 		},
 	},
 	"eternalai": {
-		parse: eternalai.Dialect.Endpoints[0].Parse, required: []string{"model", "prompt"}, own: []string{"chain_id", "suffix"},
+		parse: eternalai.Dialect.Endpoints["/eternalai/v1/completions"], required: []string{"model", "prompt"}, own: []string{"chain_id", "suffix"},
 		table: []row{
 			{"model", []string{`"m"`, `"unsloth/Llama-3.3-70B-Instruct-bnb-4bit"`}, []string{`null`, `1`, `true`, `["m"]`, `{}`}},
 			{"prompt", []string{`""`, `"a"`, `["a", "b"]`, `[1, 2]`, `[[1], [2, 3]]`}, []string{`null`, `1`, `true`, `{}`, `[]`, `[[]]`, `[null]`, `["a", 1]`}},

@@ -23,7 +23,7 @@ const (
 var Dialect = &proxy.Dialect{
 	Prefix:    prefix,
 	Served:    "of the EternalAI API, POST " + path + " is served; GET /v1/models lists the models",
-	Endpoints: []proxy.DialectEndpoint{{Path: path, Parse: parse}},
+	Endpoints: map[string]func([]byte, validate.Limits) (proxy.Translation, error){path: parse},
 }
 
 // sameFields are the fields that are those of a completion.

@@ -24,7 +24,7 @@ const (
 
 func translate(t *testing.T, version int, request string) proxy.Translation {
 	t.Helper()
-	translation, err := lamini.Dialect.Endpoints[version].Parse([]byte(request), validate.Limits{})
+	translation, err := lamini.Dialect.Endpoints[fmt.Sprintf("/lamini/v%d/completions", version+1)]([]byte(request), validate.Limits{})
 	if err != nil {
 		t.Fatal(apierr.From(err).Message)
 	}

@@ -26,9 +26,9 @@ const (
 var Dialect = &proxy.Dialect{
 	Prefix: prefix,
 	Served: "of the Lamini API, POST " + pathV1 + " and POST " + pathV2 + " are served; GET /v1/models lists the models",
-	Endpoints: []proxy.DialectEndpoint{
-		{Path: pathV1, Parse: parseV1},
-		{Path: pathV2, Parse: parseV2},
+	Endpoints: map[string]func([]byte, validate.Limits) (proxy.Translation, error){
+		pathV1: parseV1,
+		pathV2: parseV2,
 	},
 	AppendError: appendError,
 }
