@@ -25,27 +25,22 @@ type requester struct {
 // cap is set meanwhile that refuses the request by it, reserve counts the prompt.
 func (r requester) CountPrompt(ctx context.Context) (tokens int64, each []int64, err error) {
 	if r.x.caller.payer.HasCaps() || r.x.caller.line != nil {
-		err = r.x.countToReserve(ctx)
+		err = r.x.countForDecision(ctx)
 	}
 	return r.x.prompt.tokens, r.x.prompt.each, err
 }
 
-// countToReserve is countForDecision with an error for reserveErr.
-func (x *exchange) countToReserve(ctx context.Context) error {
-	if err := x.countForDecision(ctx); err != nil {
-		return errors.Join(errUncounted, err)
-	}
-	return nil
-}
-
 // countForDecision is countPrompt for a decision on caps: if no backend has a tokenizer, the upper bound becomes final.
 func (x *exchange) countForDecision(ctx context.Context) error {
-	err := x.inTurn(ctx, x.countPrompt)
-	if errors.Is(err, fleet.ErrNoTokenizer) {
+	switch err := x.inTurn(ctx, x.countPrompt); {
+	case err == nil:
+		return nil
+	case errors.Is(err, fleet.ErrNoTokenizer):
 		x.prompt.final = true
 		return nil
+	default:
+		return errors.Join(errUncounted, err)
 	}
-	return err
 }
 
 func (r requester) Wait(before func() (requests int, forSlot bool)) (over func(), err error) {
@@ -87,7 +82,7 @@ func (s *Server) atMostBefore(x *exchange) func() string {
 	}
 }
 
-// errUncounted marks a reservation that failed because the prompt's tokens could not be counted.
+// errUncounted marks a decision that failed because the prompt's tokens could not be counted.
 var errUncounted = errors.New("count the prompt's tokens")
 
 // demand returns the most that the request can cost.
@@ -132,7 +127,7 @@ func (s *Server) reserve(x *exchange) (err error) {
 		s.showCap(x, exceeded)
 	}
 	if isExceeded && !x.prompt.exact && !x.prompt.final { // the cap is new: see CountPrompt
-		if err = x.countToReserve(x.r.Context()); err == nil {
+		if err = x.countForDecision(x.r.Context()); err == nil {
 			x.reservation, err = s.deps.Ledger.Reserve(x.r.Context(), x.caller.payer, request, x.demand(), requester{s, x})
 		}
 	}
