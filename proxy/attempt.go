@@ -160,8 +160,8 @@ func (x *exchange) promptPrefix() fleet.Prefix {
 	switch r := x.request; {
 	case r.Scored():
 		return fleet.Prefix{}
-	case r.PromptCacheKey() != "":
-		return x.serving().KeyPrefix(r.CacheSalt(), r.PromptCacheKey(), len(r.PromptJSON()))
+	case r.PromptCacheKey != "":
+		return x.serving().KeyPrefix(r.CacheSalt(), r.PromptCacheKey, len(r.PromptJSON()))
 	default:
 		return x.serving().Prefix(r.CacheSalt(), r.PromptJSON())
 	}

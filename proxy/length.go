@@ -111,9 +111,9 @@ func (x *exchange) checkKnownLength() error {
 	case x.prompt.context == 0 && r.Truncate == validate.TruncateToFit:
 		return nil
 	case x.prompt.context > 0 && r.MaxTokens >= x.prompt.context:
-		return apierr.MaxTokensTooLarge(limits.field, max(r.LongestPrompt(), 1), limits.maxTokens, x.prompt.context)
+		return apierr.MaxTokensTooLarge(limits.field, max(r.LongestPrompt, 1), limits.maxTokens, x.prompt.context)
 	default:
-		return limits.check(x.truncated(r.LongestPrompt(), r.MaxTokens), true)
+		return limits.check(x.truncated(r.LongestPrompt, r.MaxTokens), true)
 	}
 }
 
@@ -139,7 +139,7 @@ func (x *exchange) checkLength() error {
 			}
 			x.setPrompt(r.PromptLengths(), true)
 		}
-		return limits.check(x.truncated(r.LongestPrompt(), r.MaxTokens), true)
+		return limits.check(x.truncated(r.LongestPrompt, r.MaxTokens), true)
 	}
 	if bytes := int64(len(r.PromptJSON())); bytes > maxUncounted { // EachText copies a text that has escapes
 		if err := x.memory.Grow(bytes); err != nil {

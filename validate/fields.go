@@ -116,7 +116,7 @@ var (
 	fieldReasoningEffort      = define(ofChat, "reasoning_effort", `"none", "minimal", "low", "medium" or "high"`, oneOf("none", "minimal", "low", "medium", "high"))
 	fieldIncludeReasoning     = define(ofChat, "include_reasoning", "true or false", boolean(nil))
 
-	fieldPromptCacheKey = define(ofBoth|notSent, "prompt_cache_key", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.promptCacheKey = v }))
+	fieldPromptCacheKey = define(ofBoth|notSent, "prompt_cache_key", "a string of up to 512 bytes", text(512, func(r *Request, v string) { r.PromptCacheKey = v }))
 	_                   = define(ofChat|notSent, "safety_identifier", "a string of up to 512 bytes", text(512, nil))
 	_                   = define(ofChat|notSent, "store", "false: responses are not stored", readStore)
 	_                   = define(ofChat|notSent, "service_tier", `"auto" or "default": there is one tier of service; for work that can wait send X-Acs-Workload: batch, or a batch`, oneOf("auto", "default"))

@@ -138,7 +138,7 @@ func Loglikelihood(body []byte, limits Limits) (*Request, error) {
 
 // KnownTokens returns the tokens of the context, and of the longest continuation, that are known without a tokenizer.
 func (r *Request) KnownTokens() (context, continuation int64) {
-	return int64(r.question.contextTokens), max(r.longestPrompt, 1)
+	return int64(r.question.contextTokens), max(r.LongestPrompt, 1)
 }
 
 // Question returns what a request of Pairs asks. It copies the texts.

@@ -132,7 +132,7 @@ func TestAnswerIsACompletionOfTokens(t *testing.T) {
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if answer.Kind != validate.Tokens || answer.Prompts != 2 || answer.PromptTokens != 4 || answer.User != "café" || answer.PromptCacheKey() != "k" ||
+	if answer.Kind != validate.Tokens || answer.Prompts != 2 || answer.PromptTokens != 4 || answer.User != "café" || answer.PromptCacheKey != "k" ||
 		answer.Subject() != "context" || !answer.Scored() {
 		t.Errorf("%+v", answer)
 	}

@@ -513,8 +513,8 @@ func valuesOf(r *validate.Request) values {
 	return values{
 		Model: r.Model, MaxTokens: r.MaxTokens, N: r.N, BestOf: r.BestOf, Logprobs: r.Logprobs, Prompt: r.PromptLogprobs,
 		Echo: r.Echo, Stream: r.Stream, Usage: r.IncludeUsage, User: r.User, RawUser: string(r.RawUser()), HasUser: r.HasUser,
-		Kind: r.Kind, Prompts: r.Prompts, Tokens: r.PromptTokens, Longest: r.LongestPrompt(), Texts: texts(r),
-		MinTokens: r.MinTokens, Truncate: r.Truncate, NoSpecial: r.NoSpecialTokens, CacheKey: r.PromptCacheKey(),
+		Kind: r.Kind, Prompts: r.Prompts, Tokens: r.PromptTokens, Longest: r.LongestPrompt, Texts: texts(r),
+		MinTokens: r.MinTokens, Truncate: r.Truncate, NoSpecial: r.NoSpecialTokens, CacheKey: r.PromptCacheKey,
 	}
 }
 

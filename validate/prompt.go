@@ -52,7 +52,7 @@ func (r *Request) addTokens(n int) {
 	r.Kind = Tokens
 	r.Prompts++
 	r.PromptTokens += int64(n)
-	r.longestPrompt = max(r.longestPrompt, int64(n))
+	r.LongestPrompt = max(r.LongestPrompt, int64(n))
 }
 
 // invalidElement skips an element of the wrong kind and records it.

@@ -38,9 +38,10 @@ const (
 type Request struct {
 	Model string // the short id
 
-	Kind         PromptKind
-	Prompts      int   // number of prompts, at least 1
-	PromptTokens int64 // sum over all prompts; 0 for Text and Messages
+	Kind          PromptKind
+	Prompts       int   // number of prompts, at least 1
+	PromptTokens  int64 // sum over all prompts; 0 for Text and Messages
+	LongestPrompt int64 // in tokens; 0 for Text and Messages
 
 	MaxTokens      int64 // the default of the endpoint if absent
 	MinTokens      int64 // at most MaxTokens
@@ -54,6 +55,7 @@ type Request struct {
 	IncludeReceipt bool   // the client asked for the event with the receipt
 	User           string // the user tag; empty if absent
 	HasUser        bool
+	PromptCacheKey string // takes the place of the prompt's beginning where requests are steered by it; empty if absent
 
 	NoSpecialTokens bool // the tokenizer must add no special tokens to text prompts
 
@@ -62,12 +64,10 @@ type Request struct {
 	schema           *schema
 	body             []byte
 	members          []member
-	longestPrompt    int64 // tokens of the longest token-id prompt
-	hasStreamOptions bool  // stream_options is present and not null
-	includeUsage     span  // of include_usage's value in stream_options; zero if absent
-	continuousUsage  bool  // continuous_usage_stats is true
-	localOption      bool  // stream_options has a member that is not for vLLM, or null
-	promptCacheKey   string
+	hasStreamOptions bool // stream_options is present and not null
+	includeUsage     span // of include_usage's value in stream_options; zero if absent
+	continuousUsage  bool // continuous_usage_stats is true
+	localOption      bool // stream_options has a member that is not for vLLM, or null
 	returnTokenIDs   bool
 	returnTokenStrs  bool
 	promptArray      bool // the prompts are elements of an array
@@ -123,9 +123,6 @@ func (r *Request) Choices() int { return r.Prompts * int(r.N) }
 // Candidates returns the number of completions that are generated, and charged, for each prompt.
 func (r *Request) Candidates() int64 { return max(r.N, r.BestOf) }
 
-// LongestPrompt returns the number of tokens of the longest prompt; 0 for Text.
-func (r *Request) LongestPrompt() int64 { return r.longestPrompt }
-
 // Scored reports whether vLLM computes log-probabilities of the prompt's tokens, which costs it memory for the whole
 // vocabulary at every position. Emulating best_of requests log-probabilities too.
 func (r *Request) Scored() bool {
@@ -171,10 +168,6 @@ func (r *Request) PromptJSON() []byte {
 	m := r.find(r.schema.prompt)
 	return r.body[m.value:m.end]
 }
-
-// PromptCacheKey returns prompt_cache_key, which takes the place of the prompt's beginning where requests are steered by
-// it; "" if it is absent.
-func (r *Request) PromptCacheKey() string { return r.promptCacheKey }
 
 // CacheSalt returns the JSON of cache_salt, or nil if it is absent.
 func (r *Request) CacheSalt() []byte { return r.valueOf(fieldCacheSalt) }

@@ -67,8 +67,8 @@ func TestPromptsAreCountedInAllFourForms(t *testing.T) {
 		{`[[1], [2, 3, 4], [5, 6]]`, validate.Tokens, 3, 6, 3},
 	} {
 		r := mustParse(t, `{"model": "m", "n": 2, "prompt": `+c.prompt+`}`)
-		if r.Kind != c.kind || r.Prompts != c.prompts || r.PromptTokens != c.tokens || r.LongestPrompt() != c.longest || r.Choices() != 2*c.prompts {
-			t.Errorf("%s: kind %d, %d prompts, %d tokens, longest %d, %d choices", c.prompt, r.Kind, r.Prompts, r.PromptTokens, r.LongestPrompt(), r.Choices())
+		if r.Kind != c.kind || r.Prompts != c.prompts || r.PromptTokens != c.tokens || r.LongestPrompt != c.longest || r.Choices() != 2*c.prompts {
+			t.Errorf("%s: kind %d, %d prompts, %d tokens, longest %d, %d choices", c.prompt, r.Kind, r.Prompts, r.PromptTokens, r.LongestPrompt, r.Choices())
 		}
 	}
 }

@@ -260,14 +260,14 @@ func TestPromptCacheKeyIsReadAndNotSentOn(t *testing.T) {
 		`{"n":null,"prompt_cache_key":"kA","prompt":"a","model":"m"}`: `{"prompt":"a","model":"org/C"}`,
 	} {
 		r := mustParse(t, body)
-		if got := string(r.Upstream(validate.Edits{Model: checkpoint}).Append(nil)); got != want || r.PromptCacheKey() != "kA" {
-			t.Errorf("%s: got %s and the key %q, want %s", body, got, r.PromptCacheKey(), want)
+		if got := string(r.Upstream(validate.Edits{Model: checkpoint}).Append(nil)); got != want || r.PromptCacheKey != "kA" {
+			t.Errorf("%s: got %s and the key %q, want %s", body, got, r.PromptCacheKey, want)
 		}
 		if scalars, others := r.Parameters(); len(scalars)+len(others) > 0 {
 			t.Errorf("%s: got the parameters %v %v, want none", body, scalars, others)
 		}
 	}
-	if key := mustParse(t, minimal).PromptCacheKey(); key != "" {
+	if key := mustParse(t, minimal).PromptCacheKey; key != "" {
 		t.Errorf("got the key %q without the field", key)
 	}
 }
