@@ -20,6 +20,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,19 +80,11 @@ type Settings struct {
 const defaultDead = 12 * time.Second
 
 func (s Settings) withDefaults() Settings {
-	if s.Lanes == 0 {
-		s.Lanes = defaultLanes
-	}
-	for _, d := range []struct {
-		value     *time.Duration
-		otherwise time.Duration
-	}{
-		{&s.Beat, 2 * time.Second}, {&s.Dead, defaultDead}, {&s.AdmitTimeout, 5 * time.Second}, {&s.CutOff, time.Minute},
-	} {
-		if *d.value == 0 {
-			*d.value = d.otherwise
-		}
-	}
+	s.Lanes = cmp.Or(s.Lanes, defaultLanes)
+	s.Beat = cmp.Or(s.Beat, 2*time.Second)
+	s.Dead = cmp.Or(s.Dead, defaultDead)
+	s.AdmitTimeout = cmp.Or(s.AdmitTimeout, 5*time.Second)
+	s.CutOff = cmp.Or(s.CutOff, time.Minute)
 	return s
 }
 
@@ -156,7 +149,9 @@ func (l *Ledger) Close() {
 		return
 	}
 	e := l.epoch.Load()
-	e.cancelWaiters()
+	for _, lane := range e.lanes {
+		lane.cancelWaiters()
+	}
 	e.drain(closeTimeout)
 	l.stop()
 	l.background.Wait()
@@ -175,10 +170,43 @@ func (l *Ledger) Close() {
 	}
 }
 
-// raise passes an alarm on. An alarm of a gateway that ends between its commit and this call is lost.
-func (l *Ledger) raise(a budget.Alarm) {
-	if l.settings.Alarm != nil {
-		l.settings.Alarm(a)
+// raise passes alarms on. Those of a gateway that ends between their commit and this call are lost.
+func (l *Ledger) raise(alarms []budget.Alarm) {
+	if l.settings.Alarm == nil {
+		return
+	}
+	for _, alarm := range alarms {
+		l.settings.Alarm(alarm)
+	}
+}
+
+// Ready returns database.ErrUnavailable if requests cannot be admitted at present: the database does not reply, or the
+// gateway's epoch has ended and the next one has not begun.
+func (l *Ledger) Ready() error {
+	e := l.epoch.Load()
+	if e == nil || l.closed.Load() {
+		return budget.ErrClosed
+	}
+	for _, lane := range e.lanes {
+		if err := lane.ready(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Epoch returns the number of this gateway and of its epoch, for what else ends with it: the leases of batches, say. ok is
+// false while the gateway has no epoch.
+func (l *Ledger) Epoch() (gateway int32, number int64, ok bool) {
+	e := l.epoch.Load()
+	if e == nil {
+		return 0, 0, false
+	}
+	select {
+	case <-e.fenced:
+		return 0, 0, false
+	default:
+		return e.gateway, e.number, true
 	}
 }
 

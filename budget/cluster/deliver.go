@@ -10,9 +10,7 @@ import (
 func (l *lane) deliver(t *transaction, r *reply, batch []*operation) {
 	l.epoch.metrics.operations.Add(float64(len(batch) - len(t.putOff)))
 	t.counters()
-	for _, alarm := range t.alarms {
-		l.epoch.raise(alarm)
-	}
+	l.epoch.raise(t.alarms)
 	l.returnHeld(t.putOff, t.accounts, false)
 	for _, account := range r.Due {
 		l.requestGrant(account)

@@ -110,6 +110,22 @@ func (l *Ledger) rejoin(ctx context.Context, ended *epoch) *epoch {
 	}
 }
 
+// isTaken reports whether an epoch was ended by another process that has begun one under the same name, and not because
+// another gateway declared this one dead. Two such processes would end each other's epochs for ever.
+func (l *Ledger) isTaken(ctx context.Context, ended *epoch) (taken bool, err error) {
+	const text = `SELECT alive AND epoch > $2 FROM gateway WHERE id = $1`
+	if err := l.db.Pool().QueryRow(ctx, text, ended.gateway, ended.number).Scan(&taken); err != nil {
+		return false, fmt.Errorf("read the gateway's epoch: %w", err)
+	}
+	if taken {
+		l.log.Error("another process has this gateway's name", zap.String("name", l.settings.Name))
+		if l.settings.NameTaken != nil {
+			l.settings.NameTaken()
+		}
+	}
+	return taken, nil
+}
+
 const (
 	rejoinBackoff    = 100 * time.Millisecond
 	maxRejoinBackoff = 2 * time.Second
@@ -171,13 +187,6 @@ func (e *epoch) awaitNext(ctx context.Context) bool {
 	case <-ctx.Done():
 	}
 	return false
-}
-
-// cancelWaiters ends the waits of all requests.
-func (e *epoch) cancelWaiters() {
-	for _, lane := range e.lanes {
-		lane.cancelWaiters()
-	}
 }
 
 // drain waits until everything that was submitted has been executed, but not for longer than limit.

@@ -66,9 +66,7 @@ func (l *Ledger) endLeftIn(ctx context.Context, id string) (interrupted int64, e
 		}
 	}
 	if err == nil {
-		for _, alarm := range t.alarms {
-			l.raise(alarm)
-		}
+		l.raise(t.alarms)
 	}
 	return interrupted, err
 }

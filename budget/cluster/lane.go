@@ -100,14 +100,15 @@ func (l *lane) requestCollect() {
 	l.signal()
 }
 
-// unavailable returns database.ErrUnavailable if calls of an epoch that has not ended have failed for longer than a second.
-func (l *lane) unavailable() error {
+// ready returns why the lane can send no call at present: the epoch's end, or database.ErrUnavailable if calls have failed for
+// longer than a second.
+func (l *lane) ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed == nil && !l.outage.IsZero() && time.Since(l.outage) > time.Second {
 		return errTimeout
 	}
-	return nil
+	return l.failed
 }
 
 // cutOff ends the requests that run if calls have failed for too long, and those that come with them.

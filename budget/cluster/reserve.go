@@ -67,8 +67,8 @@ func (l *Ledger) reserveIn(ctx context.Context, e *epoch, p budget.Payer, r budg
 	noWait bool,
 ) (budget.Reservation, error) {
 	lane := e.lane(p.Account)
-	if err := lane.unavailable(); err != nil {
-		return nil, fmt.Errorf("reserve tokens: %w", err)
+	if err := lane.ready(); err != nil {
+		return nil, fmt.Errorf("reserve tokens: %w", notSent(err))
 	}
 	d = d.Normalized()
 	if requester == nil {

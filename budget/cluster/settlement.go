@@ -118,11 +118,8 @@ func (s *deferredSettlement) Commit() {
 	e.metrics.CountEnded(usage.Settled)
 	e.recent.add(s.settle)
 	if t := s.written; t != nil { // of several settlements of one transaction, the first one ends it
-		alarms := t.alarms
+		e.raise(t.alarms)
 		t.alarms = nil
-		for _, alarm := range alarms {
-			e.raise(alarm)
-		}
 	}
 }
 
