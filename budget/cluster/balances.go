@@ -68,21 +68,21 @@ const (
 // now returns the time of the database.
 func (b *balances) now() time.Time { return time.Now().Add(time.Duration(b.offset.Load())).UTC() }
 
+// today returns the day of the database, since 1970.
+func (b *balances) today() int64 { return budget.DateOf(b.now()).Days() }
+
 // store records the counters of an owner in the windows of a day.
 func (b *balances) store(id string, o *budget.Owner, day budget.Date, now time.Time) {
 	b.owners.Store(id, &knownCounters{Counters{o.Counters(day), int64(o.Running), int64(o.Waiting), day.Days()}, now})
 }
 
 // newCounters returns the counters that selectCounters returns of an owner.
-func newCounters(n []int64) (c Counters, err error) {
-	if len(n) != countersPerOwner+3 {
-		return c, errors.New("wrong number of counters")
-	}
+func newCounters(n []int64) (c Counters) {
 	for i, to := range countersOf(&c.Counters) {
 		*to = n[i]
 	}
 	c.Running, c.Waiting, c.day = n[countersPerOwner], n[countersPerOwner+1], n[countersPerOwner+2]
-	return c, nil
+	return c
 }
 
 // get returns the latest known counters of an owner, in the windows of a day, and whether they are older than readAge or not
@@ -105,10 +105,6 @@ func (c Counters) in(day int64) Counters {
 	return c
 }
 
-func dayOf(t time.Time) int64 { return int64(t.Sub(time.Unix(0, 0)) / (24 * time.Hour)) }
-
-func startOf(day int64) time.Time { return time.Unix(day*24*60*60, 0).UTC() }
-
 // balance returns the latest known balance of a payer, and the owners whose counters are old or not known. Without any, an
 // owner has used nothing: those that have used something of their caps are read by Start.
 func (l *Ledger) balance(p budget.Payer) (balance budget.Balance, old []string) {
@@ -118,7 +114,7 @@ func (l *Ledger) balance(p budget.Payer) (balance budget.Balance, old []string) 
 // balanceOf returns the balance of a payer by the counters that get returns, and the owners of those that it calls old.
 func (l *Ledger) balanceOf(p budget.Payer, get func(owner string, day int64) (Counters, bool)) (balance budget.Balance, old []string) {
 	balance = budget.Balance{Payer: p, Time: l.balances.now()}
-	day := dayOf(balance.Time)
+	day := budget.DateOf(balance.Time).Days()
 	for _, o := range []struct {
 		id   string
 		into *budget.Counters
@@ -128,7 +124,7 @@ func (l *Ledger) balanceOf(p budget.Payer, get func(owner string, day int64) (Co
 		}
 		c, isOld := get(o.id, day)
 		if c.day > day { // the database's clock went back
-			day, balance.Time = c.day, startOf(c.day)
+			day, balance.Time = c.day, budget.DateOfDay(c.day).Start()
 		}
 		*o.into = c.Counters
 		if isOld {
@@ -230,7 +226,7 @@ func (l *Ledger) readCounters(ctx context.Context, owners []string) (found map[s
 	for _, id := range owners {
 		c, ok := found[id]
 		if !ok {
-			c.day = dayOf(l.balances.now())
+			c.day = l.balances.today()
 			found[id] = c
 		}
 		if known := (&knownCounters{c, now}); before[id] == nil {
@@ -243,17 +239,14 @@ func (l *Ledger) readCounters(ctx context.Context, owners []string) (found map[s
 }
 
 func (l *Ledger) scanCounters(ctx context.Context, into map[string]Counters, query string, args ...any) error {
-	rows, err := l.db.Pool().Query(ctx, query, args...)
-	if err != nil {
-		return fmt.Errorf("%w: read counters: %w", database.ErrUnavailable, err)
-	}
+	rows, _ := l.db.Pool().Query(ctx, query, args...) // ForEachRow returns its error
 	var (
 		id       string
 		counters []int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &counters}, func() (err error) {
-		into[id], err = newCounters(counters)
-		return err
+	_, err := pgx.ForEachRow(rows, []any{&id, &counters}, func() error {
+		into[id] = newCounters(counters)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("%w: read counters: %w", database.ErrUnavailable, err)
@@ -317,7 +310,7 @@ func (l *Ledger) Counters(owner string) (Counters, bool) {
 	if _, ok := l.balances.owners.Load(owner); !ok {
 		return Counters{}, false
 	}
-	c, _ := l.balances.get(owner, dayOf(l.balances.now()))
+	c, _ := l.balances.get(owner, l.balances.today())
 	return c, true
 }
 

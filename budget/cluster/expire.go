@@ -20,10 +20,7 @@ func EndLeft(ctx context.Context, db *postgres.DB) (interrupted int64, err error
 // endLeft ends what the ended epochs of any gateway have left: requests in flight, as interrupted and charged by their last
 // checkpoint, and requests that wait. It returns how many were in flight. Each account is a transaction, so that others are not delayed.
 func (l *Ledger) endLeft(ctx context.Context) (interrupted int64, err error) {
-	rows, err := l.db.Pool().Query(ctx, `SELECT account FROM ledger_left_v1()`)
-	if err != nil {
-		return 0, fmt.Errorf("look for what ended epochs have left: %w", err)
-	}
+	rows, _ := l.db.Pool().Query(ctx, `SELECT account FROM ledger_left_v1()`) // CollectRows returns its error
 	accounts, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return 0, fmt.Errorf("look for what ended epochs have left: %w", err)
@@ -60,8 +57,7 @@ func (l *Ledger) endLeftIn(ctx context.Context, id string) (interrupted int64, e
 				}
 			})
 		})
-		code := postgres.Code(err)
-		if !errors.Is(err, errConflict) && code != lockNotAvailable && code != deadlock || !wait.For(ctx, resendBackoff) {
+		if !errors.Is(err, errConflict) && !postgres.IsLock(err) || !wait.For(ctx, resendBackoff) {
 			break
 		}
 	}
@@ -70,5 +66,3 @@ func (l *Ledger) endLeftIn(ctx context.Context, id string) (interrupted int64, e
 	}
 	return interrupted, err
 }
-
-const lockNotAvailable, deadlock = "55P03", "40P01"

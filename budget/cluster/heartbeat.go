@@ -78,10 +78,7 @@ func (e *epoch) beatOnce(ctx context.Context, conn connection, now time.Time, ot
 			return nil, false, err
 		}
 	}
-	rows, err := conn.Query(ctx, `SELECT gateway, epoch, beat, alive, "left", "time" FROM ledger_beat_v1($1, $2)`, e.gateway, e.number)
-	if err != nil {
-		return conn, false, fmt.Errorf("send a heartbeat: %w", err)
-	}
+	rows, _ := conn.Query(ctx, `SELECT gateway, epoch, beat, alive, "left", "time" FROM ledger_beat_v1($1, $2)`, e.gateway, e.number) // see ForEachRow
 	alive := map[int32]bool{}
 	var (
 		id                 int32
@@ -122,8 +119,8 @@ const maxClockSkew = time.Second
 // checkClock warns once if this machine's clock is off. began is when the database was asked.
 func (e *epoch) checkClock(databaseMicros int64, began time.Time, warned *bool) {
 	database := time.UnixMicro(databaseMicros)
-	if early, late := database.Sub(began), time.Since(database); early > -maxClockSkew && late > -maxClockSkew &&
-		early < maxClockSkew+time.Since(began) || *warned {
+	off := max(began.Sub(database), time.Until(database)) // what the round trip does not explain
+	if off < maxClockSkew || *warned {
 		return
 	}
 	*warned = true
@@ -158,15 +155,14 @@ func (e *epoch) endWhatIsLeft(ctx context.Context) {
 func (e *epoch) reap(ctx context.Context, id int32, o observation) {
 	var reaped bool
 	err := e.db.Pool().QueryRow(ctx, `SELECT ledger_reap_v1($1, $2, $3, $4, $5)`, e.gateway, e.number, id, o.epoch, o.beat).Scan(&reaped)
-	if err != nil || !reaped {
-		if err != nil {
-			e.log.Warn("the epoch of a gateway without heartbeats could not be ended", zap.Int32("gateway", id), zap.Error(err))
-		}
-		return
+	switch {
+	case err != nil:
+		e.log.Warn("the epoch of a gateway without heartbeats could not be ended", zap.Int32("gateway", id), zap.Error(err))
+	case reaped:
+		e.metrics.reaped.Inc()
+		e.log.Warn("a gateway sends no heartbeats; its epoch is ended", zap.Int32("gateway", id), zap.Int64("epoch", o.epoch))
+		e.endWhatIsLeft(ctx)
 	}
-	e.metrics.reaped.Inc()
-	e.log.Warn("a gateway sends no heartbeats; its epoch is ended", zap.Int32("gateway", id), zap.Int64("epoch", o.epoch))
-	e.endWhatIsLeft(ctx)
 }
 
 // relistenPause is the time between attempts to listen again after the connection was lost.

@@ -179,9 +179,7 @@ func (l *lane) fail(err error) {
 		l.failed = err
 		l.lose()
 	}
-	for _, o := range l.queue {
-		o.complete(decision{err: notSent(err)})
-	}
+	failAll(l.queue, notSent(err))
 	for _, o := range l.waiting {
 		o.complete(decision{err: err})
 	}
@@ -266,14 +264,9 @@ func (l *lane) execute(ctx context.Context, batch []*operation, due []string, co
 		l.returnHeld(batch, nil, collect)
 	case errors.Is(err, ErrFenced) || errors.Is(err, ErrLostCommits):
 		l.epoch.fence(err)
-		for _, o := range batch {
-			o.complete(decision{err: l.epoch.cause})
-		}
+		failAll(batch, l.epoch.cause)
 	case ctx.Err() != nil:
-		err := l.epoch.ended()
-		for _, o := range batch {
-			o.complete(decision{err: err})
-		}
+		failAll(batch, l.epoch.ended())
 	case len(batch) > 1:
 		l.epoch.metrics.bisected.Inc()
 		half := len(batch) / 2
@@ -310,9 +303,7 @@ func (l *lane) returnHeld(held []*operation, free map[string]*account, collect b
 		time.AfterFunc(time.Until(h.until), l.signal)
 	}
 	if l.failed != nil { // meanwhile
-		for _, o := range held {
-			o.complete(decision{err: notSent(l.failed)})
-		}
+		failAll(held, notSent(l.failed))
 		return
 	}
 	l.queue = slices.Concat(held, l.queue)
@@ -486,7 +477,8 @@ const (
 	resendBackoff    = 10 * time.Millisecond
 	maxResendBackoff = time.Second
 
-	checkViolation = "23514"
+	checkViolation   = "23514"
+	lockNotAvailable = "55P03"
 )
 
 // recordOutage records and logs the beginning and the end of an outage, from the result of a call and when it was sent.
@@ -563,16 +555,16 @@ func (l *lane) tryLocking(ctx context.Context, t *transaction, c *call, batch []
 		}
 	}()
 	s := selectionOf(batch)
-	begin := &pgx.Batch{}
-	begin.Queue(`BEGIN`)
-	first := true
+	begun := false
 	query := func(ctx context.Context, text string, args []any, into ...any) error {
-		if !first {
+		if begun {
 			return l.conn.QueryRow(ctx, text, args...).Scan(into...)
 		}
-		first = false
-		begin.Queue(text, args...)
-		return scanLast(l.conn.SendBatch(ctx, begin), 1, into)
+		begun = true
+		begin := &pgx.Batch{}
+		begin.Queue(`BEGIN`)
+		begin.Queue(text, args...).QueryRow(func(row pgx.Row) error { return row.Scan(into...) })
+		return l.conn.SendBatch(ctx, begin).Close()
 	}
 	for {
 		executed, err := t.lock(ctx, query, c, s)
@@ -594,31 +586,8 @@ func (l *lane) tryLocking(ctx context.Context, t *transaction, c *call, batch []
 	l.epoch.metrics.calls.Inc()
 	return t.commit(ctx, func(ctx context.Context, text string, args []any, into ...any) error {
 		end := &pgx.Batch{}
-		end.Queue(text, args...)
+		end.Queue(text, args...).QueryRow(func(row pgx.Row) error { return row.Scan(into...) })
 		end.Queue(`COMMIT`)
-		return scanFirst(l.conn.SendBatch(ctx, end), into)
+		return l.conn.SendBatch(ctx, end).Close()
 	}, c)
-}
-
-// scanLast reads the row of the last statement of a batch, after others without rows.
-func scanLast(results pgx.BatchResults, others int, into []any) error {
-	defer results.Close()
-	for range others {
-		if _, err := results.Exec(); err != nil {
-			return err
-		}
-	}
-	if err := results.QueryRow().Scan(into...); err != nil {
-		return err
-	}
-	return results.Close()
-}
-
-// scanFirst reads the row of the first statement of a batch, and executes the others.
-func scanFirst(results pgx.BatchResults, into []any) error {
-	defer results.Close()
-	if err := results.QueryRow().Scan(into...); err != nil {
-		return err
-	}
-	return results.Close()
 }

@@ -51,6 +51,12 @@ func (o *operation) complete(d decision) {
 	}
 }
 
+func failAll(all []*operation, err error) {
+	for _, o := range all {
+		o.complete(decision{err: err})
+	}
+}
+
 // admission asks for a reservation. Its fields, and those of the next types, are read by ledger_write_v1.
 type admission struct {
 	ID       string `json:"id"`

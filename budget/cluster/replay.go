@@ -22,9 +22,8 @@ const (
 
 // recentSettlements are those that the database has acknowledged during replayAge, in case it loses them.
 type recentSettlements struct {
-	mu   sync.Mutex
-	all  []acknowledged
-	next int // in all, which is a ring once it has maxReplayed elements
+	mu  sync.Mutex
+	all []acknowledged // the oldest first
 }
 
 type acknowledged struct {
@@ -38,26 +37,18 @@ func (r *recentSettlements) add(s *settlement) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a := acknowledged{s, time.Now()}
-	if len(r.all) < maxReplayed {
-		r.all = append(r.all, a)
-		return
+	if len(r.all) == maxReplayed {
+		r.all[0] = acknowledged{}
+		r.all = r.all[1:]
 	}
-	r.all[r.next] = a
-	r.next = (r.next + 1) % maxReplayed
+	r.all = append(r.all, acknowledged{s, time.Now()})
 }
 
 // prune forgets what is older than replayAge.
 func (r *recentSettlements) prune(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	kept := make([]acknowledged, 0, len(r.all)/2)
-	for i := range r.all { // the oldest is at next
-		if a := r.all[(r.next+i)%len(r.all)]; now.Sub(a.at) <= replayAge {
-			kept = append(kept, a)
-		}
-	}
-	r.all, r.next = kept, 0
+	r.all = slices.DeleteFunc(r.all, func(a acknowledged) bool { return now.Sub(a.at) > replayAge })
 }
 
 // list returns what was acknowledged during replayAge.
@@ -115,7 +106,7 @@ func (l *Ledger) replayBatch(ctx context.Context, lost *epoch, all []*settlement
 func (t *transaction) replay(n *settlement, epoch int64) bool {
 	r := n.row.admission
 	a := t.accounts[r.Account]
-	if _, done := t.rows[n.ID]; done || a == nil || a.owners[r.Key] == nil {
+	if a == nil || a.owners[r.Key] == nil || slices.Contains(t.rows, n.ID) {
 		return false
 	}
 	again := *n

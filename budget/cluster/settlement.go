@@ -65,14 +65,12 @@ func (*deferredSettlement) WriteAll(ctx context.Context, tx database.Tx, all []b
 // write settles in a transaction of the caller's.
 func (e *epoch) write(ctx context.Context, q query, all []*deferredSettlement) error {
 	batch, t := make([]*operation, len(all)), newTransaction(e.Ledger, e.gateway, e.number, noLane)
+	times := make([]int64, len(all))
 	for i, s := range all {
-		batch[i] = s.operation()
+		batch[i], times[i] = s.operation(), s.reservation.row.time
 	}
 	selected := selectionOf(batch)
-	selected.wait = true
-	for _, s := range all {
-		selected.times = append(selected.times, s.reservation.row.time)
-	}
+	selected.wait, selected.times = true, times
 	err := t.update(ctx, q, selected, func() { t.apply(batch) })
 	switch {
 	case errors.Is(err, ErrFenced):

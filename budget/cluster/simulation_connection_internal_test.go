@@ -61,8 +61,9 @@ type simRows struct {
 type simResults struct {
 	pgx.BatchResults
 
-	rows [][][]any
-	err  error
+	queued []*pgx.QueuedQuery
+	rows   [][][]any
+	err    error
 }
 
 func (p *simProcess) connect(ctx context.Context) (connection, error) {
@@ -136,13 +137,8 @@ func nameOf(st *simStatement) string {
 	name := st.text[:min(len(st.text), 60)]
 	if strings.Contains(st.text, "ledger_read") || strings.Contains(st.text, "ledger_write") {
 		lane := "beside"
-		switch n := st.args[2].(type) {
-		case int:
-			lane = fmt.Sprint(n)
-		case *int:
-			if n != nil {
-				lane = fmt.Sprint(*n)
-			}
+		if n := st.args[2].(*int); n != nil {
+			lane = fmt.Sprint(*n)
 		}
 		name += " " + lane
 	}
@@ -186,7 +182,7 @@ func (c *simConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults 
 		statements = append(statements, simStatement{q.SQL, q.Arguments})
 	}
 	rows, err := c.call(ctx, statements...)
-	return &simResults{rows: rows, err: err}
+	return &simResults{queued: b.QueuedQueries, rows: rows, err: err}
 }
 
 func (c *simConn) WaitForNotification(ctx context.Context) (*pgconn.Notification, error) {
@@ -334,4 +330,16 @@ func (r *simResults) QueryRow() pgx.Row {
 	return row
 }
 
-func (r *simResults) Close() error { return r.err }
+func (r *simResults) Close() error {
+	for _, q := range r.queued {
+		if r.err != nil {
+			break
+		}
+		if q.Fn == nil {
+			_, r.err = r.Exec()
+		} else {
+			r.err = q.Fn(r)
+		}
+	}
+	return r.err
+}

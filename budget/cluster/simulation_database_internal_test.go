@@ -831,8 +831,8 @@ func (db *simDB) write(c *simCall, tx *simTx, args []any) {
 	if epoch := args[1].(*int64); epoch != nil {
 		w.epoch = *epoch
 	}
-	if args[3] != nil {
-		w.lane, w.seq = args[2].(int), args[3].(int64)
+	if seq := args[3].(*int64); seq != nil {
+		w.lane, w.seq = *args[2].(*int), *seq
 		db.guard(c, tx, w.gateway, &w.epoch, &w.lane, w.seq)
 	}
 	for _, id := range w.accounts {

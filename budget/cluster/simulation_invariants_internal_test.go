@@ -111,7 +111,7 @@ func includes(w quota.Window, day, other int64, later bool) bool {
 func (db *simDB) sums(id string, day int64) (n budget.Numbers) {
 	for _, q := range db.requests {
 		for w := range quota.Windows {
-			if db.owns(id, q.key, q.account) && includes(w, day, dayOf(time.UnixMicro(q.time)), false) {
+			if db.owns(id, q.key, q.account) && includes(w, day, budget.DateOf(time.UnixMicro(q.time)).Days(), false) {
 				n.Used[w] = n.Used[w].Plus(quota.Tokens{Input: q.prompt, Output: q.completion})
 			}
 		}

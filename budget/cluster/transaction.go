@@ -28,11 +28,10 @@ type transaction struct {
 	now     time.Time
 
 	accounts map[string]*account
-	leases   map[string]lease    // requests in flight, of those that were asked for; nil before the accounts are read
-	ended    []lease             // requests in flight of ended epochs
-	missing  map[string]struct{} // accounts that are not on the ledger
-	rows     map[string]struct{} // requests that have ended already, of those that were asked for
-	opened   map[string]struct{} // ids in open
+	leases   map[string]lease // requests in flight, of those that were asked for; nil before the accounts are read
+	ended    []lease          // requests in flight of ended epochs
+	missing  []string         // accounts that are not on the ledger
+	rows     []string         // requests that have ended already, of those that were asked for
 
 	concerned []*ownerRow // the rows that are evaluated
 
@@ -160,21 +159,16 @@ type read struct {
 
 func newTransaction(l *Ledger, gateway int32, epoch int64, lane int) *transaction {
 	return &transaction{
-		ledger: l, gateway: gateway, epoch: epoch, lane: lane, now: l.balances.now(),
-		accounts: map[string]*account{}, opened: map[string]struct{}{},
+		ledger: l, gateway: gateway, epoch: epoch, lane: lane, now: l.balances.now(), accounts: map[string]*account{},
 	}
 }
 
 // load takes over what was read.
 func (t *transaction) load(r *read, heads int) {
 	t.now = time.UnixMicro(r.Now).UTC()
-	locked := map[string]bool{}
-	for _, id := range r.Locked {
-		locked[id] = true
-	}
 	t.accounts = map[string]*account{}
 	for _, row := range r.Owners {
-		if row.ID == row.Account && locked[row.ID] {
+		if row.ID == row.Account && slices.Contains(r.Locked, row.ID) {
 			t.accounts[row.ID] = newAccount(row)
 		}
 	}
@@ -193,17 +187,11 @@ func (t *transaction) load(r *read, heads int) {
 		behind := i >= heads && r.Waiters[i-heads].Key == w.Key // it was asked for by its ticket
 		t.accounts[w.Account].addWaiter(w, behind)
 	}
-	t.leases, t.rows, t.missing = map[string]lease{}, map[string]struct{}{}, map[string]struct{}{}
+	t.leases = map[string]lease{}
 	for _, l := range r.Leases {
 		t.leases[l.ID] = l
 	}
-	for _, id := range r.Rows {
-		t.rows[id] = struct{}{}
-	}
-	for _, id := range r.Missing {
-		t.missing[id] = struct{}{}
-	}
-	t.ended = r.Ended
+	t.ended, t.missing, t.rows = r.Ended, r.Missing, r.Rows
 }
 
 func newAccount(row *ownerRow) *account {
@@ -366,7 +354,7 @@ func (t *transaction) apply(batch []*operation) {
 // admit decides on a new request.
 func (t *transaction) admit(a *account, o *operation) {
 	n := o.admit
-	_, taken := t.opened[n.ID]
+	taken := slices.ContainsFunc(t.write.open, func(opened *admission) bool { return opened.ID == n.ID })
 	_, inFlight := t.leases[n.ID]
 	w := &budget.Waiter{
 		Request: budget.Request{
@@ -375,17 +363,17 @@ func (t *transaction) admit(a *account, o *operation) {
 		Demand: n.demand, NoWait: n.noWait, Taken: taken || inFlight,
 	}
 	d := a.Admit(t.time(a), w)
-	t.results = append(t.results, result{operation: o, waiter: w, decision: newDecision(n.ID, &d)})
+	decided := newDecision(n.ID, &d)
 	if d.Kind == budget.Granted {
 		t.open(n, &d)
 	}
-	if d.Kind != budget.Waits {
-		return
+	if d.Kind == budget.Waits {
+		waits := *n
+		waits.Ticket, waits.Arrived = w.Ticket, w.Request.Time.UnixMicro()
+		t.write.wait = append(t.write.wait, &waits)
+		decided.Ticket = w.Ticket
 	}
-	waits := *n
-	waits.Ticket, waits.Arrived = w.Ticket, w.Request.Time.UnixMicro()
-	t.write.wait = append(t.write.wait, &waits)
-	t.results[len(t.results)-1].decision.Ticket = w.Ticket
+	t.results = append(t.results, result{operation: o, waiter: w, decision: decided})
 }
 
 // arrival returns when a request arrived, by the database's clock.
@@ -398,7 +386,6 @@ func (t *transaction) arrival(here time.Time) time.Time {
 
 // open has a request inserted that is in flight.
 func (t *transaction) open(n *admission, d *budget.Decision) {
-	t.opened[n.ID] = struct{}{}
 	opened := *n
 	opened.Day, opened.Time, opened.In, opened.Out = d.Lease.Date.Days(), d.Time.UnixMicro(), d.Lease.Input, d.Lease.Output
 	t.write.open = append(t.write.open, &opened)
@@ -407,7 +394,7 @@ func (t *transaction) open(n *admission, d *budget.Decision) {
 // settle ends a request, unless it is known not to be in flight.
 func (t *transaction) settle(a *account, o *operation) {
 	s := o.settle
-	if _, written := t.rows[s.ID]; written {
+	if slices.Contains(t.rows, s.ID) {
 		t.results = append(t.results, result{operation: o})
 		return
 	}
@@ -625,14 +612,9 @@ func (t *transaction) lock(ctx context.Context, q query, c *call, s *selection) 
 	var (
 		status string
 		body   []byte
-		lane   *int
-		seq    *int64
 	)
-	if t.lane != noLane {
-		lane, seq = &t.lane, &c.seq
-	}
 	const text = `SELECT status, reply FROM ledger_read_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
-	args := []any{t.gateway, nullable(t.epoch), lane, seq, s.accounts, s.keys, s.ids, s.tickets, s.heads, s.wait, s.ended, s.times}
+	args := append(t.caller(c), s.accounts, s.keys, s.ids, s.tickets, s.heads, s.wait, s.ended, s.times)
 	if err := q(ctx, text, args, &status, &body); err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
 	}
@@ -651,8 +633,7 @@ func (t *transaction) lock(ctx context.Context, q query, c *call, s *selection) 
 func (t *transaction) split(batch []*operation) (free []*operation) {
 	t.putOff = nil
 	for _, o := range batch {
-		_, missing := t.missing[o.account]
-		if o.checkpoint == nil && t.accounts[o.account] == nil && !missing {
+		if o.checkpoint == nil && t.accounts[o.account] == nil && !slices.Contains(t.missing, o.account) {
 			t.putOff = append(t.putOff, o)
 			continue
 		}
@@ -663,8 +644,7 @@ func (t *transaction) split(batch []*operation) (free []*operation) {
 
 // reset forgets what was decided, to decide again on rows that are read again.
 func (t *transaction) reset() {
-	t.opened, t.concerned = map[string]struct{}{}, nil
-	t.write, t.alarms, t.results = writes{}, nil, nil
+	t.concerned, t.write, t.alarms, t.results = nil, writes{}, nil, nil
 }
 
 // The status of a call, as ledger_fence names it.
@@ -699,10 +679,7 @@ func (t *transaction) commit(ctx context.Context, q query, c *call) (*reply, err
 	if t.leases == nil { // they are not locked yet
 		accounts = slices.Sorted(maps.Keys(t.accounts))
 	}
-	args := []any{t.gateway, nullable(t.epoch), nil, nil, c.attempt, budget.DateOf(t.now).Days(), accounts, ids, versions, numbers}
-	if t.lane != noLane {
-		args[2], args[3] = t.lane, c.seq
-	}
+	args := append(t.caller(c), c.attempt, budget.DateOf(t.now).Days(), accounts, ids, versions, numbers)
 	for _, list := range []any{t.write.open, t.write.settle, t.write.checkpoint, t.write.wait, t.write.gone, t.write.decided} {
 		text, err := encodeList(list)
 		if err != nil {
@@ -731,11 +708,20 @@ func (t *transaction) commit(ctx context.Context, q query, c *call) (*reply, err
 // codeInFlight is the SQLSTATE of ledger_write_v1 for a request that is in flight already, or not any longer.
 const codeInFlight = "BG001"
 
-func nullable(epoch int64) *int64 {
-	if epoch == 0 {
-		return nil
+// caller returns the first arguments of both functions: the gateway and its epoch, the lane and the number of its call. What is
+// not set is NULL.
+func (t *transaction) caller(c *call) []any {
+	var (
+		epoch, seq *int64
+		lane       *int
+	)
+	if t.epoch != 0 {
+		epoch = &t.epoch
 	}
-	return &epoch
+	if t.lane != noLane {
+		lane, seq = &t.lane, &c.seq
+	}
+	return []any{t.gateway, epoch, lane, seq}
 }
 
 // encodeList returns a list as JSON, or nil if it is empty.

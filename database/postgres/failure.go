@@ -33,6 +33,9 @@ func IsConnection(err error) bool {
 	return code == "" || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "25P03" || code == readOnlyTransaction
 }
 
+// IsLock reports whether a statement has waited too long for a lock, or was chosen to end a deadlock.
+func IsLock(err error) bool { return Code(err) == "55P03" || Code(err) == "40P01" }
+
 // MayPass reports whether an error of Open may pass by itself: nothing answers, or the server is starting, stopping, in
 // recovery, read-only, or has too many clients.
 func MayPass(err error) bool {

@@ -144,7 +144,7 @@ func (db *DB) migrate(ctx context.Context, files fs.FS) (Schema, error) {
 func (db *DB) applyRetrying(ctx context.Context, files fs.FS) error {
 	for try := 1; ; try++ {
 		err := db.apply(ctx, files)
-		if err == nil || !isLockFailure(err) {
+		if err == nil || !IsLock(err) {
 			return err
 		}
 		if try == migrationLockTries {
@@ -159,9 +159,6 @@ func (db *DB) applyRetrying(ctx context.Context, files fs.FS) error {
 		}
 	}
 }
-
-// isLockFailure reports whether a statement has waited too long for a lock, or was chosen to end a deadlock.
-func isLockFailure(err error) bool { return Code(err) == "55P03" || Code(err) == "40P01" }
 
 // apply applies the migrations that the database lacks, in a session of its own.
 func (db *DB) apply(ctx context.Context, files fs.FS) error {
