@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 )
 
@@ -83,7 +82,7 @@ func snapshot(ctx context.Context, path, dir string) (part string, c Contents, e
 	}
 	part = filepath.Join(dir, partName)
 	readOnly := url.Values{"mode": {"ro"}, "_busy_timeout": {milliseconds(DefaultLockWait)}}
-	source := sql.OpenDB(&connector{dsn: dsn(path, readOnly), rewritten: &sync.Map{}})
+	source := sql.OpenDB(&connector{dsn: dsn(path, readOnly)})
 	_, err = source.ExecContext(ctx, "VACUUM INTO $1", part)
 	if err := errors.Join(err, source.Close()); err != nil {
 		return "", c, fmt.Errorf("copy database %s: %w", path, explainAccess(path, err))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/mattn/go-sqlite3"
@@ -36,7 +35,7 @@ const maxProblems = "5"
 // beside the file, its content becomes part of the file.
 func inspect(ctx context.Context, path string) (c Contents, err error) {
 	writable := url.Values{"mode": {"rw"}, "_foreign_keys": {"0"}}
-	db := sql.OpenDB(&connector{dsn: dsn(path, writable), rewritten: &sync.Map{}})
+	db := sql.OpenDB(&connector{dsn: dsn(path, writable)})
 	db.SetMaxOpenConns(1)
 	defer func() { err = errors.Join(err, db.Close()) }()
 	if err := checkIntegrity(ctx, db); err != nil {

@@ -16,9 +16,8 @@ import (
 // connector opens connections to one DSN. It wraps the driver so that statements can be written in PostgreSQL's syntax:
 // parameters are $1, $2, … and may stand in any order.
 type connector struct {
-	dsn       string
-	setup     string    // a statement run on every new connection; may be empty
-	rewritten *sync.Map // of statement text to its text for SQLite
+	dsn   string
+	setup string // a statement run on every new connection; may be empty
 }
 
 // Connect implements driver.Connector.
@@ -27,7 +26,7 @@ func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &connection{SQLiteConn: opened.(*sqlite3.SQLiteConn), connector: c}
+	conn := &connection{opened.(*sqlite3.SQLiteConn)}
 	if c.setup != "" {
 		if _, err := conn.Exec(c.setup, nil); err != nil {
 			return nil, errors.Join(err, conn.Close())
@@ -40,34 +39,34 @@ func (c *connector) Connect(context.Context) (driver.Conn, error) {
 func (*connector) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
 
 // connection is a connection that rewrites parameters.
-type connection struct {
-	*sqlite3.SQLiteConn
-	connector *connector
-}
+type connection struct{ *sqlite3.SQLiteConn }
 
 // PrepareContext implements driver.ConnPrepareContext.
 func (c *connection) PrepareContext(ctx context.Context, text string) (driver.Stmt, error) {
-	return c.SQLiteConn.PrepareContext(ctx, c.rewrite(text))
+	return c.SQLiteConn.PrepareContext(ctx, rewrite(text))
 }
 
 // ExecContext implements driver.ExecerContext.
 func (c *connection) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
-	return c.SQLiteConn.ExecContext(ctx, c.rewrite(text), args)
+	return c.SQLiteConn.ExecContext(ctx, rewrite(text), args)
 }
 
 // QueryContext implements driver.QueryerContext.
 func (c *connection) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.SQLiteConn.QueryContext(ctx, c.rewrite(text), args)
+	return c.SQLiteConn.QueryContext(ctx, rewrite(text), args)
 }
 
+// rewritten holds the texts of statements for SQLite, by their texts.
+var rewritten sync.Map
+
 // rewrite is rewriteParameters with a cache.
-func (c *connection) rewrite(text string) string {
-	if known, ok := c.connector.rewritten.Load(text); ok {
+func rewrite(text string) string {
+	if known, ok := rewritten.Load(text); ok {
 		return known.(string)
 	}
-	rewritten := rewriteParameters(text)
-	c.connector.rewritten.Store(text, rewritten)
-	return rewritten
+	forSQLite := rewriteParameters(text)
+	rewritten.Store(text, forSQLite)
+	return forSQLite
 }
 
 // directExecer runs the statements of a transaction on a driver connection, without database/sql.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,26 +34,29 @@ func openHandles(ctx context.Context, path string, s Settings, log *zap.Logger) 
 	if err != nil {
 		return nil, err
 	}
-	rewritten := &sync.Map{}
-	read := &connector{dsn: readerDSN(path, s), rewritten: rewritten}
-	write := &connector{dsn: writerDSN(path, s), setup: writerSetup, rewritten: rewritten}
+	read := &connector{dsn: readerDSN(path, s)}
+	write := &connector{dsn: writerDSN(path, s), setup: writerSetup}
 	if s.ReadOnly {
 		write = read
 	}
-	h := &handles{file: file, writer: sql.OpenDB(write), reader: sql.OpenDB(read), reports: sql.OpenDB(read)}
+	h := &handles{file: file, writer: openPool(write, 1), reader: openPool(read, readers()), reports: openPool(read, reportConns)}
 	if err := h.prepare(ctx, s, log); err != nil {
 		return nil, errors.Join(err, h.close())
 	}
 	return h, nil
 }
 
+func openPool(c *connector, most int) *sql.DB {
+	pool := sql.OpenDB(c)
+	pool.SetMaxOpenConns(most)
+	pool.SetMaxIdleConns(most)
+	return pool
+}
+
+// readers returns how many connections short reads have, on either engine.
+func readers() int { return max(4, runtime.GOMAXPROCS(0)) }
+
 func (h *handles) prepare(ctx context.Context, s Settings, log *zap.Logger) error {
-	h.writer.SetMaxOpenConns(1)
-	readers := max(4, runtime.GOMAXPROCS(0))
-	h.reader.SetMaxOpenConns(readers)
-	h.reader.SetMaxIdleConns(readers)
-	h.reports.SetMaxOpenConns(reportConns)
-	h.reports.SetMaxIdleConns(reportConns)
 	if !s.ReadOnly {
 		if err := h.verify(ctx, s); err != nil {
 			return err

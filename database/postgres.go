@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"go.uber.org/zap"
@@ -39,7 +38,7 @@ func (db *DB) openPostgres(ctx context.Context) error {
 	}
 	h := &handles{
 		writer:  server.OpenPool(1, forWrites),
-		reader:  server.OpenPool(postgresReaders(), readOnly(statementTimeout)),
+		reader:  server.OpenPool(readers(), readOnly(statementTimeout)),
 		reports: server.OpenPool(reportConns, forReports(db.settings.ReportTimeout)),
 	}
 	db.engine = postgresEngine{db, server}
@@ -69,10 +68,8 @@ func (db *DB) preparePostgres(ctx context.Context, server *postgres.DB) error {
 	return err
 }
 
-func postgresReaders() int { return max(4, runtime.GOMAXPROCS(0)) }
-
 // PostgresConnections returns how many connections a DB with Settings.URL opens at most.
-func PostgresConnections() int { return 1 + postgresReaders() + reportConns + postgres.PoolSize }
+func PostgresConnections() int { return 1 + readers() + reportConns + postgres.PoolSize }
 
 // readOnly returns the parameters of sessions that cannot write.
 func readOnly(timeout time.Duration) map[string]string {

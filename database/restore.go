@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -134,7 +133,7 @@ func emptyLog(ctx context.Context, path string) {
 	if _, err := os.Stat(path + "-wal"); err != nil {
 		return
 	}
-	db := sql.OpenDB(&connector{dsn: writerDSN(path, Settings{LockWait: DefaultLockWait}), rewritten: &sync.Map{}})
+	db := sql.OpenDB(&connector{dsn: writerDSN(path, Settings{LockWait: DefaultLockWait})})
 	defer db.Close() // removes the empty log
 	_, _ = db.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
 }
@@ -179,26 +178,15 @@ func chownLike(file, path string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	owner, _, err := ownerOf(path)
+	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		owner, _, err = ownerOf(filepath.Dir(path))
+		info, err = os.Stat(filepath.Dir(path))
 	}
 	if err != nil {
 		return err
 	}
+	owner := info.Sys().(*syscall.Stat_t)
 	return os.Chown(file, int(owner.Uid), int(owner.Gid))
-}
-
-func ownerOf(path string) (*syscall.Stat_t, fs.FileInfo, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return nil, nil, errors.ErrUnsupported
-	}
-	return owner, info, nil
 }
 
 // explainAccess adds the owner of the database to an error if this process may not read and write the file: SQLite says
@@ -207,10 +195,10 @@ func explainAccess(path string, err error) error {
 	if err == nil || unix.Access(path, unix.R_OK|unix.W_OK) == nil {
 		return err
 	}
-	owner, info, statErr := ownerOf(path)
+	info, statErr := os.Stat(path)
 	if statErr != nil {
 		return err
 	}
 	return fmt.Errorf("%w: the file belongs to user %d with mode %04o, and this process is user %d: give it to that user; "+
-		"`basegate restore` puts a backup in place with the right owner", err, owner.Uid, info.Mode().Perm(), os.Geteuid())
+		"`basegate restore` puts a backup in place with the right owner", err, info.Sys().(*syscall.Stat_t).Uid, info.Mode().Perm(), os.Geteuid())
 }
