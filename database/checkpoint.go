@@ -36,7 +36,7 @@ const (
 // checkpoint pauses the reports, and writes the log back to the database. Short reads that overlap without a gap would keep
 // every commit from starting the log anew, so those that are left are waited for, unless a long one is among them.
 func (db *DB) checkpoint(ctx context.Context) {
-	resume, err := db.reports.pause(ctx)
+	resume, err := db.pauseReports(ctx)
 	if err != nil {
 		return // the database is being closed
 	}

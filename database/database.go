@@ -31,6 +31,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"basegate/budget/admission"
 )
 
 // Settings configure a DB.
@@ -76,7 +78,8 @@ type DB struct {
 	log      *zap.Logger
 	current  atomic.Pointer[handles]
 	outage   atomic.Pointer[outage] // nil while the database can be written
-	reports  *reportQueue
+	reports  *admission.Turns       // the places of Report
+	unnamed  atomic.Uint64          // places that were asked for without a subject
 
 	mu      sync.Mutex // guards queue, closed and leading
 	queue   []*Pending
@@ -105,7 +108,7 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
 		s.ReportTimeout = DefaultReportTimeout
 	}
 	db := &DB{
-		settings: s, log: log, reports: newReportQueue(),
+		settings: s, log: log, reports: admission.NewTurns(reportConns, 1),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	open := db.openFile

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"go.uber.org/zap"
-
 	"basegate/internal/wait"
 )
 
@@ -50,7 +48,8 @@ func (db *DB) Flush(ctx context.Context) error {
 		flush = db.writeBack
 	}
 	err := flush(ctx)
-	db.recordFlush(err)
+	// New requests are refused until a flush succeeds, as after a failed commit.
+	db.record(&db.flusher.failure, err, "the latest commits could not be flushed to disk", "the latest commits are flushed to disk again")
 	if err == nil {
 		db.flusher.flushed = commits
 	}
@@ -77,19 +76,4 @@ func (db *DB) writeBack(ctx context.Context) error {
 		return unavailable("flush", err)
 	}
 	return nil
-}
-
-// recordFlush keeps a failure until a flush succeeds: new requests are refused meanwhile, as after a failed commit.
-func (db *DB) recordFlush(err error) {
-	before := db.flusher.failure.Load()
-	switch {
-	case err != nil:
-		db.flusher.failure.Store(&outage{err: err})
-		if before == nil {
-			db.log.Error("the latest commits could not be flushed to disk", zap.Error(err))
-		}
-	case before != nil:
-		db.flusher.failure.Store(nil)
-		db.log.Info("the latest commits are flushed to disk again")
-	}
 }

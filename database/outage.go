@@ -97,19 +97,23 @@ func (db *DB) isStillFull(err error) bool {
 
 // recordResult updates the outage after a commit or a health check, and logs its beginning and end.
 func (db *DB) recordResult(err error) {
-	before := db.outage.Load()
-	if err == nil && before != nil && db.isStillFull(before.err) {
+	if o := db.outage.Load(); err == nil && o != nil && db.isStillFull(o.err) {
 		return
 	}
+	db.record(&db.outage, err, "the database cannot be written", "the database can be written again")
+}
+
+// record keeps the latest failure, and logs the first one and the success that follows.
+func (db *DB) record(latest *atomic.Pointer[outage], err error, failed, again string) {
+	var o *outage
 	if err != nil {
-		db.outage.Store(&outage{err: err})
-	} else {
-		db.outage.Store(nil)
+		o = &outage{err: err}
 	}
+	before := latest.Swap(o)
 	switch {
 	case err != nil && before == nil:
-		db.log.Error("the database cannot be written", zap.Error(err))
+		db.log.Error(failed, zap.Error(err))
 	case err == nil && before != nil:
-		db.log.Info("the database can be written again")
+		db.log.Info(again)
 	}
 }

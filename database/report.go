@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"basegate/budget/admission"
@@ -34,7 +33,7 @@ const reportConns = 2
 // Subjects, such as accounts, get connections in turn, and the reports of one run one after the other; an empty subject has
 // no such limit. The error is ErrReportsBusy, ErrReportTooLong, or that of read.
 func (db *DB) Report(ctx context.Context, subject string, wait time.Duration, read func(context.Context, Reader) error) error {
-	turn, err := db.reports.acquire(ctx, subject, wait)
+	turn, err := db.acquireReport(ctx, subject, wait)
 	if err != nil {
 		return err
 	}
@@ -61,23 +60,14 @@ func (db *DB) readSnapshot(ctx context.Context, read func(context.Context, Reade
 	return read(ctx, tx)
 }
 
-// reportQueue gives the connections of reports to subjects in turn.
-type reportQueue struct {
-	*admission.Turns
-
-	unnamed atomic.Uint64 // places that were asked for without a subject
-}
-
-func newReportQueue() *reportQueue { return &reportQueue{Turns: admission.NewTurns(reportConns, 1)} }
-
-// acquire waits until the subject may run a report. The error is ErrReportsBusy, or the cause of the end of ctx.
-func (q *reportQueue) acquire(ctx context.Context, subject string, wait time.Duration) (*admission.Turn, error) {
+// acquireReport waits until the subject may run a report. The error is ErrReportsBusy, or the cause of the end of ctx.
+func (db *DB) acquireReport(ctx context.Context, subject string, wait time.Duration) (*admission.Turn, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if subject == "" {
-		subject = q.unlimited()
+		subject = db.unlimited()
 	}
-	turn, err := q.Acquire(waiting, subject)
+	turn, err := db.reports.Acquire(waiting, subject)
 	switch {
 	case err == nil:
 		return turn, nil
@@ -88,10 +78,10 @@ func (q *reportQueue) acquire(ctx context.Context, subject string, wait time.Dur
 }
 
 // unlimited returns a subject of its own.
-func (q *reportQueue) unlimited() string { return fmt.Sprintf("unnamed %d", q.unnamed.Add(1)) }
+func (db *DB) unlimited() string { return fmt.Sprintf("unnamed %d", db.unnamed.Add(1)) }
 
-// pause waits until no report runs, and keeps further ones waiting until resume.
-func (q *reportQueue) pause(ctx context.Context) (resume func(), err error) {
+// pauseReports waits until no report runs, and keeps further ones waiting until resume.
+func (db *DB) pauseReports(ctx context.Context) (resume func(), err error) {
 	var held []*admission.Turn
 	resume = func() {
 		for _, turn := range held {
@@ -99,7 +89,7 @@ func (q *reportQueue) pause(ctx context.Context) (resume func(), err error) {
 		}
 	}
 	for range reportConns {
-		turn, err := q.Acquire(ctx, q.unlimited())
+		turn, err := db.reports.Acquire(ctx, db.unlimited())
 		if err != nil {
 			resume()
 			return nil, err
@@ -110,4 +100,4 @@ func (q *reportQueue) pause(ctx context.Context) (resume func(), err error) {
 }
 
 // Reports returns the places of reports, for metrics.
-func (db *DB) Reports() *admission.Turns { return db.reports.Turns }
+func (db *DB) Reports() *admission.Turns { return db.reports }
