@@ -27,12 +27,8 @@ var ErrCancelled = errors.New("the write was cancelled before it began")
 // commit itself; another attempt may succeed.
 var ErrUnavailable = errors.New("the database cannot be written")
 
-// Errors of Open about the version of the schema: it has migrations that this program does not know, or it lacks some with
-// Settings.SchemaCurrent.
-var (
-	ErrNewer = postgres.ErrNewer
-	ErrOlder = postgres.ErrOlder
-)
+// ErrNewer is returned by Open for a schema that has migrations which this program does not know.
+var ErrNewer = postgres.ErrNewer
 
 // sqliteFailure returns the error of SQLite in err; its codes are 0 if there is none.
 func sqliteFailure(err error) sqlite3.Error {

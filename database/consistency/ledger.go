@@ -78,11 +78,9 @@ func differences(ctx context.Context, conn *pgx.Conn) (found []difference, err e
 	if err := conn.QueryRow(ctx, text).Scan(&since, &last); err != nil {
 		return nil, err
 	}
-	add := func(function string, args ...any) error {
-		rows, err := conn.Query(ctx, `SELECT account, owner, counter, stored, counted FROM `+function, args...)
-		if err == nil {
-			found, err = pgx.AppendRows(found, rows, pgx.RowToStructByPos[difference])
-		}
+	add := func(function string, args ...any) (err error) {
+		rows, _ := conn.Query(ctx, `SELECT account, owner, counter, stored, counted FROM `+function, args...) // AppendRows returns its error
+		found, err = pgx.AppendRows(found, rows, pgx.RowToStructByPos[difference])
 		return err
 	}
 	for month := since; !month.After(last) && err == nil; month = month.AddDate(0, 1, 0) {
@@ -114,10 +112,7 @@ func checkOwners(ctx context.Context, conn *pgx.Conn, report func(Problem)) erro
 
 // each calls found with each row of one text.
 func each(ctx context.Context, conn *pgx.Conn, query string, found func(string)) error {
-	rows, err := conn.Query(ctx, query)
-	if err != nil {
-		return err
-	}
+	rows, _ := conn.Query(ctx, query) // CollectRows returns its error
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	for _, text := range all {
 		found(text)
@@ -135,10 +130,8 @@ type orphan struct {
 }
 
 func orphans(ctx context.Context, conn *pgx.Conn) ([]orphan, error) {
-	rows, err := conn.Query(ctx, `SELECT gateway, name, alive, epoch, beat, leases, waiters FROM ledger_orphans_v1($1)`, maxHeartbeatAge.Microseconds())
-	if err != nil {
-		return nil, err
-	}
+	const text = `SELECT gateway, name, alive, epoch, beat, leases, waiters FROM ledger_orphans_v1($1)`
+	rows, _ := conn.Query(ctx, text, maxHeartbeatAge.Microseconds()) // CollectRows returns its error
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[orphan])
 }
 

@@ -147,9 +147,6 @@ func (s Settings) apply(c *pgx.ConnConfig) {
 // Disconnect closes all connections, also new ones, so that no statement waits for a server that does not respond.
 func (db *DB) Disconnect() { db.primary.disconnect() }
 
-// Config returns a copy of the configuration of connections.
-func (db *DB) Config() *pgx.ConnConfig { return db.config.Copy() }
-
 // Close closes the pool. Connections of Connect stay open.
 func (db *DB) Close() { db.pool.Close() }
 

@@ -146,10 +146,7 @@ func refuseGateways(ctx context.Context, target querier) error {
 
 // collect returns the texts that a query on the target returns.
 func collect(ctx context.Context, target querier, text string, args ...any) ([]string, error) {
-	rows, err := target.Query(ctx, text, args...)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := target.Query(ctx, text, args...) // CollectRows returns its error
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
