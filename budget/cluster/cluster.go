@@ -221,10 +221,7 @@ func (l *Ledger) Load() (sum budget.Load) {
 		return sum
 	}
 	for _, lane := range e.lanes {
-		n := lane.load()
-		sum.Reserved += n.Reserved
-		sum.Open, sum.Waiting, sum.Backlog = sum.Open+n.Open, sum.Waiting+n.Waiting, sum.Backlog+n.Backlog
-		sum.Keys, sum.Running = sum.Keys+n.Keys, sum.Running+n.Running
+		lane.addLoad(&sum)
 	}
 	sum.Queued, sum.Blocked = sum.Waiting, sum.Waiting
 	return sum

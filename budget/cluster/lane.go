@@ -133,29 +133,27 @@ func (l *lane) cancelWaiters() {
 	}
 }
 
-// load returns what the lane holds.
-func (l *lane) load() budget.Load {
+// addLoad adds what the lane holds. No other lane has the same keys.
+func (l *lane) addLoad(sum *budget.Load) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	held := budget.Load{Open: len(l.open), Waiting: len(l.waiting)}
 	keys := map[string]struct{}{}
 	for r := range l.open {
-		held.Reserved += r.Input + r.Output
+		sum.Reserved += r.Input + r.Output
 		if r.row.admission.Batch == "" {
-			held.Running++
+			sum.Running++
 			keys[r.key] = struct{}{}
 		}
 	}
 	for _, o := range l.waiting {
 		keys[o.key] = struct{}{}
 	}
-	held.Keys = len(keys)
 	for _, o := range l.queue {
 		if o.settle != nil {
-			held.Backlog++
+			sum.Backlog++
 		}
 	}
-	return held
+	sum.Open, sum.Waiting, sum.Keys = sum.Open+len(l.open), sum.Waiting+len(l.waiting), sum.Keys+len(keys)
 }
 
 // drained returns a channel that is closed when nothing is left to send.

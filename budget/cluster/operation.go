@@ -18,7 +18,6 @@ type operation struct {
 	checkpoint *checkpoint
 	cancel     *cancellation
 
-	chain string // of an admission: budget.Request.ChainID
 	// Guarded by the lane's lock.
 	sent      bool  // a call with it has been sent
 	abandoned bool  // of an admission: nobody waits any longer, so a reservation that is granted is to be canceled
@@ -94,6 +93,7 @@ type admission struct {
 	noWait  bool
 	arrived time.Time
 	address string // of the client
+	chain   string // budget.Request.ChainID
 }
 
 // settlement ends a request.
@@ -122,8 +122,7 @@ type settlement struct {
 // requestRow is what the ledger knows of a request that was admitted.
 type requestRow struct {
 	admission *admission
-	time      int64  // of the row, in microseconds
-	chain     string // budget.Request.ChainID
+	time      int64 // of the row, in microseconds
 }
 
 // checkpoint records the progress of a request in flight.

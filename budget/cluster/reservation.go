@@ -37,7 +37,7 @@ type reservation struct {
 func (l *lane) addOpen(o *operation, d *budget.Demand, got decision) *reservation {
 	r := &reservation{
 		Grant: budget.Grant{Input: got.Prompt, Output: d.Output(got.Max), Max: got.Max, Lowered: got.Max < d.MaxTokens},
-		lane:  l, id: o.admit.ID, account: o.account, key: o.key, admitted: time.Now(), row: requestRow{o.admit, got.Time, o.chain},
+		lane:  l, id: o.admit.ID, account: o.account, key: o.key, admitted: time.Now(), row: requestRow{o.admit, got.Time},
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,16 +73,16 @@ func (r *reservation) Settle(ctx context.Context, o budget.Outcome) error {
 		r.ending.done <- got // for a second call
 		err = got.err
 	case <-ctx.Done():
-		r.lane.replace(r.ending, r, o.Fallback)
+		r.replace(o.Fallback)
 		err = context.Cause(ctx)
 	case <-r.lost.Done():
-		err = r.lane.giveUp(r, o.Fallback)
+		err = r.giveUp(o.Fallback)
 	case <-limit.C:
-		r.lane.replace(r.ending, r, o.Fallback)
+		r.replace(o.Fallback)
 		err = errTimeout
 	}
 	if errors.Is(err, ErrFenced) {
-		r.lane.countUncharged(r)
+		r.countUncharged()
 	}
 	if err != nil {
 		return fmt.Errorf("settle the request: %w", err)
@@ -92,25 +92,25 @@ func (r *reservation) Settle(ctx context.Context, o budget.Outcome) error {
 }
 
 // giveUp returns the result of a settlement whose request has to end, or why there is none yet.
-func (l *lane) giveUp(r *reservation, fallback *budget.Outcome) error {
-	l.replace(r.ending, r, fallback)
+func (r *reservation) giveUp(fallback *budget.Outcome) error {
+	r.replace(fallback)
 	select {
 	case got := <-r.ending.done:
 		r.ending.done <- got
 		return got.err
 	default:
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return cmp.Or(l.failed, errTimeout)
+	r.lane.mu.Lock()
+	defer r.lane.mu.Unlock()
+	return cmp.Or(r.lane.failed, errTimeout)
 }
 
 // replace charges another outcome, if the settlement has not been sent.
-func (l *lane) replace(ending *operation, r *reservation, fallback *budget.Outcome) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if fallback != nil && !ending.sent {
-		ending.settle = r.newSettlement(usage.Settled, fallback)
+func (r *reservation) replace(fallback *budget.Outcome) {
+	r.lane.mu.Lock()
+	defer r.lane.mu.Unlock()
+	if fallback != nil && !r.ending.sent {
+		r.ending.settle = r.newSettlement(usage.Settled, fallback)
 	}
 }
 
@@ -120,7 +120,7 @@ func (r *reservation) newSettlement(state usage.State, outcome *budget.Outcome) 
 	return &settlement{
 		ID: r.id, State: state, Prompt: o.Prompt, Completion: o.Completion,
 		Status: o.Status, Code: escape(o.Code), Backend: escape(o.Backend), Queue: o.Queue.Microseconds(), First: o.FirstToken.Microseconds(),
-		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, r.row.chain)),
+		Total: o.Total.Microseconds(), Boot: o.Boot.Microseconds(), Attempts: escape(usage.EncodeDetails(o.Attempts, r.row.admission.chain)),
 		Reported: o.Reported, Receipt: o.Receipt, row: r.row, lease: budget.Lease{
 			Request: r.id, Key: r.key, Line: r.row.admission.Batch != "", Date: budget.DateOf(time.UnixMicro(r.row.time)),
 			Input: r.Input, Output: r.Output,
@@ -129,11 +129,11 @@ func (r *reservation) newSettlement(state usage.State, outcome *budget.Outcome) 
 }
 
 // countUncharged counts, once, the tokens that were sent to the client and are not charged since the epoch has ended.
-func (l *lane) countUncharged(r *reservation) {
+func (r *reservation) countUncharged() {
 	o, p := r.Interrupted(), r.Progress()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.epoch.metrics.uncharged.Add(float64(max(o.Prompt+o.Completion-r.durable, 0)))
+	r.lane.mu.Lock()
+	defer r.lane.mu.Unlock()
+	r.lane.epoch.metrics.uncharged.Add(float64(max(o.Prompt+o.Completion-r.durable, 0)))
 	r.durable = p.Prompt + p.Completion
 }
 
@@ -162,7 +162,7 @@ func (r *reservation) end(state usage.State, o *budget.Outcome) {
 		r.lane.epoch.metrics.CountEnded(state)
 		if err := r.lane.enqueue(r.ending); err != nil {
 			r.ending.complete(decision{err: err})
-			r.lane.countUncharged(r)
+			r.countUncharged()
 		}
 	})
 }

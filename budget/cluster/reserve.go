@@ -107,13 +107,13 @@ func notSent(err error) error {
 func (l *Ledger) admit(ctx context.Context, lane *lane, p budget.Payer, r budget.Request, d budget.Demand, noWait bool) (*operation, decision, error) {
 	a := &admission{
 		ID: r.ID, Key: p.Key, Account: p.Account, Prompt: d.PromptTokens, Candidates: d.Candidates, Max: d.MaxTokens,
-		Min: d.MinTokens, Context: d.Context, demand: d, noWait: noWait, arrived: r.Time, address: r.Address,
+		Min: d.MinTokens, Context: d.Context, demand: d, noWait: noWait, arrived: r.Time, address: r.Address, chain: r.ChainID,
 		Model: escape(r.Model), Endpoint: escape(r.Endpoint), Workload: escape(r.Workload), Tag: escape(r.User), Stream: r.Stream,
 		Batch: escape(r.Batch), Run: escape(r.Run), Details: escape(usage.EncodeDetails(nil, r.ChainID)),
 	}
 	a.Prompts, a.Times = promptLengths(d.Prompts, d.Context)
 	done := make(chan decision, 1)
-	o := &operation{account: p.Account, key: p.Key, admit: a, chain: r.ChainID, done: done}
+	o := &operation{account: p.Account, key: p.Key, admit: a, done: done}
 	if err := lane.enqueue(o); err != nil {
 		return nil, decision{}, fmt.Errorf("reserve tokens: %w", notSent(err))
 	}
