@@ -1,10 +1,7 @@
 package postgrestest
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
-	"io"
 	"net"
 	"net/url"
 	"slices"
@@ -272,14 +269,6 @@ func (p *Proxy) forwardRequest(r Request, server net.Conn) error {
 	return err
 }
 
-func forward(message pgproto3.FrontendMessage, server net.Conn) error {
-	text, err := message.Encode(nil)
-	if err == nil {
-		_, err = server.Write(text)
-	}
-	return err
-}
-
 // forwardStartup forwards the first message of a connection, and declines encryption.
 func forwardStartup(messages *pgproto3.Backend, client, server net.Conn) (ok bool) {
 	for {
@@ -294,34 +283,37 @@ func forwardStartup(messages *pgproto3.Backend, client, server net.Conn) (ok boo
 			}
 			continue
 		}
-		return forward(message, server) == nil
+		text, err := message.Encode(nil)
+		if err == nil {
+			_, err = server.Write(text)
+		}
+		return err == nil
 	}
 }
-
-// Types of messages of a server.
-const (
-	notificationResponse = 'A'
-	readyForQuery        = 'Z'
-)
 
 // forwardReplies forwards what a server sends: each reply when it is complete, so that it can be cut, and notifications
 // between them.
 func (p *Proxy) forwardReplies(ctx context.Context, client, server net.Conn, pending <-chan Reply) {
-	from := bufio.NewReader(server)
+	messages := pgproto3.NewFrontend(server, server)
 	var (
 		text []byte
 		ends []int
 	)
 	for {
-		kind, err := readMessage(from, &text)
+		message, err := messages.Receive()
 		p.waitWhilePaused()
+		if err == nil {
+			text, err = message.Encode(text)
+		}
 		if err != nil {
 			_, _ = client.Write(text) // why the server has ended the connection
 			return
 		}
 		ends = append(ends, len(text))
+		_, ready := message.(*pgproto3.ReadyForQuery)
+		_, notifies := message.(*pgproto3.NotificationResponse)
 		switch {
-		case kind == readyForQuery:
+		case ready:
 			select {
 			case r := <-pending:
 				r.Text, r.Ends = text, ends
@@ -332,7 +324,7 @@ func (p *Proxy) forwardReplies(ctx context.Context, client, server net.Conn, pen
 			case <-ctx.Done():
 				return
 			}
-		case kind == notificationResponse && len(ends) == 1:
+		case notifies && len(ends) == 1:
 			if _, err := client.Write(text); err != nil {
 				return
 			}
@@ -356,23 +348,4 @@ func (p *Proxy) decide(r Reply) (after int, cut bool) {
 	}
 	p.cuts++
 	return min(after, len(r.Text)), true
-}
-
-// readMessage appends one message to text: its type, its length in four bytes, which counts these but not the type, and
-// its body.
-func readMessage(from *bufio.Reader, text *[]byte) (kind byte, err error) {
-	const header = 5
-	head, err := from.Peek(header)
-	if err != nil {
-		return 0, err
-	}
-	kind = head[0]
-	size := 1 + int(binary.BigEndian.Uint32(head[1:]))
-	begin := len(*text)
-	*text = append(*text, make([]byte, size)...)
-	if _, err := io.ReadFull(from, (*text)[begin:]); err != nil {
-		*text = (*text)[:begin]
-		return 0, err
-	}
-	return kind, nil
 }
