@@ -89,10 +89,10 @@ func (h *handles) verify(ctx context.Context, s Settings) error {
 		return fmt.Errorf("commits would not be as durable as configured: synchronous is %d, not %d", synchronous, want)
 	}
 	tx, err := h.writer.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("open for writing: %w", err)
+	if err == nil {
+		err = tx.Rollback()
 	}
-	if err := tx.Rollback(); err != nil {
+	if err != nil {
 		return fmt.Errorf("open for writing: %w", err)
 	}
 	return nil

@@ -30,19 +30,13 @@ func promptLengths(prompts []int64, limit int64) (lengths, times []int64) {
 	return lengths, times
 }
 
-// Reserve reserves the worst-case cost of a request against every cap of its key and account at once, and a slot of its
-// key. The reservation may allow fewer tokens than demanded. The error is *budget.Exceeded if the tokens already used leave
-// no room for the request.
-//
-// Reserve waits as long as reservations of other requests or their slots stand in the way, until ctx ends. It returns
-// database.ErrUnavailable if the database does not respond in time, but a request that waits keeps its place during an outage.
-// Otherwise it is budget.Ledger.Reserve.
+// Reserve is budget.Ledger.Reserve for all gateways, and reserves a slot of the key too. It returns database.ErrUnavailable if the
+// database does not respond in time, but a request that waits keeps its place during an outage.
 func (l *Ledger) Reserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester) (budget.Reservation, error) {
 	return l.reserve(ctx, p, r, d, requester, false)
 }
 
-// TryReserve is Reserve without waiting: it returns budget.ErrReserved at once if only reservations or slots of other
-// requests stand in the way.
+// TryReserve is Reserve without waiting: it returns budget.ErrReserved instead.
 func (l *Ledger) TryReserve(ctx context.Context, p budget.Payer, r budget.Request, d budget.Demand, requester budget.Requester) (budget.Reservation, error) {
 	return l.reserve(ctx, p, r, d, requester, true)
 }

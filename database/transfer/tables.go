@@ -115,8 +115,10 @@ func (c *copier) copyTable(ctx context.Context, t table) (int64, error) {
 		return 0, fmt.Errorf("read %s: %w", t.name, err)
 	}
 	defer rows.Close()
-	read := &reader{rows: rows, columns: described.Fields, progress: func(n int64) { c.say("%s: %d rows", t.name, n) }}
-	read.total.seed = maphash.MakeSeed()
+	read := &reader{
+		rows: rows, columns: described.Fields, total: total{seed: maphash.MakeSeed()},
+		progress: func(n int64) { c.say("%s: %d rows", t.name, n) },
+	}
 	_, err = c.to.CopyFrom(ctx, pgx.Identifier{t.name}, t.columns, read)
 	if err = errors.Join(err, rows.Err()); err != nil {
 		return 0, fmt.Errorf("copy %s: %w", t.name, err)
@@ -212,10 +214,7 @@ func canonicalJSON(text string) string {
 	if err := decoder.Decode(&value); err != nil {
 		return text // the target refuses it
 	}
-	canonical, err := json.Marshal(value)
-	if err != nil {
-		return text
-	}
+	canonical, _ := json.Marshal(value) // it was JSON
 	return string(canonical)
 }
 
