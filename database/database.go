@@ -21,6 +21,7 @@
 package database
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -101,12 +102,8 @@ type DB struct {
 // Open opens the database, creates the file if it does not exist, migrates it, and starts the writer, which runs until
 // Close; see Settings.ReadOnly. The error is ErrNewer if the schema is newer than this program.
 func Open(ctx context.Context, s Settings, log *zap.Logger) (*DB, error) {
-	if s.LockWait == 0 {
-		s.LockWait = DefaultLockWait
-	}
-	if s.ReportTimeout == 0 {
-		s.ReportTimeout = DefaultReportTimeout
-	}
+	s.LockWait = cmp.Or(s.LockWait, DefaultLockWait)
+	s.ReportTimeout = cmp.Or(s.ReportTimeout, DefaultReportTimeout)
 	db := &DB{
 		settings: s, log: log, reports: admission.NewTurns(reportConns, 1),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),

@@ -158,21 +158,15 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 // createFile creates an empty file that only its owner may read, unless the file exists. It does not open an existing
 // file: closing it would release the POSIX locks that SQLite holds on it in this process.
 func createFile(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case err == nil && info.IsDir():
-		return fmt.Errorf("%s is a directory; the path of a file is required", path)
-	case err == nil:
-		return nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err == nil {
+		return file.Close()
+	}
+	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
+		return fmt.Errorf("%s is a directory; the path of a file is required", path)
+	}
 	if errors.Is(err, fs.ErrExist) {
-		return nil // another process has just created it
+		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return file.Close()
+	return err
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"sync"
+
+	"basegate/internal/wait"
 )
 
 // sqlite is the engine of a DB with Settings.Path.
@@ -71,12 +72,11 @@ func (e sqlite) start(ctx context.Context) func() {
 	if e.settings.ReadOnly {
 		return func() {}
 	}
-	ctx, stop := context.WithCancel(ctx)
-	var group sync.WaitGroup
-	group.Go(func() { e.limitWAL(ctx) })
-	group.Go(func() { e.flushPeriodically(ctx) })
+	var limits, flushes wait.Loop
+	limits.Start(ctx, e.limitWAL)
+	flushes.Start(ctx, e.flushPeriodically)
 	return func() {
-		stop()
-		group.Wait()
+		limits.Close()
+		flushes.Close()
 	}
 }
