@@ -32,7 +32,7 @@ type Counters struct {
 // balances are the latest known counters of keys and accounts.
 type balances struct {
 	owners sync.Map      // id → *knownCounters
-	offset *atomic.Int64 // of the database's clock from this machine's, in nanoseconds
+	offset atomic.Int64  // of the database's clock from this machine's, in nanoseconds
 	wake   chan struct{} // capacity 1: next is not nil
 
 	mu   sync.Mutex
@@ -52,10 +52,6 @@ type knownCounters struct {
 	Counters
 
 	at time.Time
-}
-
-func newBalances() balances {
-	return balances{offset: new(atomic.Int64), wake: make(chan struct{}, 1)}
 }
 
 const (

@@ -108,7 +108,7 @@ type Ledger struct {
 func New(db *postgres.DB, log *zap.Logger, s Settings) *Ledger { return newLedger(server{db}, log, s) }
 
 func newLedger(db store, log *zap.Logger, s Settings) *Ledger {
-	l := &Ledger{db: db, log: log, settings: s.withDefaults(), balances: newBalances()}
+	l := &Ledger{db: db, log: log, settings: s.withDefaults(), balances: balances{wake: make(chan struct{}, 1)}}
 	l.metrics = newMetrics(l.Load)
 	return l
 }
