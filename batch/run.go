@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,22 +34,14 @@ type poller struct {
 
 // poll validates, starts and cancels batches.
 func (s *Service) poll() {
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
 	p := &poller{Service: s}
-	for {
-		err := p.once(s.ctx)
-		if err != nil && s.ctx.Err() == nil && !p.failing {
+	wait.EveryOrWoken(s.ctx, pollInterval, s.created, func(ctx context.Context) {
+		err := p.once(ctx)
+		if err != nil && ctx.Err() == nil && !p.failing {
 			s.log.Warn("the batches cannot be read", zap.Error(err))
 		}
 		p.failing = err != nil
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-s.created:
-		case <-tick.C:
-		}
-	}
+	})
 }
 
 // work are the batches that a poll has found.
@@ -311,31 +302,19 @@ func (s *Service) endLostJobs(mine map[int64]holder) {
 
 // dispatch starts lines where there is room.
 func (s *Service) dispatch() {
-	tick := time.NewTicker(dispatchInterval)
-	defer tick.Stop()
 	last := ""
-	for {
+	wait.EveryOrWoken(s.ctx, dispatchInterval, s.changed, func(context.Context) {
 		for s.startRound(&last) {
 		}
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-s.changed:
-		case <-tick.C:
-		}
-	}
+	})
 }
 
 // startRound gives each account a turn to start one line, and reports whether any did. last is the account that had the
 // last turn.
 func (s *Service) startRound(last *string) (started bool) {
 	accounts := s.jobsByAccount()
-	names := make([]string, 0, len(accounts))
-	for name := range accounts {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	if at := slices.IndexFunc(names, func(name string) bool { return strings.Compare(name, *last) > 0 }); at > 0 {
+	names := slices.Sorted(maps.Keys(accounts))
+	if at := slices.IndexFunc(names, func(name string) bool { return name > *last }); at > 0 {
 		names = append(names[at:], names[:at]...)
 	}
 	r := newRound(s)

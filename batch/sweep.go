@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"basegate/database"
+	"basegate/internal/wait"
 )
 
 // lateWrites is how long after a crash or a failed write its bytes may still arrive: S3 servers end requests sooner whose client is
@@ -18,23 +19,15 @@ const lateWrites = 30 * time.Second
 
 // sweep deletes the files whose time is over, and the bytes of deleted files.
 func (s *Service) sweep() {
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
 	deleted := map[string]time.Time{}
-	for {
+	wait.EveryOrWoken(s.ctx, sweepInterval, s.deleted, func(ctx context.Context) {
 		if !s.leases.sweeps() {
 			clear(deleted)
 			s.metrics.setBacklog(0, 0) // another gateway counts it
-		} else if err := s.sweepOnce(s.ctx, deleted); err != nil && s.ctx.Err() == nil {
+		} else if err := s.sweepOnce(ctx, deleted); err != nil && ctx.Err() == nil {
 			s.log.Warn("deleted files cannot be removed from the storage yet", zap.Error(err))
 		}
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-s.deleted:
-		case <-tick.C:
-		}
-	}
+	})
 }
 
 // sweepOnce deletes what is to be deleted at the moment. deleted says when an object was deleted for the first time.
@@ -98,17 +91,10 @@ func (s *Service) deleteExpired(ctx context.Context) error {
 // deleted then.
 func (s *Service) purge(ctx context.Context, names []string, deleted map[string]time.Time) error {
 	now := s.clock()
-	var due, gone []string
-	for _, name := range names {
+	due := slices.DeleteFunc(names, func(name string) bool {
 		first, again := deleted[name]
-		if again && now.Sub(first) < lateWrites {
-			continue
-		}
-		due = append(due, name)
-		if again {
-			gone = append(gone, name)
-		}
-	}
+		return again && now.Sub(first) < lateWrites
+	})
 	var group errgroup.Group
 	group.SetLimit(storageRequests) // each is a request to an S3 server
 	for _, name := range due {
@@ -117,8 +103,11 @@ func (s *Service) purge(ctx context.Context, names []string, deleted map[string]
 	if err := group.Wait(); err != nil {
 		return err
 	}
+	var gone []string
 	for _, name := range due {
-		if _, again := deleted[name]; !again {
+		if _, again := deleted[name]; again {
+			gone = append(gone, name)
+		} else {
 			deleted[name] = now
 		}
 	}

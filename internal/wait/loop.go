@@ -28,6 +28,11 @@ func (l *Loop) Close() {
 
 // Every calls work at once and then at each interval, until ctx ends.
 func Every(ctx context.Context, interval time.Duration, work func(context.Context)) {
+	EveryOrWoken(ctx, interval, nil, work)
+}
+
+// EveryOrWoken is Every that also calls work for each token of Wake.
+func EveryOrWoken(ctx context.Context, interval time.Duration, woken <-chan struct{}, work func(context.Context)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -35,6 +40,7 @@ func Every(ctx context.Context, interval time.Duration, work func(context.Contex
 		select {
 		case <-ctx.Done():
 			return
+		case <-woken:
 		case <-ticker.C:
 		}
 	}
