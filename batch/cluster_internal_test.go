@@ -699,11 +699,11 @@ type awayStore struct {
 	away *atomic.Bool
 }
 
-func (s awayStore) Put(ctx context.Context, name string, data []byte) error {
+func (s awayStore) Put(ctx context.Context, name string, data []byte, flush bool) error {
 	if s.away.Load() {
 		return errAway
 	}
-	return s.Store.Put(ctx, name, data)
+	return s.Store.Put(ctx, name, data, flush)
 }
 
 func (s awayStore) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {

@@ -37,7 +37,7 @@ func newParts(t *testing.T, texts ...string) (storage.Store, []part) {
 	end := int64(0)
 	for i, text := range texts {
 		p := part{fmt.Sprint("part", i), end, end + int64(len(text))}
-		must(t, store.Put(t.Context(), p.object, []byte(text)))
+		must(t, store.Put(t.Context(), p.object, []byte(text), true))
 		parts, end = append(parts, p), p.end
 	}
 	return store, parts

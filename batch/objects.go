@@ -42,7 +42,7 @@ func (*Service) RecordObject(ctx context.Context, tx database.Tx, size int64) (n
 func (s *Service) PutObject(ctx context.Context, name string, data []byte) error {
 	err := s.checkStorage(ctx)
 	if err == nil {
-		err = s.store.PutUnflushed(ctx, name, data)
+		err = s.store.Put(ctx, name, data, false)
 	}
 	if err != nil {
 		return apierr.Storage(err)

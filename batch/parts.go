@@ -54,7 +54,7 @@ func (s *Service) putUnchecked(ctx context.Context, p *newPart) error {
 		p.reserved = true
 	}
 	if !p.written {
-		if err := s.store.Put(ctx, p.object, p.data); err != nil {
+		if err := s.store.Put(ctx, p.object, p.data, true); err != nil {
 			return err
 		}
 		p.written = true

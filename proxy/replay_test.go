@@ -277,7 +277,7 @@ func TestAFullDiskCostsReplaysOnly(t *testing.T) {
 
 type fullStorage struct{ storage.Store }
 
-func (fullStorage) PutUnflushed(_ context.Context, _ string, _ []byte) error { return syscall.ENOSPC }
+func (fullStorage) Put(context.Context, string, []byte, bool) error { return syscall.ENOSPC }
 
 func TestAReceiptOfAReplayNamesTheFirst(t *testing.T) {
 	t.Parallel()

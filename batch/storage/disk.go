@@ -52,9 +52,9 @@ func (d *Disk) Close() error {
 }
 
 // Put implements Store.
-func (d *Disk) Put(_ context.Context, name string, data []byte) error {
-	err := d.write(name, data, (*os.File).Sync)
-	if err == nil {
+func (d *Disk) Put(_ context.Context, name string, data []byte, flush bool) error {
+	err := d.write(name, data, flush)
+	if err == nil && flush {
 		err = d.syncFolder()
 	}
 	if err != nil {
@@ -63,15 +63,7 @@ func (d *Disk) Put(_ context.Context, name string, data []byte) error {
 	return nil
 }
 
-// PutUnflushed implements Store.
-func (d *Disk) PutUnflushed(_ context.Context, name string, data []byte) error {
-	if err := d.write(name, data, func(*os.File) error { return nil }); err != nil {
-		return fmt.Errorf("write an object: %w", withoutName(err))
-	}
-	return nil
-}
-
-func (d *Disk) write(name string, data []byte, flush func(*os.File) error) (err error) {
+func (d *Disk) write(name string, data []byte, flush bool) (err error) {
 	file, err := d.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, fileMode)
 	if err != nil {
 		return err
@@ -82,10 +74,10 @@ func (d *Disk) write(name string, data []byte, flush func(*os.File) error) (err 
 			return err
 		}
 	}
-	if _, err := file.Write(data); err != nil {
+	if _, err := file.Write(data); err != nil || !flush {
 		return err
 	}
-	return flush(file)
+	return file.Sync()
 }
 
 // syncFolder flushes the names of the folder's files.

@@ -14,7 +14,7 @@ func TestFilesAreTheOwnersOnly(t *testing.T) {
 	d, err := storage.OpenDisk(folder)
 	must(t, err)
 	defer d.Close()
-	must(t, d.Put(t.Context(), "a", []byte("one\n")))
+	must(t, d.Put(t.Context(), "a", []byte("one\n"), true))
 	for path, want := range map[string]os.FileMode{folder: 0o700 | os.ModeDir, filepath.Join(folder, "a"): 0o600} {
 		info, err := os.Stat(path)
 		must(t, err)

@@ -27,6 +27,7 @@ const (
 // S3 keeps objects in a bucket: the key of each is PREFIX/NAME.
 type S3 struct {
 	bucket      config.Bucket
+	prefix      string // of all keys
 	client      *minio.Core
 	transport   *http.Transport
 	credentials *credentials.Credentials
@@ -57,7 +58,11 @@ func OpenS3(b config.Bucket) (*S3, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the bucket of files: %w", err)
 	}
-	return &S3{bucket: b, client: client, transport: transport, credentials: creds}, nil
+	s := &S3{bucket: b, client: client, transport: transport, credentials: creds}
+	if b.Prefix != "" {
+		s.prefix = b.Prefix + "/"
+	}
+	return s, nil
 }
 
 // Close implements Store.
@@ -68,24 +73,16 @@ func (s *S3) Close() error {
 
 var errName = errors.New("not a name of an object")
 
-// prefix is what all keys begin with.
-func (s *S3) prefix() string {
-	if s.bucket.Prefix == "" {
-		return ""
-	}
-	return s.bucket.Prefix + "/"
-}
-
 // key returns the key of an object.
 func (s *S3) key(name string) (string, error) {
 	if name == "" || strings.ContainsAny(name, `/\`) || strings.Trim(name, ".") == "" {
 		return "", errName
 	}
-	return s.prefix() + name, nil
+	return s.prefix + name, nil
 }
 
-// Put implements Store.
-func (s *S3) Put(ctx context.Context, name string, data []byte) error {
+// Put implements Store. The server flushes as it likes.
+func (s *S3) Put(ctx context.Context, name string, data []byte, _ bool) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	key, err := s.key(name)
@@ -100,11 +97,6 @@ func (s *S3) Put(ctx context.Context, name string, data []byte) error {
 		}
 	}
 	return fmt.Errorf("write an object: %w", err)
-}
-
-// PutUnflushed implements Store. The server flushes as it likes.
-func (s *S3) PutUnflushed(ctx context.Context, name string, data []byte) error {
-	return s.Put(ctx, name, data)
 }
 
 // Open implements Store.
@@ -148,11 +140,11 @@ func (s *S3) Delete(ctx context.Context, name string) error {
 
 // List implements Store.
 func (s *S3) List(ctx context.Context, found func(name string, size int64) error) error {
-	for o := range s.client.ListObjectsIter(ctx, s.bucket.Name, minio.ListObjectsOptions{Prefix: s.prefix(), Recursive: true}) {
+	for o := range s.client.ListObjectsIter(ctx, s.bucket.Name, minio.ListObjectsOptions{Prefix: s.prefix, Recursive: true}) {
 		if o.Err != nil {
 			return fmt.Errorf("list objects: %w", explain(o.Err))
 		}
-		if err := found(strings.TrimPrefix(o.Key, s.prefix()), o.Size); err != nil {
+		if err := found(strings.TrimPrefix(o.Key, s.prefix), o.Size); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
@@ -31,7 +32,7 @@ func (s *S3) Check(ctx context.Context) (warnings []string, err error) {
 	if err != nil || found.AccessKeyID == "" {
 		return nil, errNoCredentials
 	}
-	for o := range s.client.ListObjectsIter(ctx, s.bucket.Name, minio.ListObjectsOptions{Prefix: s.prefix() + "check-", MaxKeys: 1}) {
+	for o := range s.client.ListObjectsIter(ctx, s.bucket.Name, minio.ListObjectsOptions{Prefix: s.prefix + "check-", MaxKeys: 1}) {
 		if o.Err != nil {
 			return nil, explain(o.Err)
 		}
@@ -73,18 +74,17 @@ func isUnsupported(err error) bool {
 func (s *S3) tryObject(ctx context.Context) error {
 	name := "check-" + strings.ToLower(rand.Text())
 	content := []byte(name)
-	if err := s.Put(ctx, name, content); err != nil {
+	if err := s.Put(ctx, name, content, true); err != nil {
 		return err
 	}
+	var read []byte
 	r, err := s.Open(ctx, name, 0, int64(len(content)))
 	if err == nil {
 		defer r.Close()
-		read := make([]byte, len(content))
-		if n, readErr := r.Read(read); readErr != nil && n == 0 {
-			err = readErr
-		} else if !bytes.HasPrefix(content, read[:n]) {
-			err = errRange
-		}
+		read, err = io.ReadAll(io.LimitReader(r, int64(len(content))))
+	}
+	if err == nil && !bytes.Equal(read, content) {
+		err = errRange
 	}
 	if err := errors.Join(err, s.Delete(ctx, name)); err != nil {
 		return fmt.Errorf("try an object: %w", err)

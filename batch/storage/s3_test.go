@@ -139,18 +139,18 @@ func TestErrorsSayWhatToDoWithoutTheNameOfTheObject(t *testing.T) {
 	} {
 		s := openSettings(t, fakeError(t, http.StatusBadRequest, code))
 		_, opened := s.Open(t.Context(), name, 0, 1)
-		for _, err := range []error{s.Put(t.Context(), name, []byte("x")), opened, s.Delete(t.Context(), name)} {
+		for _, err := range []error{s.Put(t.Context(), name, []byte("x"), true), opened, s.Delete(t.Context(), name)} {
 			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), name) {
 				t.Errorf("%s: got %v, want %q without the name", code, err, want)
 			}
 		}
 	}
 	full := openSettings(t, fakeError(t, http.StatusInsufficientStorage, "XMinioStorageFull"))
-	if err := full.Put(t.Context(), name, []byte("x")); !storage.IsFull(err) {
+	if err := full.Put(t.Context(), name, []byte("x"), true); !storage.IsFull(err) {
 		t.Errorf("got %v, want an error that IsFull knows", err)
 	}
 	unreachable := openSettings(t, config.Bucket{Endpoint: "127.0.0.1:1", Name: "files", Region: "r", Plaintext: true})
-	if err := unreachable.Put(t.Context(), name, []byte("x")); err == nil || strings.Contains(err.Error(), name) {
+	if err := unreachable.Put(t.Context(), name, []byte("x"), true); err == nil || strings.Contains(err.Error(), name) {
 		t.Errorf("got %v, want an error without the name", err)
 	}
 }
@@ -186,7 +186,7 @@ func TestPutSurvivesAConflict(t *testing.T) {
 		forward.ServeHTTP(w, r)
 	})
 	s := openSettings(t, settings)
-	must(t, s.Put(t.Context(), "a", []byte("text")))
+	must(t, s.Put(t.Context(), "a", []byte("text"), true))
 	wantContent(t, s, "a", 0, 4, "text")
 	if writes.Load() != 3 {
 		t.Errorf("%d writes, want two that fail and one that succeeds", writes.Load())
@@ -213,7 +213,7 @@ func TestRangesOfAnObjectNeedOneRequestEach(t *testing.T) {
 		forward.ServeHTTP(w, r)
 	})
 	s := openSettings(t, settings)
-	must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nten\n")))
+	must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nten\n"), true))
 	requests.Store(0)
 	for i := range 10 {
 		wantContent(t, s, "a", int64(i%3*4), 3, []string{"one", "two", "ten"}[i%3])

@@ -1,7 +1,7 @@
 // Package storage keeps the bytes of files as objects under names that its callers choose at random, in a folder or in a
 // bucket of an S3 server.
 //
-// An object is written once, as a whole, and never changed. The package promises that it is on disk when Put returns, that
+// An object is written once, as a whole, and never changed. The package promises that it is on disk when Put has flushed it, that
 // nothing of a deleted object is left, and that no error holds the name of an object. Which objects exist and of which file
 // they are parts is recorded by package batch.
 package storage
@@ -20,11 +20,9 @@ var ErrNotFound = errors.New("no such object")
 
 // Store keeps objects. It is safe for concurrent use.
 type Store interface {
-	// Put writes an object and flushes it. After an error, it may be called again with the same data.
-	Put(ctx context.Context, name string, data []byte) error
-
-	// PutUnflushed is Put without the flush: after a crash of the machine the object may be missing, or hold other bytes.
-	PutUnflushed(ctx context.Context, name string, data []byte) error
+	// Put writes an object. Without a flush, it may be missing or hold other bytes after a crash of the machine. After an error,
+	// Put may be called again with the same data.
+	Put(ctx context.Context, name string, data []byte, flush bool) error
 
 	// Open returns a reader of length bytes from the offset on, or of fewer if the object ends before. The caller must close it.
 	Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
@@ -73,10 +71,7 @@ var ErrNone = errors.New("files.url is not set, so files are not stored")
 type None struct{}
 
 // Put implements Store.
-func (None) Put(context.Context, string, []byte) error { return ErrNone }
-
-// PutUnflushed implements Store.
-func (None) PutUnflushed(context.Context, string, []byte) error { return ErrNone }
+func (None) Put(context.Context, string, []byte, bool) error { return ErrNone }
 
 // Open implements Store.
 func (None) Open(context.Context, string, int64, int64) (io.ReadCloser, error) { return nil, ErrNone }

@@ -66,8 +66,8 @@ func wantContent(t *testing.T, s storage.Store, name string, offset, length int6
 func TestPutObjectIsRead(t *testing.T) {
 	forEachStore(t, func(s testStore) {
 		t := s.t
-		must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nthree\n")))
-		must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nthree\n"))) // after an error, it is repeated
+		must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nthree\n"), true))
+		must(t, s.Put(t.Context(), "a", []byte("one\ntwo\nthree\n"), true)) // after an error, it is repeated
 		store := s.reopen()
 		wantContent(t, store, "a", 0, 14, "one\ntwo\nthree\n")
 		wantContent(t, store, "a", 4, 3, "two")
@@ -81,8 +81,8 @@ func TestPutObjectIsRead(t *testing.T) {
 func TestDeletedObjectIsGone(t *testing.T) {
 	forEachStore(t, func(s testStore) {
 		t := s.t
-		must(t, s.Put(t.Context(), "a", []byte("one\n")))
-		must(t, s.Put(t.Context(), "ab", []byte("another\n")))
+		must(t, s.Put(t.Context(), "a", []byte("one\n"), true))
+		must(t, s.Put(t.Context(), "ab", []byte("another\n"), true))
 		must(t, s.Delete(t.Context(), "a"))
 		must(t, s.Delete(t.Context(), "a"))
 		if _, err := s.Open(t.Context(), "a", 0, 1); !errors.Is(err, storage.ErrNotFound) {
@@ -99,7 +99,7 @@ func TestNamesCannotLeaveTheFolder(t *testing.T) {
 	forEachStore(t, func(s testStore) {
 		t := s.t
 		for _, name := range []string{"../outside", "..", ""} {
-			if err := s.Put(t.Context(), name, []byte("x")); err == nil {
+			if err := s.Put(t.Context(), name, []byte("x"), true); err == nil {
 				t.Errorf("an object %q was written", name)
 			}
 			if _, err := s.Open(t.Context(), name+"/outside", 0, 1); err == nil {
@@ -113,9 +113,9 @@ func TestObjectsAreListedWithTheirSizes(t *testing.T) {
 	forEachStore(t, func(s testStore) {
 		want := map[string]int64{"a": 5, "b": 12, "c": 3}
 		for name, size := range want {
-			must(s.t, s.Put(s.t.Context(), name, make([]byte, size)))
+			must(s.t, s.Put(s.t.Context(), name, make([]byte, size), true))
 		}
-		must(s.t, s.Put(s.t.Context(), "deleted", make([]byte, 9)))
+		must(s.t, s.Put(s.t.Context(), "deleted", make([]byte, 9), true))
 		must(s.t, s.Delete(s.t.Context(), "deleted"))
 		got := map[string]int64{}
 		must(s.t, s.List(s.t.Context(), func(name string, size int64) error {

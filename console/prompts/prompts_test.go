@@ -598,8 +598,8 @@ func TestSaveThatTheStorageRefusesLeavesNothing(t *testing.T) {
 // fullStore writes half of what it is given.
 type fullStore struct{ storage.Store }
 
-func (s fullStore) Put(ctx context.Context, name string, data []byte) error {
-	return errors.Join(s.Store.Put(ctx, name, data[:len(data)/2]), syscall.ENOSPC)
+func (s fullStore) Put(ctx context.Context, name string, data []byte, flush bool) error {
+	return errors.Join(s.Store.Put(ctx, name, data[:len(data)/2], flush), syscall.ENOSPC)
 }
 
 func TestSearchFindsPartsOfWordsInAnyCase(t *testing.T) {

@@ -255,7 +255,7 @@ func TestStorageOfAnotherDatabaseIsLeftAlone(t *testing.T) {
 	store, err := storage.OpenDisk(filepath.Join(folder, "files"))
 	must(t, err)
 	defer store.Close()
-	must(t, store.Put(t.Context(), orphanObject, []byte("bytes")))
+	must(t, store.Put(t.Context(), orphanObject, []byte("bytes"), true))
 	files := consistency.NewFiles(db, store, identity.New(db, zap.NewNop(), identity.Settings{}).AuditLog)
 	var done []string
 	must(t, files.Repair(t.Context(), func(text string) { done = append(done, text) }))
@@ -284,7 +284,7 @@ func TestFilesAreComparedWithTheStorage(t *testing.T) {
 	must(t, err)
 	defer store.Close()
 	for name, size := range map[string]int{"whole1": 6, "whole2": 4, "errors": 2, "short": 4, "unused": 3, "document": 8, orphanObject: 7, "old": 2, "README.txt": 1} {
-		must(t, store.Put(t.Context(), name, make([]byte, size)))
+		must(t, store.Put(t.Context(), name, make([]byte, size), true))
 	}
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		for _, name := range []string{"whole", "short", "missing"} {

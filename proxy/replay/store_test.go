@@ -56,11 +56,11 @@ type faultyStorage struct {
 	calls atomic.Int64
 }
 
-func (s *faultyStorage) PutUnflushed(ctx context.Context, name string, data []byte) error {
+func (s *faultyStorage) Put(ctx context.Context, name string, data []byte, flush bool) error {
 	if s.calls.Add(1); s.full {
 		return syscall.ENOSPC
 	}
-	return s.Store.PutUnflushed(ctx, name, data)
+	return s.Store.Put(ctx, name, data, flush)
 }
 
 func newFixture(t testing.TB) *fixture {
