@@ -36,25 +36,25 @@ func (s *Service) Endpoints() []string {
 func (s *Service) Limits() Settings { return *s.settings.Load() }
 
 // file returns a file, or the error that there is none.
-func (s *Service) file(ctx context.Context, account, id string) (File, error) {
-	f, err := findFile(ctx, s.db.Read(), account, proxy.OnlyText(id), s.now())
+func (s *Service) file(ctx context.Context, q database.Reader, account, id string) (File, error) {
+	f, err := findFile(ctx, q, account, proxy.OnlyText(id), s.now())
 	if errors.Is(err, sql.ErrNoRows) {
-		return File{}, apierr.NoSuchObject("file", id)
+		err = apierr.NoSuchObject("file", id)
 	}
-	return f, unreadable(err)
+	return f, unavailable(err)
 }
 
 // listFiles returns a page of files, all with one purpose unless that is empty, and whether there are more.
 func (s *Service) listFiles(ctx context.Context, p page, purpose Purpose) (_ []File, more bool, err error) {
 	if p.cursor != nil {
-		f, err := s.file(ctx, p.account, *p.cursor)
+		f, err := s.file(ctx, s.db.Read(), p.account, *p.cursor)
 		if err != nil {
 			return nil, false, ofCursor(err)
 		}
 		p.after = f.seq
 	}
 	files, more, err := listFiles(ctx, s.db.Read(), p, purpose, s.now())
-	return files, more, unreadable(err)
+	return files, more, unavailable(err)
 }
 
 // FilesOf returns files with their batches, the newest first, behind the file with the id after unless that is empty; and whether
@@ -69,7 +69,7 @@ func (s *Service) FilesOf(ctx context.Context, account, after string, limit int)
 
 // FileOf returns a file with its batch.
 func (s *Service) FileOf(ctx context.Context, account, id string) (File, error) {
-	f, err := s.file(ctx, account, id)
+	f, err := s.file(ctx, s.db.Read(), account, id)
 	if err != nil {
 		return File{}, err
 	}
@@ -80,7 +80,7 @@ func (s *Service) FileOf(ctx context.Context, account, id string) (File, error) 
 
 // Content returns the content of a file. The caller must close it.
 func (s *Service) Content(ctx context.Context, id string) (io.ReadCloser, error) {
-	f, err := s.file(ctx, "", id)
+	f, err := s.file(ctx, s.db.Read(), "", id)
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +90,7 @@ func (s *Service) Content(ctx context.Context, id string) (io.ReadCloser, error)
 // DeleteOf deletes a file, unless a batch needs it.
 func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-		f, err := findFile(ctx, tx, account, proxy.OnlyText(id), s.now())
-		if errors.Is(err, sql.ErrNoRows) {
-			return apierr.NoSuchObject("file", id)
-		}
+		f, err := s.file(ctx, tx, account, id)
 		if err != nil {
 			return err
 		}
@@ -107,7 +104,7 @@ func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
 		return deleteFile(ctx, tx, f.ID)
 	})
 	if err != nil {
-		return unwritable(err)
+		return unavailable(err)
 	}
 	wait.Wake(s.deleted)
 	return nil
@@ -116,7 +113,7 @@ func (s *Service) DeleteOf(ctx context.Context, account, id string) error {
 // StoredBytes returns the bytes of all files of an account.
 func (s *Service) StoredBytes(ctx context.Context, account string) (int64, error) {
 	_, n, err := storedOf(ctx, s.db.Read(), account)
-	return n, unreadable(err)
+	return n, unavailable(err)
 }
 
 // addBatches adds to files the batches that have to do with them.
@@ -130,7 +127,7 @@ func (s *Service) addBatches(ctx context.Context, account string, files []File) 
 	}
 	batches, err := batchesOfFiles(ctx, s.db.Read(), account, slices.Collect(maps.Keys(byID)))
 	if err != nil {
-		return unreadable(err)
+		return unavailable(err)
 	}
 	for i := range batches {
 		b := &batches[i]
@@ -182,7 +179,7 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	f.Lines, f.Tokens = checked.Lines, checked.Tokens // without blank lines
 	err = s.write(ctx, func(ctx context.Context, tx database.Tx) error { return s.keepFile(ctx, tx, &f) })
 	if err != nil {
-		return File{}, nil, unwritable(err)
+		return File{}, nil, unavailable(err)
 	}
 	kept = true
 	return f, nil, nil
@@ -208,29 +205,29 @@ func (s *Service) Create(ctx context.Context, account, key, name, window string,
 		}
 		return s.addBatch(ctx, tx, &b)
 	})
-	return b, unwritable(err)
+	return b, unavailable(err)
 }
 
 // batch returns a batch, or the error that there is none.
-func (s *Service) batch(ctx context.Context, account, id string) (Batch, error) {
-	b, err := findBatch(ctx, s.db.Read(), account, proxy.OnlyText(id))
+func (*Service) batch(ctx context.Context, q database.Reader, account, id string) (Batch, error) {
+	b, err := findBatch(ctx, q, account, proxy.OnlyText(id))
 	if errors.Is(err, sql.ErrNoRows) {
-		return Batch{}, apierr.NoSuchObject("batch", id)
+		err = apierr.NoSuchObject("batch", id)
 	}
-	return b, unreadable(err)
+	return b, unavailable(err)
 }
 
 // listBatches returns a page of batches, and whether there are more.
 func (s *Service) listBatches(ctx context.Context, p page) (_ []Batch, more bool, err error) {
 	if p.cursor != nil {
-		b, err := s.batch(ctx, p.account, *p.cursor)
+		b, err := s.batch(ctx, s.db.Read(), p.account, *p.cursor)
 		if err != nil {
 			return nil, false, ofCursor(err)
 		}
 		p.after = b.seq
 	}
 	batches, more, err := listBatches(ctx, s.db.Read(), p)
-	return batches, more, unreadable(err)
+	return batches, more, unavailable(err)
 }
 
 // BatchesOf returns batches without the errors of their validation: the newest first, behind the batch with the id after unless
@@ -242,12 +239,12 @@ func (s *Service) BatchesOf(ctx context.Context, account, after string, limit in
 // UnfinishedOf returns the batches of an account that have not ended.
 func (s *Service) UnfinishedOf(ctx context.Context, account string) ([]Batch, error) {
 	all, err := unfinishedOf(ctx, s.db.Read(), account)
-	return all, unreadable(err)
+	return all, unavailable(err)
 }
 
 // BatchOf returns a batch, with the errors of its validation.
 func (s *Service) BatchOf(ctx context.Context, account, id string) (Batch, error) {
-	b, err := s.batch(ctx, account, id)
+	b, err := s.batch(ctx, s.db.Read(), account, id)
 	if err == nil {
 		err = s.readErrors(ctx, &b)
 	}
@@ -264,7 +261,7 @@ func (s *Service) readErrors(ctx context.Context, b *Batch) error {
 		return nil
 	}
 	if err != nil {
-		return unreadable(err)
+		return unavailable(err)
 	}
 	text, err := s.ReadObject(ctx, b.errorsObject, size)
 	if errors.Is(err, storage.ErrNotFound) { // deleted since
@@ -283,10 +280,7 @@ func (s *Service) readErrors(ctx context.Context, b *Batch) error {
 func (s *Service) CancelOf(ctx context.Context, account, id string) (Batch, error) {
 	var b Batch
 	err := s.write(ctx, func(ctx context.Context, tx database.Tx) (err error) {
-		if b, err = findBatch(ctx, tx, account, proxy.OnlyText(id)); errors.Is(err, sql.ErrNoRows) {
-			return apierr.NoSuchObject("batch", id)
-		}
-		if err != nil || b.Status == Cancelling {
+		if b, err = s.batch(ctx, tx, account, id); err != nil || b.Status == Cancelling {
 			return err
 		}
 		now := s.now()
@@ -298,7 +292,7 @@ func (s *Service) CancelOf(ctx context.Context, account, id string) (Batch, erro
 		return err
 	})
 	if err != nil {
-		return Batch{}, unwritable(err)
+		return Batch{}, unavailable(err)
 	}
 	wait.Wake(s.created)
 	return b, nil
@@ -317,11 +311,11 @@ const maxErrorBytes = 1 << 20
 
 // FailedLines returns the first lines of the error file of an account's batch.
 func (s *Service) FailedLines(ctx context.Context, account, id string, most int) ([]FailedLine, error) {
-	b, err := s.batch(ctx, account, id)
+	b, err := s.batch(ctx, s.db.Read(), account, id)
 	if err != nil || b.ErrorFile == "" {
 		return nil, err
 	}
-	f, err := s.file(ctx, account, b.ErrorFile)
+	f, err := s.file(ctx, s.db.Read(), account, b.ErrorFile)
 	if e, ok := errors.AsType[*apierr.Error](err); ok && e.Code == apierr.NotFound { // deleted since
 		return nil, nil
 	}

@@ -25,7 +25,7 @@ func (s *Service) ServeContent(to http.ResponseWriter, r *http.Request, account,
 	if _, err := proxy.Query(r); err != nil {
 		return err
 	}
-	f, err := s.file(r.Context(), account, id)
+	f, err := s.file(r.Context(), s.db.Read(), account, id)
 	if err != nil {
 		return err
 	}

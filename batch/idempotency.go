@@ -70,5 +70,5 @@ func (s *Service) createOnce(ctx context.Context, o origin, find func(ctx contex
 		}
 		return remember(ctx, tx, &o, id, s.now())
 	})
-	return unwritable(err)
+	return unavailable(err)
 }

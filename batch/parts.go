@@ -75,7 +75,7 @@ func (s *Service) discard(ctx context.Context, parts ...*newPart) {
 func (s *Service) openFile(ctx context.Context, f *File) (*fileReader, error) {
 	parts, err := partsOf(ctx, s.db.Read(), f.ID)
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, unavailable(err)
 	}
 	r, err := s.openParts(ctx, parts, f.Bytes)
 	if errors.Is(err, storage.ErrNotFound) { // deleted since

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,8 +23,8 @@ func (s *Service) Routes() []proxy.Extension {
 		{Method: http.MethodGet, Path: "/v1/files/:id/content", Serve: s.sendContent},
 		{Method: http.MethodPost, Path: "/v1/batches", ReadsBody: true, Serve: s.createBatch},
 		{Method: http.MethodGet, Path: "/v1/batches", Serve: s.sendBatches},
-		{Method: http.MethodGet, Path: "/v1/batches/:id", Serve: s.showBatch},
-		{Method: http.MethodPost, Path: "/v1/batches/:id/cancel", Serve: s.cancelBatch},
+		{Method: http.MethodGet, Path: "/v1/batches/:id", Serve: sendBatch(s.BatchOf)},
+		{Method: http.MethodPost, Path: "/v1/batches/:id/cancel", Serve: sendBatch(s.CancelOf)},
 	}
 }
 
@@ -52,15 +53,17 @@ func sendJSON(c *proxy.ExtensionCall, v any) error {
 	return nil
 }
 
-// pageOf returns the page that the parameters after, limit and order select.
-func pageOf(account string, q map[string]string, limit, most int) (page, error) {
-	p := page{account: account}
+// pageOf returns the page that the parameters after, limit and order select, and all parameters, which have known names.
+func pageOf(c *proxy.ExtensionCall, limit, most int, known ...string) (p page, q map[string]string, err error) {
+	if q, err = proxy.Query(c.Request, known...); err != nil {
+		return p, nil, err
+	}
+	p.account = c.Account
 	if after, ok := q["after"]; ok {
 		p.cursor = &after
 	}
-	var err error
 	if p.limit, err = proxy.PageLimit(q, limit, most); err != nil {
-		return page{}, err
+		return p, nil, err
 	}
 	order, given := q["order"]
 	switch {
@@ -68,18 +71,14 @@ func pageOf(account string, q map[string]string, limit, most int) (page, error) 
 	case order == "asc":
 		p.ascending = true
 	default:
-		return page{}, apierr.InvalidField("order", fmt.Sprintf(`order: got %s; expected "asc" or "desc"`, strconv.Quote(apierr.Clip(order))))
+		return p, nil, apierr.InvalidField("order", fmt.Sprintf(`order: got %s; expected "asc" or "desc"`, strconv.Quote(apierr.Clip(order))))
 	}
-	return p, nil
+	return p, q, nil
 }
 
 func (s *Service) sendFiles(c *proxy.ExtensionCall) error {
 	const most = 10_000
-	q, err := proxy.Query(c.Request, "purpose", "after", "limit", "order")
-	if err != nil {
-		return err
-	}
-	p, err := pageOf(c.Account, q, most, most)
+	p, q, err := pageOf(c, most, most, "purpose", "after", "limit", "order")
 	if err != nil {
 		return err
 	}
@@ -105,7 +104,7 @@ func ofCursor(err error) error {
 }
 
 func (s *Service) showFile(c *proxy.ExtensionCall) error {
-	f, err := s.file(c.Request.Context(), c.Account, c.Param("id"))
+	f, err := s.file(c.Request.Context(), s.db.Read(), c.Account, c.Param("id"))
 	if err != nil {
 		return err
 	}
@@ -128,11 +127,7 @@ func (s *Service) deleteFile(c *proxy.ExtensionCall) error {
 
 func (s *Service) sendBatches(c *proxy.ExtensionCall) error {
 	const usual, most = 20, 100
-	q, err := proxy.Query(c.Request, "after", "limit")
-	if err != nil {
-		return err
-	}
-	p, err := pageOf(c.Account, q, usual, most)
+	p, _, err := pageOf(c, usual, most, "after", "limit")
 	if err != nil {
 		return err
 	}
@@ -150,34 +145,21 @@ func (s *Service) sendBatches(c *proxy.ExtensionCall) error {
 	return sendJSON(c, proxy.NewList(objects, func(o batchObject) string { return o.ID }, more))
 }
 
-func (s *Service) showBatch(c *proxy.ExtensionCall) error {
-	b, err := s.BatchOf(c.Request.Context(), c.Account, c.Param("id"))
-	if err != nil {
-		return err
+// sendBatch returns what serves a path with the id of a batch: it sends the batch that operation returns.
+func sendBatch(operation func(ctx context.Context, account, id string) (Batch, error)) func(*proxy.ExtensionCall) error {
+	return func(c *proxy.ExtensionCall) error {
+		b, err := operation(c.Request.Context(), c.Account, c.Param("id"))
+		if err != nil {
+			return err
+		}
+		return sendJSON(c, b.toObject())
 	}
-	return sendJSON(c, b.toObject())
 }
 
-func (s *Service) cancelBatch(c *proxy.ExtensionCall) error {
-	b, err := s.CancelOf(c.Request.Context(), c.Account, c.Param("id"))
-	if err != nil {
-		return err
-	}
-	return sendJSON(c, b.toObject())
-}
-
-// unreadable returns the error of a read of the database; nil if it has succeeded.
-func unreadable(err error) error {
-	if err == nil {
-		return nil
-	}
-	return apierr.Storage(fmt.Errorf("read files and batches: %w", err))
-}
-
-// unwritable returns the error of a write to the database, unless it is one of the API.
-func unwritable(err error) error {
+// unavailable returns the error of a read or a write of the database, unless it is nil or one of the API.
+func unavailable(err error) error {
 	if _, refused := errors.AsType[*apierr.Error](err); refused || err == nil {
 		return err
 	}
-	return apierr.Storage(fmt.Errorf("write files and batches: %w", err))
+	return apierr.Storage(fmt.Errorf("read or write files and batches: %w", err))
 }

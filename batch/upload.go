@@ -257,7 +257,7 @@ func (s *Service) storePart(ctx context.Context, f *File, piece []byte) error {
 	}
 	_, stored, err := storedOf(ctx, s.db.Read(), f.Account)
 	if err != nil {
-		return unreadable(err)
+		return unavailable(err)
 	}
 	s.mu.Lock()
 	used := stored + s.uploading[f.Account]
