@@ -74,7 +74,7 @@ type Service struct {
 	settings  atomic.Pointer[Settings]
 	metrics   *metrics
 	clock     func() time.Time
-	onEnd     func(Batch) // may be nil
+	onEnd     func(Batch)
 	leases    leases
 
 	checking    sync.Mutex  // held while the storage is checked
@@ -114,6 +114,7 @@ func New(db *database.DB, store storage.Store, completer Completer, s Settings, 
 		validations: admission.NewTurns(1, 1), largeFiles: admission.NewTurns(maxLargeValidations, 2),
 		uploads: admission.NewTurns(uploadPlaces, uploadsPerAccount),
 		changed: make(chan struct{}, 1), created: make(chan struct{}, 1), deleted: make(chan struct{}, 1), drained: make(chan struct{}),
+		onEnd: func(Batch) {},
 	}
 	service.drain = sync.OnceFunc(func() { close(service.drained) })
 	service.leases.service = service
@@ -126,10 +127,8 @@ func (s *Service) OnEnd(f func(Batch)) { s.onEnd = f }
 
 // ended reports the end of a batch.
 func (s *Service) ended(b Batch, status Status) {
-	if s.onEnd != nil {
-		b.Status = status
-		s.onEnd(b)
-	}
+	b.Status = status
+	s.onEnd(b)
 }
 
 // Start runs the batches that have not ended, until Close.

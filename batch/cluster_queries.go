@@ -19,8 +19,11 @@ func checkHolder(ctx context.Context, tx database.Tx, h holder) error {
 	return checkCurrent(ctx, tx, h, `EXISTS (SELECT FROM gateway WHERE id = $1 AND epoch = $2 AND alive)`)
 }
 
-// checkLease returns errLeaseLost unless the lease counts, which it then does until the end of the transaction.
-func checkLease(ctx context.Context, tx database.Tx, seq int64, h holder) error {
+// check returns errLeaseLost unless the lease counts, which it then does until the end of the transaction.
+func (l *leases) check(ctx context.Context, tx database.Tx, seq int64, h holder) error {
+	if !l.joined {
+		return nil
+	}
 	return checkCurrent(ctx, tx, h, `EXISTS (SELECT FROM batch_leases l JOIN gateway g ON g.id = l.gateway AND g.epoch = l.epoch
 		WHERE l.gateway = $1 AND l.epoch = $2 AND g.alive AND l.batch = $3)`, seq)
 }
@@ -62,7 +65,11 @@ func addLease(ctx context.Context, tx database.Execer, seq int64, h holder) erro
 		ON CONFLICT (batch) DO UPDATE SET gateway = excluded.gateway, epoch = excluded.epoch`, seq, h.gateway, h.epoch)
 }
 
-func deleteLease(ctx context.Context, tx database.Execer, seq int64, h holder) error {
+// release ends the lease of a batch that is parked, has ended, or is left to others.
+func (l *leases) release(ctx context.Context, tx database.Execer, seq int64, h holder) error {
+	if !l.joined {
+		return nil
+	}
 	return database.Exec(ctx, tx, `DELETE FROM batch_leases WHERE batch = $1 AND gateway = $2 AND epoch = $3`, seq, h.gateway, h.epoch)
 }
 

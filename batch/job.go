@@ -73,8 +73,7 @@ type job struct {
 	mu         sync.Mutex // guards the fields below
 	sources    []*source  // one for each model
 	unrecorded int        // lines that run, or whose outcomes the recorder has not handled
-	closed     bool       // no line is started any more
-	yields     bool       // the same, and the batch is parked when no line runs
+	yields     bool       // no line is started any more, and the batch is parked when none runs
 
 	waiting              // why the last line could not be started
 	asks       int       // lines among unrecorded that run without a place
@@ -230,7 +229,7 @@ func (j *job) start(r *round) bool {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.batch.Status != InProgress || j.unrecorded >= maxUnrecorded || j.closed || j.yields || j.ctx.Err() != nil {
+	if j.batch.Status != InProgress || j.unrecorded >= maxUnrecorded || j.yields || j.ctx.Err() != nil {
 		return false
 	}
 	st := r.standing(j.batch.Key)

@@ -161,22 +161,6 @@ func (s *Service) writeLeased(ctx context.Context, seq int64, h holder, apply fu
 	})
 }
 
-// check returns errLeaseLost unless the lease counts, which it then does until the end of the transaction.
-func (l *leases) check(ctx context.Context, tx database.Tx, seq int64, h holder) error {
-	if !l.joined {
-		return nil
-	}
-	return checkLease(ctx, tx, seq, h)
-}
-
-// release ends the lease of a batch that is parked, has ended, or is left to others.
-func (l *leases) release(ctx context.Context, tx database.Tx, seq int64, h holder) error {
-	if !l.joined {
-		return nil
-	}
-	return deleteLease(ctx, tx, seq, h)
-}
-
 // leave makes this gateway one that takes no batches. If all is true, its leases end.
 func (l *leases) leave(ctx context.Context, all bool) error {
 	me := l.registered

@@ -8,11 +8,9 @@ import (
 	apierr "basegate/errors"
 )
 
-// The methods below keep objects of other packages, such as the documents of saved prompts, in the storage of files. What a
-// crash or a deletion leaves of them is swept like that of files.
+// The methods below implement storage.Objects. What a crash or a deletion leaves of the objects is swept like that of files.
 
-// WriteObject stores data as an object, and calls keep with its name in the transaction with which it counts. After an error
-// the object is deleted.
+// WriteObject implements storage.Objects. After an error the object is deleted.
 func (s *Service) WriteObject(ctx context.Context, data []byte, keep func(context.Context, database.Tx, string) error) error {
 	p := partOf(&File{}, data)
 	err := s.put(ctx, p)
@@ -32,13 +30,13 @@ func (s *Service) WriteObject(ctx context.Context, data []byte, keep func(contex
 	return err
 }
 
-// RecordObject makes an object count in a transaction, before PutObject writes it.
+// RecordObject implements storage.Objects.
 func (*Service) RecordObject(ctx context.Context, tx database.Tx, size int64) (name string, err error) {
-	p := &newPart{part: part{newObjectName(), 0, size}}
+	p := &newPart{part: part{newObjectName(), 0, size}, file: &File{}}
 	return p.object, insertObject(ctx, tx, p, "kept", holder{}, 0)
 }
 
-// PutObject writes an object of RecordObject, without a flush.
+// PutObject implements storage.Objects.
 func (s *Service) PutObject(ctx context.Context, name string, data []byte) error {
 	err := s.checkStorage(ctx)
 	if err == nil {
@@ -50,7 +48,7 @@ func (s *Service) PutObject(ctx context.Context, name string, data []byte) error
 	return nil
 }
 
-// ReadObject returns an object.
+// ReadObject implements storage.Objects.
 func (s *Service) ReadObject(ctx context.Context, name string, size int64) ([]byte, error) {
 	content, err := s.openParts(ctx, []part{{name, 0, size}}, size)
 	if err != nil {
@@ -62,7 +60,7 @@ func (s *Service) ReadObject(ctx context.Context, name string, size int64) ([]by
 	return data, err
 }
 
-// DeleteObject marks an object in a transaction; it is deleted after that.
+// DeleteObject implements storage.Objects.
 func (*Service) DeleteObject(ctx context.Context, tx database.Tx, name string) error {
 	return markDeleted(ctx, tx, objectNamed, name)
 }

@@ -25,14 +25,12 @@ type prefixKey [blocks]uint32
 func prefixOf(body []byte) (key prefixKey) {
 	prompts := gjson.GetManyBytes(body, "prompt", "messages", "context")
 	prompt := cmp.Or(prompts[0].Raw, prompts[1].Raw, prompts[2].Raw)
-	for i := range blocks {
-		n := firstBlock << i
-		if len(prompt) < n {
-			// The rest of a prompt that ends here, so that equal prompts are neighbours.
-			key[i] = uint32(maphash.String(prefixSeed, prompt)) | 1
+	for i := range key {
+		n := min(firstBlock<<i, len(prompt)) // the last hash is of the whole prompt, so that equal prompts are neighbours
+		key[i] = uint32(maphash.String(prefixSeed, prompt[:n])) | 1
+		if n < firstBlock<<i {
 			break
 		}
-		key[i] = uint32(maphash.String(prefixSeed, prompt[:n])) | 1
 	}
 	return key
 }

@@ -85,7 +85,7 @@ func (s *Service) isDue(b *Batch, st *proxy.Standing) bool {
 // isParkable reports whether the batch may become a row: no line runs, one is left, and the job does not end for another reason. The
 // caller holds the job's lock.
 func (j *job) isParkable() bool {
-	return j.unrecorded == 0 && j.left.Load() > 0 && !j.closed && j.ctx.Err() == nil
+	return j.unrecorded == 0 && j.left.Load() > 0 && j.ctx.Err() == nil
 }
 
 // parkWaiting ends the job if its batch waits for long for something else than a backend, and reports for how long it has waited
@@ -102,15 +102,9 @@ func (j *job) parkWaiting(now time.Time) (forBackend time.Duration) {
 		return waited
 	case j.Reason == proxy.WaitsForBudget && !j.blocked && !j.isUnfit():
 	case waited >= parkAfter:
-		j.endParked()
+		j.cancel(errParked)
 	}
 	return 0
-}
-
-// endParked ends the job, whose batch becomes a row. The caller holds the job's lock.
-func (j *job) endParked() {
-	j.closed = true
-	j.cancel(errParked)
 }
 
 // parkForTurn ends the job for the turn of another batch of its account, unless a line runs or none is left.
@@ -118,7 +112,7 @@ func (j *job) parkForTurn() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.isParkable() {
-		j.endParked()
+		j.cancel(errParked)
 	}
 }
 
@@ -134,7 +128,7 @@ func (j *job) yield() {
 func (j *job) parkIfYields() {
 	if j.yields && j.isParkable() {
 		j.waiting = waiting{}
-		j.endParked()
+		j.cancel(errParked)
 	}
 }
 

@@ -24,7 +24,7 @@ type part struct {
 // newPart is a part that is to be written.
 type newPart struct {
 	part
-	file     string
+	file     *File
 	data     []byte
 	reserved bool // it has a row, so that it is deleted if this process ends before the part counts
 	written  bool // its bytes are on disk, and must not be written again
@@ -32,7 +32,7 @@ type newPart struct {
 
 // partOf returns the next part of a file.
 func partOf(f *File, data []byte) *newPart {
-	return &newPart{part: part{newObjectName(), f.Bytes, f.Bytes + int64(len(data))}, file: f.ID, data: data}
+	return &newPart{part: part{newObjectName(), f.Bytes, f.Bytes + int64(len(data))}, file: f, data: data}
 }
 
 // put writes a part. After an error, it can be called again. The part counts when a transaction keeps its object.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 func insertObject(ctx context.Context, tx database.Execer, p *newPart, state string, h holder, now int64) error {
 	return database.Exec(ctx, tx, `INSERT INTO objects (name, state, file, start, bytes, gateway, epoch, begun_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (name) DO NOTHING`,
-		p.object, state, p.file, p.start, p.end-p.start, h.gateway, h.epoch, now)
+		p.object, state, p.file.ID, p.start, p.end-p.start, h.gateway, h.epoch, now)
 }
 
 // keepObject makes an object a part of its file. The error is errSwept if it was deleted meanwhile.
@@ -321,17 +320,10 @@ func firstDueOfKeys(ctx context.Context, q database.Reader, account string) ([]B
 		WHERE status = 'in_progress' AND account_id = $1 AND `+isUnfinished+` AND parked_at = 0 GROUP BY key_id)`, account)
 }
 
-// cancelling returns which of some batches are to be cancelled.
-func cancelling(ctx context.Context, q database.Reader, seqs []int64) ([]int64, error) {
-	if len(seqs) == 0 {
-		return nil, nil
-	}
-	list := make([]string, len(seqs))
-	for i, seq := range seqs {
-		list[i] = strconv.FormatInt(seq, 10)
-	}
+// cancelling returns the batches that are to be cancelled.
+func cancelling(ctx context.Context, q database.Reader) ([]int64, error) {
 	return database.List(ctx, q, func(r database.Scanner) (seq int64, err error) { return seq, r.Scan(&seq) },
-		`SELECT seq FROM batches WHERE status = 'cancelling' AND seq IN (`+strings.Join(list, ", ")+`)`)
+		`SELECT seq FROM batches WHERE status = 'cancelling' AND `+isUnfinished)
 }
 
 // isParked is the condition of the index on parked batches. A batch that gets another status is not parked.

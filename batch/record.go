@@ -58,9 +58,6 @@ func (j *job) run() {
 // drain ends the lines that run, whose results do not count any more.
 func (j *job) drain() {
 	j.cancel(nil)
-	j.mu.Lock()
-	j.closed = true
-	j.mu.Unlock()
 	for !j.idle() {
 		j.end([]outcome{<-j.outcomes}, false)
 	}
@@ -80,17 +77,13 @@ func (r *recorder) record(ctx context.Context) error {
 	}
 	cause := context.Cause(r.ctx)
 	switch {
-	case errors.Is(cause, errParked):
-		if r.batch.Status == InProgress {
-			return errParked
-		} // it was cancelled before it was a row, and only has to end
-	case r.isClosed(): // the gateway drains
+	case errors.Is(cause, errLeaseLost):
 		return errLeaseLost
+	case errors.Is(cause, errParked) && r.batch.Status == InProgress: // else it was cancelled before it was a row, and only has to end
+		return errParked
 	}
 	end := Completed
 	switch {
-	case errors.Is(cause, errLeaseLost):
-		return errLeaseLost
 	case errors.Is(cause, errRevoked):
 		end = StatusCancelled
 		if err := r.endRest(ctx, endings[errRevoked]); err != nil {
@@ -149,7 +142,7 @@ func (r *recorder) recordLines(ctx context.Context) {
 			}
 			ended = nil
 		}
-		if r.service.isDraining() && ended != nil && r.closeIfIdle() {
+		if r.service.isDraining() && ended != nil && r.leaveIfIdle() {
 			return
 		}
 		select {
@@ -171,19 +164,15 @@ func (j *job) idle() bool {
 	return j.unrecorded == 0
 }
 
-// isClosed reports whether the job starts no line any more.
-func (j *job) isClosed() bool {
+// leaveIfIdle leaves the batch to another gateway if no line runs, and reports whether it has.
+func (j *job) leaveIfIdle() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.closed
-}
-
-// closeIfIdle makes the job start no line any more if none runs, and reports whether it has.
-func (j *job) closeIfIdle() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.closed = j.unrecorded == 0
-	return j.closed
+	if j.unrecorded > 0 {
+		return false
+	}
+	j.cancel(errLeaseLost)
+	return true
 }
 
 // gather returns an outcome with those that have come meanwhile. If lines are left, it waits for more results until the last write
@@ -312,7 +301,10 @@ func (r *recorder) newResults(all []outcome) *results {
 			to = toOutput
 		}
 		texts[to] = append(texts[to], o.text)
-		w.counts.charge(o)
+		w.counts.input += o.result.Usage.Prompt // which the gateway has counted itself if the response does not say it
+		w.counts.output += o.result.Usage.Completion
+		w.counts.cached += o.cached
+		w.counts.reasoning += o.reasoning
 	}
 	w.counts.completed, w.counts.failed = int64(len(texts[toOutput])), int64(len(texts[toErrors]))
 	for i, lines := range texts {
@@ -377,26 +369,18 @@ func (r *recorder) writeLines(ctx context.Context, tx database.Tx, all []outcome
 	return true, budget.WriteSettlements(ctx, tx, charges)
 }
 
-// charge counts what a line was charged, which the gateway has counted itself if its response does not say it.
-func (c *counts) charge(o *outcome) {
-	c.input += o.result.Usage.Prompt
-	c.output += o.result.Usage.Completion
-	c.cached += o.cached
-	c.reasoning += o.reasoning
-}
-
 // writeFiles writes what counts of the files.
 func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, w *results) error {
 	for _, p := range w.parts {
-		if f := r.files[toErrors]; f != nil && f.ID == p.file && f.seq == 0 {
-			if err := insertFile(ctx, tx, f); err != nil {
+		if p.file.seq == 0 {
+			if err := insertFile(ctx, tx, p.file); err != nil {
 				return err
 			}
-			if err := setErrorFile(ctx, tx, r.batch.seq, f.ID); err != nil {
+			if err := setErrorFile(ctx, tx, r.batch.seq, p.file.ID); err != nil {
 				return err
 			}
 		}
-		if err := setFileBytes(ctx, tx, p.file, p.start, p.end); err != nil {
+		if err := setFileBytes(ctx, tx, p.file.ID, p.start, p.end); err != nil {
 			return err
 		}
 		if err := keepObject(ctx, tx, p.object); err != nil {
@@ -409,11 +393,7 @@ func (r *recorder) writeFiles(ctx context.Context, tx database.Tx, w *results) e
 // advance counts what has been written.
 func (r *recorder) advance(w *results) {
 	for _, p := range w.parts {
-		for _, f := range r.files {
-			if f != nil && f.ID == p.file {
-				f.Bytes, f.seq = p.end, max(f.seq, 1) // it has a row
-			}
-		}
+		p.file.Bytes, p.file.seq = p.end, max(p.file.seq, 1) // it has a row
 	}
 	r.batch.Completed += w.counts.completed
 	r.batch.Failed += w.counts.failed

@@ -127,7 +127,7 @@ func (p *poller) once(ctx context.Context) error {
 	}
 	p.endLostJobs(mine)
 	p.showWaits(ctx, w)
-	if err := p.cancelJobs(ctx, busy); err != nil {
+	if err := p.cancelJobs(ctx); err != nil {
 		return err
 	}
 	var parked []parking
@@ -272,8 +272,8 @@ func (s *Service) startJob(b *Batch, l holder, w *work) {
 }
 
 // cancelJobs ends the jobs and the validations of batches that are to be cancelled.
-func (p *poller) cancelJobs(ctx context.Context, busy []int64) error {
-	cancelled, err := cancelling(ctx, p.db.Read(), busy)
+func (p *poller) cancelJobs(ctx context.Context) error {
+	cancelled, err := cancelling(ctx, p.db.Read())
 	if err != nil {
 		return fmt.Errorf("find cancelled batches: %w", err)
 	}

@@ -502,8 +502,8 @@ func TestOnlyJobsWithLinesLeftAreParked(t *testing.T) {
 			r := p.newRecorder(t, &b)
 			r.left.Store(left)
 			r.waiting, r.blocked = waiting{Reason: proxy.WaitsForBudget}, true
-			if park(r.job); r.closed != (left > 0) {
-				t.Errorf("%s with %d lines left: it is parked: %t", name, left, r.closed)
+			if park(r.job); (r.ctx.Err() != nil) != (left > 0) {
+				t.Errorf("%s with %d lines left: it is parked: %t", name, left, r.ctx.Err() != nil)
 			}
 		}
 	}
