@@ -160,7 +160,7 @@ func newReceiptLogCheck() *cobra.Command {
 		func(cmd *cobra.Command, args []string) error {
 			if url != "" {
 				remote := &receipt.Remote{URL: url, Client: &http.Client{Timeout: remoteLogTimeout}}
-				return checkTreeHeads(cmd, args, key, remote.Checkpoint, remote.Tiles)
+				return checkTreeHeads(cmd, args, key, remote.Checkpoint, remote.Tiles(cmd.Context()))
 			}
 			return withReceiptLog(cmd, func(ctx context.Context, s receipt.Settings, db *database.DB) error {
 				if len(args) == 0 {
@@ -170,7 +170,7 @@ func newReceiptLogCheck() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return checkTreeHeads(cmd, args, cmp.Or(key, vkey), func(context.Context) (string, error) { return latest, nil }, receipt.LocalTiles(db))
+				return checkTreeHeads(cmd, args, cmp.Or(key, vkey), func(context.Context) (string, error) { return latest, nil }, receipt.StoredTiles(ctx, db.Read()))
 			})
 		})
 	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
@@ -222,7 +222,7 @@ func checkTreeHeads(cmd *cobra.Command, args []string, key string, latest func(c
 	if err != nil {
 		return err
 	}
-	if err := receipt.CheckConsistency(cmd.Context(), older, newer, tiles); err != nil {
+	if err := receipt.CheckConsistency(older, newer, tiles); err != nil {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "consistent: the tree head of %s extends that of %s\n", count(newer.Size, "entry"), count(older.Size, "entry"))

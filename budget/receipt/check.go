@@ -94,7 +94,7 @@ func verifyStored(ctx context.Context, db *database.DB, s Settings, vkey string,
 
 // verifyTree returns the tree of a head, whose root it checks.
 func verifyTree(ctx context.Context, db *database.DB, head *TreeHead, entries bool) (*tree, error) {
-	load := tilesOf(ctx, db.Read())
+	load := StoredTiles(ctx, db.Read())
 	if !entries {
 		return loadTree(head, load)
 	}
@@ -126,14 +126,6 @@ func Latest(ctx context.Context, db *database.DB) (checkpoint, vkey string, err 
 	return stored.checkpoint, stored.vkey, err
 }
 
-// TileSource returns hash tiles of a log.
-type TileSource func(ctx context.Context, t tlog.Tile) ([]byte, error)
-
-// LocalTiles returns the tiles of the log in a database.
-func LocalTiles(db *database.DB) TileSource {
-	return func(ctx context.Context, t tlog.Tile) ([]byte, error) { return loadTile(ctx, db.Read(), t) }
-}
-
 // Remote is a log at a URL, such as https://base.example.org/receipts.
 type Remote struct {
 	URL    string
@@ -146,9 +138,11 @@ func (r *Remote) Checkpoint(ctx context.Context) (string, error) {
 	return string(data), err
 }
 
-// Tiles is a TileSource.
-func (r *Remote) Tiles(ctx context.Context, t tlog.Tile) ([]byte, error) {
-	return r.get(ctx, strings.Replace(t.Path(), fmt.Sprintf("tile/%d/", tileHeight), "tile/", 1))
+// Tiles returns the log's tiles.
+func (r *Remote) Tiles(ctx context.Context) TileSource {
+	return func(t tlog.Tile) ([]byte, error) {
+		return r.get(ctx, strings.Replace(t.Path(), fmt.Sprintf("tile/%d/", tileHeight), "tile/", 1))
+	}
 }
 
 func (r *Remote) get(ctx context.Context, path string) (data []byte, err error) {
@@ -176,7 +170,7 @@ var errHTTP = errors.New("it responds with status")
 
 // CheckConsistency checks that the tree of one head begins with that of an older one. The tiles of the log are the proof;
 // they are checked against the newer head.
-func CheckConsistency(ctx context.Context, older, newer TreeHead, tiles TileSource) error {
+func CheckConsistency(older, newer TreeHead, tiles TileSource) error {
 	if older.Origin != newer.Origin {
 		return fmt.Errorf("%w: %s and %s", errTwoLogs, older.Origin, newer.Origin)
 	}
@@ -193,7 +187,7 @@ func CheckConsistency(ctx context.Context, older, newer TreeHead, tiles TileSour
 		}
 		return nil
 	}
-	reader := tlog.TileHashReader(tlog.Tree{N: newer.Size, Hash: newer.Root}, &tileReader{ctx, tiles})
+	reader := tlog.TileHashReader(tlog.Tree{N: newer.Size, Hash: newer.Root}, tileReader(tiles))
 	proof, err := tlog.ProveTree(newer.Size, older.Size, reader)
 	if err != nil {
 		return fmt.Errorf("the log does not prove the newer tree head: %w", err)
@@ -207,23 +201,20 @@ func CheckConsistency(ctx context.Context, older, newer TreeHead, tiles TileSour
 var errTwoLogs = errors.New("the tree heads are of two logs")
 
 // tileReader implements tlog.TileReader.
-type tileReader struct {
-	ctx   context.Context
-	tiles TileSource
-}
+type tileReader TileSource
 
 // Height implements tlog.TileReader.
-func (*tileReader) Height() int { return tileHeight }
+func (tileReader) Height() int { return tileHeight }
 
 // SaveTiles implements tlog.TileReader.
-func (*tileReader) SaveTiles([]tlog.Tile, [][]byte) {}
+func (tileReader) SaveTiles([]tlog.Tile, [][]byte) {}
 
 // ReadTiles implements tlog.TileReader.
-func (r *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
+func (load tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	all := make([][]byte, len(tiles))
 	for i, t := range tiles {
 		var err error
-		if all[i], err = r.tiles(r.ctx, t); err != nil {
+		if all[i], err = load(t); err != nil {
 			return nil, err
 		}
 	}

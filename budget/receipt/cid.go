@@ -1,7 +1,6 @@
 package receipt
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
 	"hash"
@@ -31,10 +30,4 @@ func newCIDHash(nonce Hash) hash.Hash {
 	h := sha256.New()
 	h.Write(nonce[:])
 	return h
-}
-
-// newNonce returns 32 random bytes.
-func newNonce() (n Hash) {
-	rand.Read(n[:]) // never fails
-	return n
 }

@@ -2,6 +2,7 @@ package receipt
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"hash"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"basegate/budget"
 	"basegate/database"
+	"basegate/internal/wait"
 	"basegate/proxy/stream"
 )
 
@@ -30,7 +32,8 @@ func (l *Log) NewBuilder(stream bool) *Builder {
 	if stream {
 		l.streams.Add(1)
 	}
-	nonce := newNonce()
+	var nonce Hash
+	rand.Read(nonce[:]) // never fails
 	return &Builder{log: l, nonce: nonce, hash: newCIDHash(nonce), awaits: stream}
 }
 
@@ -125,7 +128,7 @@ func (e *Entry) AwaitRound(ctx context.Context) {
 	l := e.builder.log
 	round := *l.round.Load()
 	e.builder.Close()
-	l.wakeSequencer()
+	wait.Wake(l.wake)
 	ctx, cancel := context.WithTimeout(ctx, 2*pace)
 	defer cancel()
 	select {

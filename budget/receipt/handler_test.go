@@ -1,7 +1,6 @@
 package receipt_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -133,7 +132,7 @@ func TestConsistencyIsProvenByTheTilesOfARemoteLog(t *testing.T) {
 	}
 	for i, newer := range heads {
 		for j, older := range heads {
-			err := receipt.CheckConsistency(t.Context(), older, newer, remote.Tiles)
+			err := receipt.CheckConsistency(older, newer, remote.Tiles(t.Context()))
 			if i >= j && err != nil {
 				t.Errorf("%d entries extend %d: %v", newer.Size, older.Size, err)
 			}
@@ -144,12 +143,12 @@ func TestConsistencyIsProvenByTheTilesOfARemoteLog(t *testing.T) {
 	}
 	forked := heads[2]
 	forked.Root[3] ^= 1
-	if err := receipt.CheckConsistency(t.Context(), forked, heads[4], remote.Tiles); !errors.As(err, new(*receipt.ForkError)) {
+	if err := receipt.CheckConsistency(forked, heads[4], remote.Tiles(t.Context())); !errors.As(err, new(*receipt.ForkError)) {
 		t.Errorf("another root: got %v, want a ForkError", err)
 	}
 	forked = heads[4]
 	forked.Root[3] ^= 1
-	if err := receipt.CheckConsistency(t.Context(), heads[2], forked, remote.Tiles); err == nil {
+	if err := receipt.CheckConsistency(heads[2], forked, remote.Tiles(t.Context())); err == nil {
 		t.Error("tiles prove a tree head that is not theirs")
 	}
 }
@@ -196,8 +195,8 @@ func TestEveryChangedTileIsFound(t *testing.T) {
 	newer := head()
 	for bit := 0; bit < 8*32*256; bit += 997 { // of each tile that is read
 		changed, reached := bit/8, false
-		err := receipt.CheckConsistency(t.Context(), older, newer, func(ctx context.Context, tile tlog.Tile) ([]byte, error) {
-			data, err := remote.Tiles(ctx, tile)
+		err := receipt.CheckConsistency(older, newer, func(tile tlog.Tile) ([]byte, error) {
+			data, err := remote.Tiles(t.Context())(tile)
 			if err == nil && changed < len(data) {
 				data[changed] ^= 1 << (bit % 8)
 				reached = true
@@ -209,13 +208,13 @@ func TestEveryChangedTileIsFound(t *testing.T) {
 		}
 	}
 	for name, tiles := range map[string]receipt.TileSource{
-		"too short": func(ctx context.Context, tile tlog.Tile) ([]byte, error) {
-			data, err := remote.Tiles(ctx, tile)
+		"too short": func(tile tlog.Tile) ([]byte, error) {
+			data, err := remote.Tiles(t.Context())(tile)
 			return data[:max(0, len(data)-32)], err
 		},
-		"garbage": func(context.Context, tlog.Tile) ([]byte, error) { return []byte("garbage"), nil },
+		"garbage": func(tlog.Tile) ([]byte, error) { return []byte("garbage"), nil },
 	} {
-		if err := receipt.CheckConsistency(t.Context(), older, newer, tiles); err == nil {
+		if err := receipt.CheckConsistency(older, newer, tiles); err == nil {
 			t.Errorf("tiles that are %s prove a tree head", name)
 		}
 	}

@@ -42,7 +42,7 @@ type Log struct {
 	db       *database.DB
 	log      *zap.Logger
 	key      *signingKey
-	load     tileLoader
+	load     TileSource
 	flushed  time.Time    // when the file of the tree head was last flushed; the sequencer's
 	failures atomic.Int64 // tree heads that could not be published
 
@@ -163,7 +163,7 @@ func begin(ctx context.Context, db *database.DB, key *signingKey, anew bool) err
 		if err != nil {
 			return err
 		}
-		t, err := newTree(0, tilesOf(ctx, tx))
+		t, err := newTree(0, StoredTiles(ctx, tx))
 		if err == nil {
 			err = t.appendUpTo(ctx, tx, last, func(id tlog.Tile, hashes []byte) error { return saveTile(ctx, tx, id, hashes) })
 		}
@@ -264,7 +264,7 @@ func (l *Log) prove(ctx context.Context, leaf Hash, after int64) (r *Receipt, st
 			r.addProof(stored.seq-1, proof, head.checkpoint)
 			return r, stored, nil
 		}
-		l.wakeSequencer()
+		wait.Wake(l.wake)
 		select {
 		case <-round:
 		case <-ctx.Done():

@@ -55,7 +55,7 @@ func TestLogGoesOnAfterARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := receipt.CheckConsistency(t.Context(), older, newer, receipt.LocalTiles(f.db)); err != nil || newer.Size != 261 {
+	if err := receipt.CheckConsistency(older, newer, receipt.StoredTiles(t.Context(), f.db.Read())); err != nil || newer.Size != 261 {
 		t.Errorf("the tree head of %d entries: %v", newer.Size, err)
 	}
 }
@@ -320,7 +320,7 @@ func TestTreeHeadThatIsGivenOutIsInTheDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := receipt.CheckConsistency(t.Context(), heads[0], heads[1], receipt.LocalTiles(f.db)); err != nil || heads[1].Size != 262 {
+	if err := receipt.CheckConsistency(heads[0], heads[1], receipt.StoredTiles(t.Context(), f.db.Read())); err != nil || heads[1].Size != 262 {
 		t.Errorf("the tree head of %d entries: %v", heads[1].Size, err)
 	}
 	for _, entries := range []bool{true, false} {

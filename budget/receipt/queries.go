@@ -93,8 +93,8 @@ func (t *tree) appendStored(ctx context.Context, from database.Reader, limit int
 	return nil
 }
 
-// tilesOf returns the loader of the tiles of a database, or of a transaction.
-func tilesOf(ctx context.Context, from database.Reader) tileLoader {
+// StoredTiles returns the tiles of a database, or of a transaction.
+func StoredTiles(ctx context.Context, from database.Reader) TileSource {
 	return func(id tlog.Tile) ([]byte, error) { return loadTile(ctx, from, id) }
 }
 

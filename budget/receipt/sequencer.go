@@ -31,9 +31,6 @@ const (
 	roundLimit = 1024
 )
 
-// wakeSequencer puts a token into the sequencer's channel.
-func (l *Log) wakeSequencer() { wait.Wake(l.wake) }
-
 // sequence adds pending entries to the log, and follows the tree heads of other gateways, until ctx ends; then it adds those that
 // are left.
 func (l *Log) sequence(ctx context.Context) {
@@ -103,7 +100,7 @@ func (l *Log) poll(ctx context.Context, woken bool) error {
 }
 
 // loadHead returns the tree head of a state, and checks that it extends the published one.
-func (l *Log) loadHead(s state, load tileLoader) (*signedHead, error) {
+func (l *Log) loadHead(s state, load TileSource) (*signedHead, error) {
 	before := l.published.Load()
 	switch {
 	case before.checkpoint == s.checkpoint:
@@ -134,7 +131,7 @@ func openHead(s state, verifier note.Verifier) (*signedHead, error) {
 }
 
 // loadTree returns the tree of a head from its tiles, whose root it checks.
-func loadTree(head *TreeHead, load tileLoader) (*tree, error) {
+func loadTree(head *TreeHead, load TileSource) (*tree, error) {
 	t, err := newTree(head.Size, load)
 	if err != nil {
 		return nil, err
@@ -149,7 +146,7 @@ func (l *Log) addRound(ctx context.Context) (more bool, _ error) {
 	err := l.db.WriteGrouped(ctx, func(tx database.Tx) error {
 		s, err := loadState(ctx, tx)
 		if err == nil {
-			head, err = l.loadHead(s, tilesOf(ctx, tx))
+			head, err = l.loadHead(s, StoredTiles(ctx, tx))
 		}
 		if err != nil || !s.pending {
 			return err

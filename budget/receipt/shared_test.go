@@ -152,7 +152,7 @@ func TestLogGoesOnAfterItsSequencerIsKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := receipt.CheckConsistency(t.Context(), older, newer, receipt.LocalTiles(b.db)); err != nil || newer.Size != 3 {
+	if err := receipt.CheckConsistency(older, newer, receipt.StoredTiles(t.Context(), b.db.Read())); err != nil || newer.Size != 3 {
 		t.Errorf("the tree head of %d entries: %v, want 3 entries that extend those of the killed gateway", newer.Size, err)
 	}
 	if found, err := receipt.Check(t.Context(), b.settings, b.db, true); err != nil || found.Size != 3 {

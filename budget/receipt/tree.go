@@ -17,8 +17,8 @@ const (
 
 var errMissingTile = errors.New("a hash tile of the receipt log is missing or too short")
 
-// tileLoader returns the first W hashes of a stored tile.
-type tileLoader func(tlog.Tile) ([]byte, error)
+// TileSource returns the first W hashes of a tile of a log.
+type TileSource func(tlog.Tile) ([]byte, error)
 
 // tile is a hash tile with the hashes between its leaves and its root: those of nodes[i] cover 1<<i leaves.
 type tile struct {
@@ -62,7 +62,7 @@ func (t *tile) data(width int) []byte {
 // receipts.
 type tree struct {
 	size    int64
-	load    tileLoader
+	load    TileSource
 	edges   []tile
 	unsaved map[tlog.Tile]tile // those to store, without a width
 	before  int64              // the size of the tree that next was called for
@@ -70,7 +70,7 @@ type tree struct {
 }
 
 // newTree returns the tree with a size whose tiles load returns.
-func newTree(size int64, load tileLoader) (*tree, error) {
+func newTree(size int64, load TileSource) (*tree, error) {
 	t := (&tree{size: size, load: load}).next()
 	for level, leaves := 0, size; leaves > 0; level, leaves = level+1, leaves/tileWidth {
 		id := tlog.Tile{H: tileHeight, L: level, N: (leaves - 1) / tileWidth, W: int((leaves-1)%tileWidth) + 1}
