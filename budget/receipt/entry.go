@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -48,35 +47,17 @@ func (b *Builder) Close() {
 // Write adds bytes of a plain answer.
 func (b *Builder) Write(p []byte) { b.hash.Write(p) }
 
-// blockSize is how many bytes of short payloads are hashed by one call.
-const blockSize = 4 << 10
-
-// blocks hold payloads until they are hashed.
-var blocks = sync.Pool{New: func() any { b := make([]byte, 0, blockSize); return &b }}
+var lineFeed = []byte{'\n'}
 
 // WriteEvents adds the payloads of events of a stream, as the client receives them.
 func (b *Builder) WriteEvents(events []byte) {
-	pooled := blocks.Get().(*[]byte)
-	block := (*pooled)[:0]
 	for payload := range stream.Payloads(events) {
-		if len(block)+1+len(payload) > blockSize {
-			b.hash.Write(block)
-			block = block[:0]
-		}
 		if b.events {
-			block = append(block, '\n')
+			b.hash.Write(lineFeed)
 		}
 		b.events = true
-		if len(block)+len(payload) > blockSize {
-			b.hash.Write(block)
-			b.hash.Write(payload)
-			block = block[:0]
-			continue
-		}
-		block = append(block, payload...)
+		b.hash.Write(payload)
 	}
-	b.hash.Write(block)
-	blocks.Put(pooled)
 }
 
 // Entry is the entry of a whole answer. The answer may be finished after the transaction that inserts Pending is committed
