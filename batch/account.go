@@ -256,14 +256,11 @@ func (s *Service) readErrors(ctx context.Context, b *Batch) error {
 	if b.errorsObject == "" {
 		return nil
 	}
-	size, err := sizeOfObject(ctx, s.db.Read(), b.errorsObject)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
+	parts, err := partsOf(ctx, s.db.Read(), objectNamed, b.errorsObject)
+	if err != nil || len(parts) == 0 {
 		return unavailable(err)
 	}
-	text, err := s.ReadObject(ctx, b.errorsObject, size)
+	text, err := s.ReadObject(ctx, b.errorsObject, parts[0].end)
 	if errors.Is(err, storage.ErrNotFound) { // deleted since
 		return nil
 	}

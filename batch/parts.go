@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sort"
+	"sync"
 	"time"
 
 	"basegate/batch/storage"
@@ -73,7 +74,7 @@ func (s *Service) discard(ctx context.Context, parts ...*newPart) {
 
 // openFile returns the content of a file, up to the bytes that counted when f was read.
 func (s *Service) openFile(ctx context.Context, f *File) (*fileReader, error) {
-	parts, err := partsOf(ctx, s.db.Read(), f.ID)
+	parts, err := partsOf(ctx, s.db.Read(), objectsOfFile, f.ID)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -115,29 +116,26 @@ type fileReader struct {
 	offset  int64
 	body    io.ReadCloser // of a part, or nil
 	at, end int64         // where body stands in the file, and where it ends
-	ahead   []*opening    // of the parts behind body
+	ahead   []opening     // of the parts behind body
 }
 
 // opening is a part that is being opened.
 type opening struct {
 	part
-	done chan struct{} // closed when body and err are set
-	body io.ReadCloser
-	err  error
+	body func() (io.ReadCloser, error) // waits
 }
 
 // start begins to open a part at the position.
-func (r *fileReader) start(p part, position int64) *opening {
-	o := &opening{part: p, done: make(chan struct{})}
-	go func() {
-		defer close(o.done)
-		o.body, o.err = r.service.store.Open(r.ctx, p.object, position-p.start, min(p.end, r.size)-position)
-	}()
-	return o
+func (r *fileReader) start(p part, position int64) opening {
+	body := sync.OnceValues(func() (io.ReadCloser, error) {
+		return r.service.store.Open(r.ctx, p.object, position-p.start, min(p.end, r.size)-position)
+	})
+	go func() { _, _ = body() }()
+	return opening{p, body}
 }
 
 // open opens the part at the offset, and begins to open those behind it if the reader comes from the part before it.
-func (r *fileReader) open() error {
+func (r *fileReader) open() (err error) {
 	i := sort.Search(len(r.parts), func(i int) bool { return r.parts[i].end > r.offset })
 	if i == len(r.parts) || r.parts[i].start > r.offset {
 		return storage.ErrNotFound
@@ -154,16 +152,16 @@ func (r *fileReader) open() error {
 	}
 	first := r.ahead[0]
 	r.ahead = r.ahead[1:]
-	<-first.done
-	r.body, r.at, r.end = first.body, r.offset, min(p.end, r.size)
-	return first.err
+	r.body, err = first.body()
+	r.at, r.end = r.offset, min(p.end, r.size)
+	return err
 }
 
 // closeAhead ends what is being opened.
 func (r *fileReader) closeAhead() {
 	for _, o := range r.ahead {
-		if <-o.done; o.err == nil {
-			o.body.Close()
+		if body, err := o.body(); err == nil {
+			body.Close()
 		}
 	}
 	r.ahead = nil

@@ -47,19 +47,13 @@ func keepParts(ctx context.Context, tx database.Tx, f *File) error {
 	return database.Exec(ctx, tx, `UPDATE objects SET state = 'kept' WHERE file = $1 AND state = 'writing'`, f.ID)
 }
 
-// partsOf returns the parts of a file.
-func partsOf(ctx context.Context, q database.Reader, file string) ([]part, error) {
+// partsOf returns the objects of a condition that count, such as the parts of a file in their order.
+func partsOf(ctx context.Context, q database.Reader, condition, value string) ([]part, error) {
 	return database.List(ctx, q, func(r database.Scanner) (p part, err error) { return p, r.Scan(&p.object, &p.start, &p.end) },
-		`SELECT name, start, start + bytes FROM objects WHERE file = $1 AND state = 'kept' ORDER BY start`, file)
+		`SELECT name, start, start + bytes FROM objects WHERE `+condition+` AND state = 'kept' ORDER BY start`, value)
 }
 
-// sizeOfObject returns the bytes of an object that counts. The error is sql.ErrNoRows if there is none.
-func sizeOfObject(ctx context.Context, q database.Reader, name string) (n int64, err error) {
-	err = q.QueryRowContext(ctx, `SELECT bytes FROM objects WHERE name = $1 AND state = 'kept'`, name).Scan(&n)
-	return n, err
-}
-
-// Conditions of markDeleted.
+// Conditions of partsOf and markDeleted.
 const (
 	objectNamed   = `name = $1`
 	objectsOfFile = `file = $1`

@@ -236,7 +236,7 @@ func (s *Service) busy() []int64 {
 // startJob starts the job of a batch, unless its account has enough that run: then those with later deadlines end for it. A batch
 // that only has to end needs no turn.
 func (s *Service) startJob(b *Batch, l holder, w *work) {
-	input, err := partsOf(s.ctx, s.db.Read(), b.InputFile)
+	input, err := partsOf(s.ctx, s.db.Read(), objectsOfFile, b.InputFile)
 	if err != nil {
 		s.log.Error("a batch waits, since its input file cannot be looked up", zap.String("batch", b.ID), zap.Error(err))
 		return

@@ -27,7 +27,7 @@ func (s *Service) checkStorage(ctx context.Context) error {
 	s.checking.Lock()
 	defer s.checking.Unlock()
 	for !s.sameStorage.Load() {
-		known, err := partsOf(ctx, s.db.Read(), storageID)
+		known, err := partsOf(ctx, s.db.Read(), objectsOfFile, storageID)
 		missing := ""
 		if err == nil && len(known) > 0 {
 			missing = known[0].object
@@ -62,7 +62,7 @@ func (s *Service) identifyStorage(ctx context.Context, missing string) error {
 	err := s.putUnchecked(ctx, p)
 	if err == nil {
 		err = s.write(ctx, func(ctx context.Context, tx database.Tx) error {
-			current, err := partsOf(ctx, tx, storageID)
+			current, err := partsOf(ctx, tx, objectsOfFile, storageID)
 			if identified = len(current) > 0 && current[0].object != missing; err != nil || identified {
 				return err
 			}

@@ -425,7 +425,7 @@ func (s *Service) row(t *testing.T, id string) Batch {
 // newRecorder returns the recorder of a job of a batch, which does not run.
 func (s *Service) newRecorder(t *testing.T, b *Batch) *recorder {
 	t.Helper()
-	input, err := partsOf(t.Context(), s.db.Read(), b.InputFile)
+	input, err := partsOf(t.Context(), s.db.Read(), objectsOfFile, b.InputFile)
 	must(t, err)
 	return &recorder{job: s.newJob(b, holder{}, input), batch: *b}
 }
@@ -596,7 +596,7 @@ func TestResultsOfFewLinesAreWrittenOnceASecond(t *testing.T) {
 		id := s.createLines(t, "k", "24h", slices.Repeat([]string{"m"}, 50)...)
 		time.Sleep(15 * time.Second)
 		d := s.wantStatus(t, "with a line at a time", id, Completed)
-		parts, err := partsOf(t.Context(), s.db.Read(), d.OutputFile)
+		parts, err := partsOf(t.Context(), s.db.Read(), objectsOfFile, d.OutputFile)
 		if must(t, err); len(parts) > 15 || d.Completed != 50 {
 			t.Errorf("the results are %d parts of %+v, want one for each second", len(parts), d.toObject().Counts)
 		}
