@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -52,19 +53,14 @@ func explain(err error) error {
 		return nil
 	}
 	if r, ok := errors.AsType[minio.ErrorResponse](err); ok {
-		code := r.Code
-		if same := sameAdvice[code]; same != "" {
-			code = same
-		}
+		code := cmp.Or(sameAdvice[r.Code], r.Code)
 		switch reason := advice[code]; {
 		case reason != "" && r.Region != "" && code == "AuthorizationHeaderMalformed":
 			return &BucketError{r.Code, reason + " to " + r.Region}
 		case reason != "":
 			return &BucketError{r.Code, reason}
-		case r.Code == "" || strings.Contains(r.Code, " "): // the body was no error of S3
-			return &responseError{fmt.Sprintf("the S3 server responded %d %s", r.StatusCode, http.StatusText(r.StatusCode)), r.Code, r.StatusCode}
 		default:
-			return &responseError{fmt.Sprintf("the S3 server responded %d %s", r.StatusCode, r.Code), r.Code, r.StatusCode}
+			return &responseError{r.Code, r.StatusCode}
 		}
 	}
 	if u, ok := errors.AsType[*url.Error](err); ok {
@@ -84,12 +80,18 @@ func explain(err error) error {
 
 // responseError is any other error of the S3 server. Its text is ours: the server's may quote the name of an object.
 type responseError struct {
-	text, code string
-	status     int
+	code   string
+	status int
 }
 
 // Error implements error.
-func (e *responseError) Error() string { return e.text }
+func (e *responseError) Error() string {
+	code := e.code
+	if code == "" || strings.Contains(code, " ") { // the body was no error of S3
+		code = http.StatusText(e.status)
+	}
+	return fmt.Sprintf("the S3 server responded %d %s", e.status, code)
+}
 
 // isBucketFull reports whether the S3 server has no room.
 func isBucketFull(err error) bool {
