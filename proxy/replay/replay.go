@@ -394,13 +394,9 @@ func (w *keeping) finish(ctx context.Context) (kept bool, err error) {
 	s := w.call.store
 	bounded, cancel := storageContext(ctx, w.row.bytes)
 	defer cancel()
-	switch err := w.pending.Wait(bounded); {
-	case errors.Is(err, errKept), database.IsUnique(err): // by an equal request
-		return true, nil
-	case err != nil:
-		return false, err
+	if byOther, err := w.wait(bounded); byOther || err != nil {
+		return byOther, err
 	}
-	w.count()
 	if err := s.objects.PutObject(bounded, w.row.object, w.sealed); err != nil {
 		s.forget(ctx, &w.row)
 		return false, err
@@ -412,21 +408,28 @@ func (w *keeping) finish(ctx context.Context) (kept bool, err error) {
 func (w *keeping) abandon(ctx context.Context) error {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	switch err := w.pending.Wait(ended); {
-	case err == nil:
-		w.count()
+	byOther, err := w.wait(ended)
+	switch {
+	case errors.Is(err, database.ErrCancelled):
+		return nil
+	case err == nil && !byOther:
 		w.call.store.forget(ctx, &w.row)
-	case !errors.Is(err, errKept) && !database.IsUnique(err) && !errors.Is(err, database.ErrCancelled):
-		return err
 	}
-	return nil
+	return err
 }
 
-// count adds what the row has changed to the use of the accounts.
-func (w *keeping) count() {
-	for account, bytes := range w.changes {
-		w.call.store.count(account, bytes)
+// wait waits for the row, and reports whether an equal request has kept its response before.
+func (w *keeping) wait(ctx context.Context) (byOther bool, err error) {
+	err = w.pending.Wait(ctx)
+	if errors.Is(err, errKept) || database.IsUnique(err) {
+		return true, nil
 	}
+	if err == nil {
+		for account, bytes := range w.changes {
+			w.call.store.count(account, bytes)
+		}
+	}
+	return false, err
 }
 
 // errKept is returned if the response of an equal request is kept already.
