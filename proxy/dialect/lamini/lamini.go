@@ -27,8 +27,8 @@ var Dialect = &proxy.Dialect{
 	Prefix: prefix,
 	Served: "of the Lamini API, POST " + pathV1 + " and POST " + pathV2 + " are served; GET /v1/models lists the models",
 	Endpoints: map[string]func([]byte, validate.Limits) (proxy.Translation, error){
-		pathV1: parseV1,
-		pathV2: parseV2,
+		pathV1: parser(false),
+		pathV2: parser(true),
 	},
 	AppendError: appendError,
 }
@@ -67,15 +67,13 @@ var adviceOnFields = map[string]string{
 	"stream":   "responses in this form are not streamed; POST /v1/completions streams",
 }
 
-func parseV1(body []byte, limits validate.Limits) (proxy.Translation, error) {
-	return parse(body, limits, false)
+// parser returns what parses the bodies of version 2, whose responses have finish reasons, or of version 1.
+func parser(reasons bool) func([]byte, validate.Limits) (proxy.Translation, error) {
+	return func(body []byte, limits validate.Limits) (proxy.Translation, error) {
+		return parse(body, limits, reasons)
+	}
 }
 
-func parseV2(body []byte, limits validate.Limits) (proxy.Translation, error) {
-	return parse(body, limits, true)
-}
-
-// parse parses the body of either version.
 func parse(body []byte, limits validate.Limits, reasons bool) (proxy.Translation, error) {
 	r, err := form.Parse(body, limits)
 	t := proxy.Translation{Request: r}
