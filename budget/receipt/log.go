@@ -156,7 +156,7 @@ func begin(ctx context.Context, db *database.DB, key *signingKey, anew bool) err
 				return err
 			}
 		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM receipt_tiles`); err != nil {
+		if err := database.Exec(ctx, tx, `DELETE FROM receipt_tiles`); err != nil {
 			return err
 		}
 		_, last, _, err := countEntries(ctx, tx)

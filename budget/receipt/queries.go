@@ -127,8 +127,7 @@ func saveTile(ctx context.Context, tx database.Execer, id tlog.Tile, hashes []by
 	const text = `
 		INSERT INTO receipt_tiles (level, number, hashes) VALUES ($1, $2, $3)
 		ON CONFLICT (level, number) DO UPDATE SET hashes = excluded.hashes`
-	_, err := tx.ExecContext(ctx, text, id.L, id.N, hashes)
-	return err
+	return database.Exec(ctx, tx, text, id.L, id.N, hashes)
 }
 
 // state is the row of the table receipt_log, and whether entries are pending.
@@ -157,8 +156,7 @@ func saveState(ctx context.Context, tx database.Execer, vkey string, head *signe
 	const text = `
 		INSERT INTO receipt_log ("only", verifier_key, size, checkpoint) VALUES (1, $1, $2, $3)
 		ON CONFLICT ("only") DO UPDATE SET verifier_key = excluded.verifier_key, size = excluded.size, checkpoint = excluded.checkpoint`
-	_, err := tx.ExecContext(ctx, text, vkey, head.Size, head.checkpoint)
-	return err
+	return database.Exec(ctx, tx, text, vkey, head.Size, head.checkpoint)
 }
 
 // countEntries returns how many entries have a place, the last place, and how many entries the tree head of the moment covers.
