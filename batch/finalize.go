@@ -46,7 +46,7 @@ func (r *recorder) endLines(ctx context.Context, lines []lineRef, why ending) ([
 			}
 			l, refused := parseLine(text)
 			if refused != nil {
-				return fmt.Errorf("parse a line of a batch: %w", refused)
+				return fmt.Errorf("parse a line of a batch: %s", refused.Message)
 			}
 			e := errorObject{why.code, why.unstarted}
 			if ref.attempts > 0 {
@@ -63,25 +63,23 @@ func (r *recorder) endLines(ctx context.Context, lines []lineRef, why ending) ([
 func (r *recorder) finalize(ctx context.Context, end Status) error {
 	s := r.service
 	if end == Completed && r.batch.Status == InProgress {
-		if err := r.setStatus(ctx, Finalizing, nil, InProgress); err != nil {
+		if err := r.setStatus(ctx, Finalizing, InProgress); err != nil {
 			return err
 		}
 		if r.batch.Status == Cancelling { // it was cancelled at the same moment
 			end = StatusCancelled
 		}
 	}
-	digests := map[*File][]byte{}
 	for _, f := range r.files {
 		if f == nil {
 			continue
 		}
-		digest, err := s.digest(ctx, f)
-		if err != nil {
+		var err error
+		if f.sha256, err = s.digest(ctx, f); err != nil {
 			return fmt.Errorf("read a file of results: %w", err)
 		}
-		digests[f] = digest
 	}
-	if err := r.setStatus(ctx, end, digests, InProgress, Finalizing, Cancelling); err != nil {
+	if err := r.setStatus(ctx, end, InProgress, Finalizing, Cancelling); err != nil {
 		return err
 	}
 	s.log.Info("batch ended", zap.String("batch", r.batch.ID), zap.String("status", string(end)),
@@ -90,24 +88,24 @@ func (r *recorder) finalize(ctx context.Context, end Status) error {
 	return nil
 }
 
-// setStatus changes the status, and makes the files final with it.
-func (r *recorder) setStatus(ctx context.Context, to Status, digests map[*File][]byte, from ...Status) error {
+// setStatus changes the status. If it is the last one, it makes the files final too, whose digests are set.
+func (r *recorder) setStatus(ctx context.Context, to Status, from ...Status) error {
 	s := r.service
 	changed := false
 	err := s.writeLeased(ctx, r.batch.seq, r.lease, func(ctx context.Context, tx database.Tx) (err error) {
 		now := s.now()
-		if changed, err = setStatus(ctx, tx, r.batch.seq, to, now, from...); err != nil {
+		if changed, err = setStatus(ctx, tx, r.batch.seq, to, now, from...); err != nil || !to.Ended() {
 			return err
 		}
-		for f, digest := range digests {
-			if err := setFileFinal(ctx, tx, f.ID, digest, now+s.keepOf(&r.batch)); err != nil {
+		for _, f := range r.files {
+			if f == nil {
+				continue
+			}
+			if err := setFileFinal(ctx, tx, f.ID, f.sha256, now+s.keepOf(&r.batch)); err != nil {
 				return err
 			}
 		}
-		if to.Ended() {
-			return s.leases.release(ctx, tx, r.batch.seq, r.lease)
-		}
-		return nil
+		return s.leases.release(ctx, tx, r.batch.seq, r.lease)
 	})
 	if err != nil {
 		return fmt.Errorf("change the status of a batch: %w", err)

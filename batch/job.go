@@ -299,6 +299,7 @@ func (j *job) startOf(source *source, r *round, now time.Time) bool {
 	r.metrics.running.Add(1)
 	r.tasks.Go(func() {
 		o := j.runLine(l, place)
+		o.asked = place == nil
 		wait.Wake(r.changed) // its place is free
 		j.outcomes <- o
 	})

@@ -48,12 +48,6 @@ type errorObject struct {
 
 // runLine runs a line. Without a place, it starts the model if nothing else is in the way of the line.
 func (j *job) runLine(ref lineRef, place proxy.Place) outcome {
-	o := j.sendLine(ref, place)
-	o.asked = place == nil
-	return o
-}
-
-func (j *job) sendLine(ref lineRef, place proxy.Place) outcome {
 	if place != nil {
 		defer place.Release()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	apierr "basegate/errors"
+	"basegate/proxy"
 )
 
 // Codes of a validation, besides those of the API.
@@ -94,44 +95,37 @@ type line struct {
 	bodyAt   int    // where it begins in the line
 }
 
-// invalidLineError is why a line is refused.
-type invalidLineError struct {
-	code, message, param string
+func problem(code, param, format string, args ...any) *LineError {
+	return &LineError{Code: code, Message: fmt.Sprintf(format, args...), Param: proxy.OrNull(param)}
 }
 
-// Error implements error.
-func (p *invalidLineError) Error() string { return p.message }
-
-func problem(code, param, format string, args ...any) *invalidLineError {
-	return &invalidLineError{code, fmt.Sprintf(format, args...), param}
-}
+var errNotObject = problem(codeInvalidLine, "", "the line is not one JSON object")
 
 // decoders read lines.
 var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(new(bytes.Buffer)) }}
 
 // parseLine parses a line. Its body is validated elsewhere, by the rules of the endpoint, so its bytes are only delimited
 // here: the decoder checks its syntax.
-func parseLine(text []byte) (l line, refused *invalidLineError) {
+func parseLine(text []byte) (l line, refused *LineError) {
 	d := decoders.Get().(*jsontext.Decoder)
 	defer func() {
 		d.Reset(new(bytes.Buffer)) // which lets go of the line
 		decoders.Put(d)
 	}()
 	d.Reset(bytes.NewBuffer(text), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)) // reads it without a copy
-	notObject := problem(codeInvalidLine, "", "the line is not one JSON object")
 	if start, err := d.ReadToken(); err != nil || start.Kind() != '{' {
-		return line{}, notObject
+		return line{}, errNotObject
 	}
 	seen := map[string]bool{}
 	for d.PeekKind() == '"' {
 		token, err := d.ReadToken()
 		if err != nil {
-			return line{}, notObject
+			return line{}, errNotObject
 		}
 		name := token.String()
 		value, err := d.ReadValue()
 		if err != nil {
-			return line{}, notObject
+			return line{}, errNotObject
 		}
 		if seen[name] {
 			return line{}, problem(string(apierr.InvalidRequest), apierr.Clip(name), "the field %q stands twice in the line", apierr.Clip(name))
@@ -142,10 +136,10 @@ func parseLine(text []byte) (l line, refused *invalidLineError) {
 		}
 	}
 	if end, err := d.ReadToken(); err != nil || end.Kind() != '}' {
-		return line{}, notObject
+		return line{}, errNotObject
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return line{}, notObject
+		return line{}, errNotObject
 	}
 	for _, name := range []string{"custom_id", "method", "url", "body"} {
 		if !seen[name] {
@@ -156,7 +150,7 @@ func parseLine(text []byte) (l line, refused *invalidLineError) {
 }
 
 // set stores the value of a member, which ends at end in the text.
-func (l *line) set(name string, value jsontext.Value, text []byte, end int64) *invalidLineError {
+func (l *line) set(name string, value jsontext.Value, text []byte, end int64) *LineError {
 	invalid := string(apierr.InvalidRequest)
 	switch name {
 	case "custom_id":

@@ -10,6 +10,8 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"basegate/proxy"
 )
 
 // scanned is what a lineScanner returns of one line.
@@ -126,8 +128,8 @@ func TestWrongLineIsRefused(t *testing.T) {
 		l, refused := parseLine([]byte(c.text))
 		if refused == nil {
 			t.Errorf("%s is accepted: %+v", c.text, l)
-		} else if refused.code != c.code || refused.param != c.param {
-			t.Errorf("%.100s: got %s of %q, want %s of %q", c.text, refused.code, refused.param, c.code, c.param)
+		} else if want := proxy.OrNull(c.param); refused.Code != c.code || !cmp.Equal(refused.Param, want) {
+			t.Errorf("%.100s: got %+v, want %s of %q", c.text, refused, c.code, c.param)
 		}
 	}
 	if l, refused := parseLine([]byte(strings.Replace(good, `"a"`, `"`+strings.Repeat("ü", 256)+`"`, 1))); refused != nil || len(l.customID) != 512 {
@@ -158,7 +160,7 @@ func FuzzLine(f *testing.F) {
 			}
 			return
 		}
-		if err == nil && refused.code == codeInvalidLine && members != nil && !deep(text) {
+		if err == nil && refused.Code == codeInvalidLine && members != nil && !deep(text) {
 			t.Fatalf("%q is an object, and refused as none", text)
 		}
 	})

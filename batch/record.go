@@ -82,26 +82,22 @@ func (r *recorder) record(ctx context.Context) error {
 	case errors.Is(cause, errParked) && r.batch.Status == InProgress: // else it was cancelled before it was a row, and only has to end
 		return errParked
 	}
-	end := Completed
+	end, why := Completed, error(nil)
 	switch {
 	case errors.Is(cause, errRevoked):
-		end = StatusCancelled
-		if err := r.endRest(ctx, endings[errRevoked]); err != nil {
-			return err
-		}
+		end, why = StatusCancelled, errRevoked
 	case r.batch.Status == Cancelling, errors.Is(cause, errCancelled):
-		end = StatusCancelled
+		end, why = StatusCancelled, errCancelled
 		if r.batch.InProgressAt == 0 { // the lines that were validated do not count
 			if err := s.clear(ctx, r.batch.seq, r.lease); err != nil {
 				return err
 			}
 		}
-		if err := r.endRest(ctx, endings[errCancelled]); err != nil {
-			return err
-		}
 	case r.batch.remaining() > 0, errors.Is(cause, errExpired) && r.batch.Failed > 0: // lines that ran at the deadline have failed
-		end = Expired
-		if err := r.endRest(ctx, endings[errExpired]); err != nil {
+		end, why = Expired, errExpired
+	}
+	if why != nil {
+		if err := r.endRest(ctx, endings[why]); err != nil {
 			return err
 		}
 	}

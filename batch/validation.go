@@ -128,8 +128,8 @@ func (v *validation) line(text []byte, offset, number int64) error {
 }
 
 // add adds an error; line 0 is the whole file.
-func (v *validation) add(number int64, p *invalidLineError) {
-	v.errors = append(v.errors, LineError{Code: p.code, Message: p.message, Param: proxy.OrNull(p.param), Line: proxy.OrNull(number)})
+func (v *validation) add(number int64, e *LineError) {
+	v.errors = append(v.errors, LineError{e.Code, e.Message, e.Param, proxy.OrNull(number)})
 }
 
 const (
