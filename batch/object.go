@@ -2,7 +2,6 @@ package batch
 
 import (
 	"crypto/rand"
-	"encoding/base32"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -246,8 +245,4 @@ func marshalOwned(object any, account, key string) ([]byte, error) {
 }
 
 // newID returns a prefix and 120 random bits.
-func newID(prefix string) string {
-	var random [15]byte
-	rand.Read(random[:]) // never fails
-	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(random[:]))
-}
+func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:24]) }

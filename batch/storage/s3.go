@@ -33,16 +33,8 @@ type S3 struct {
 	credentials *credentials.Credentials
 }
 
-// newCredentials returns the credentials that the AWS tools find too: the environment, the file of shared credentials,
-// and the role of the machine or container.
-func newCredentials() *credentials.Credentials {
-	return credentials.NewChainCredentials([]credentials.Provider{
-		&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{Client: &http.Client{Timeout: 5 * time.Second}},
-	})
-}
-
-// OpenS3 returns the store in a bucket. It sends nothing. The caller must close it. Credentials come from the environment,
-// see newCredentials.
+// OpenS3 returns the store in a bucket. It sends nothing. The caller must close it. Credentials are those that the AWS tools find
+// too: the environment, the file of shared credentials, and the role of the machine or container.
 func OpenS3(b config.Bucket) (*S3, error) {
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -51,7 +43,9 @@ func OpenS3(b config.Bucket) (*S3, error) {
 		MaxIdleConns: 256, MaxIdleConnsPerHost: 256,
 		DisableCompression: true, // bytes must arrive as they were sent
 	}
-	creds := newCredentials()
+	creds := credentials.NewChainCredentials([]credentials.Provider{
+		&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{Client: &http.Client{Timeout: 5 * time.Second}},
+	})
 	client, err := minio.NewCore(b.Endpoint, &minio.Options{
 		Creds: creds, Secure: !b.Plaintext, Region: b.Region, Transport: transport, MaxRetries: requestRetries,
 	})
