@@ -195,8 +195,7 @@ func parseBatch(body []byte, served []string, replays bool) (b Batch, err error)
 	if err != nil {
 		return Batch{}, err
 	}
-	for i := range members {
-		m := member{members[i]}
+	for _, m := range members {
 		switch m.Name {
 		case "input_file_id":
 			b.InputFile, err = m.Text()
@@ -209,11 +208,11 @@ func parseBatch(body []byte, served []string, replays bool) (b Batch, err error)
 				err = checkWindow(b.Window)
 			}
 		case "metadata":
-			b.Metadata, err = m.metadata()
+			b.Metadata, err = metadataOf(m)
 		case "output_expires_after":
-			b.outputKeep, err = m.expiresAfter()
+			b.outputKeep, err = expiryOf(m)
 		case "replay":
-			b.replay, err = m.replay(replays)
+			b.replay, err = replayOf(m, replays)
 		default:
 			if m.Type != gjson.Null {
 				err = apierr.UnknownField(m.Name, "")
@@ -231,11 +230,8 @@ func parseBatch(body []byte, served []string, replays bool) (b Batch, err error)
 	return b, nil
 }
 
-// member is a member of an object.
-type member struct{ proxy.Member }
-
-// metadata returns the value as it will be shown; nil for null.
-func (m member) metadata() ([]byte, error) {
+// metadataOf returns the value as it will be shown; nil for null.
+func metadataOf(m proxy.Member) ([]byte, error) {
 	if m.Type == gjson.Null {
 		return nil, nil
 	}
@@ -260,8 +256,8 @@ func (m member) metadata() ([]byte, error) {
 	return value, value.Compact()
 }
 
-// replay returns the value, which must not be true where no responses are kept; false for null.
-func (m member) replay(offered bool) (bool, error) {
+// replayOf returns the value, which must not be true where no responses are kept; false for null.
+func replayOf(m proxy.Member, offered bool) (bool, error) {
 	switch {
 	case m.Type != gjson.Null && !m.IsBool():
 		return false, m.Invalid("expected true or false")
@@ -271,8 +267,8 @@ func (m member) replay(offered bool) (bool, error) {
 	return m.Bool(), nil
 }
 
-// expiresAfter returns the seconds; 0 for null.
-func (m member) expiresAfter() (seconds int64, err error) {
+// expiryOf returns the seconds; 0 for null.
+func expiryOf(m proxy.Member) (seconds int64, err error) {
 	if m.Type == gjson.Null {
 		return 0, nil
 	}

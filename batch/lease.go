@@ -209,11 +209,3 @@ func (l *leases) share(most int, now time.Time) int {
 	}
 	return share
 }
-
-// deleteOrphans marks the objects whose writers are gone, and returns their number.
-func (l *leases) deleteOrphans(ctx context.Context, tx database.Tx, now time.Time) (int64, error) {
-	if !l.joined {
-		return deleteOrphans(ctx, tx, `gateway = 1 AND epoch = $2`, now, l.holder().epoch)
-	}
-	return deleteOrphans(ctx, tx, `EXISTS (SELECT FROM gateway g WHERE g.id = objects.gateway AND g.epoch = objects.epoch AND g.alive)`, now)
-}

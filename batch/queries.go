@@ -68,12 +68,14 @@ func markDeleted(ctx context.Context, tx database.Execer, condition, value strin
 // commandTime is how long a command may write an object.
 const commandTime = 24 * time.Hour
 
-// deleteOrphans marks the objects whose writers are gone, and returns their number. isAlive is the condition of a gateway that
-// is alive, whose parameters begin with $2.
-func deleteOrphans(ctx context.Context, tx database.Execer, isAlive string, now time.Time, args ...any) (int64, error) {
+// deleteOrphans marks the objects whose writers are gone, and returns their number.
+func (l *leases) deleteOrphans(ctx context.Context, tx database.Execer, now time.Time) (int64, error) {
+	isAlive, args := `gateway = 1 AND epoch = $2`, []any{now.Add(-commandTime).UnixMicro(), l.holder().epoch}
+	if l.joined {
+		isAlive, args = `EXISTS (SELECT FROM gateway g WHERE g.id = objects.gateway AND g.epoch = objects.epoch AND g.alive)`, args[:1]
+	}
 	return database.Change(ctx, tx, `UPDATE objects SET state = 'deleted'
-		WHERE state <> 'kept' AND state = 'writing' AND NOT (gateway = 0 AND begun_at > $1) AND NOT (`+isAlive+`)`,
-		append([]any{now.Add(-commandTime).UnixMicro()}, args...)...)
+		WHERE state <> 'kept' AND state = 'writing' AND NOT (gateway = 0 AND begun_at > $1) AND NOT (`+isAlive+`)`, args...)
 }
 
 // deletedObjects names the condition of the index too, which SQLite would not use otherwise.

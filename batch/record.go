@@ -216,31 +216,27 @@ func (j *job) expectsMore(n int) bool {
 func (r *recorder) handle(ctx context.Context, all []outcome) {
 	written := false
 	results := r.newResults(all)
-	for !written {
+	for {
 		// A stop must not discard the results of lines that have ended, which would run again.
 		err := r.write(context.WithoutCancel(ctx), results)
-		if written = err == nil; written {
-			break
-		}
-		if errors.Is(err, errLeaseLost) {
+		switch {
+		case err == nil:
+			written = true
+		case errors.Is(err, errLeaseLost):
 			r.cancel(errLeaseLost)
-			break
-		}
-		if errors.Is(err, budget.ErrNotReserved) { // they cannot be charged, so they do not count
+		case errors.Is(err, budget.ErrNotReserved): // they cannot be charged, so they do not count
 			for i := range all {
 				if o := &all[i]; o.kind == isResult { // so it runs again
 					o.kind, o.delay = isUntried, waitDelay
 				}
 			}
-			break
+		case ctx.Err() == nil:
+			r.service.log.Error("the results of a batch cannot be written, and are tried again", zap.String("batch", r.batch.ID), zap.Error(err))
+			if wait.For(ctx, recordRetry) {
+				continue
+			}
 		}
-		if ctx.Err() != nil {
-			break
-		}
-		r.service.log.Error("the results of a batch cannot be written, and are tried again", zap.String("batch", r.batch.ID), zap.Error(err))
-		if !wait.For(ctx, recordRetry) {
-			break
-		}
+		break
 	}
 	if !written {
 		r.service.discard(ctx, results.parts...)
