@@ -119,7 +119,7 @@ func findFile(ctx context.Context, q database.Reader, account, id string, now in
 }
 
 // userOfFile selects the batch that has not ended and needs the file of the outer query.
-const userOfFile = `SELECT b.id FROM batches b WHERE b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+const userOfFile = `SELECT b.id FROM batches b WHERE b.` + isUnfinished + `
 	AND files.id IN (b.input_file_id, b.output_file_id, b.error_file_id)`
 
 // batchUsing returns the id of the batch that needs a file, empty if there is none.
@@ -381,20 +381,14 @@ func setParkedWait(ctx context.Context, tx database.Execer, account, key string,
 		AND (waits_for <> $3 OR resets_at <> $4)`, account, key, string(w.Reason), w.ResetsAt)
 }
 
-// timeColumns are the columns with the times at which a batch has got a status.
-var timeColumns = map[Status]string{
-	InProgress: "in_progress_at", Finalizing: "finalizing_at", Completed: "completed_at", Failed: "failed_at",
-	Expired: "expired_at", Cancelling: "cancelling_at", StatusCancelled: "cancelled_at",
-}
-
-// setStatus changes the status of a batch if it is one of from, and reports whether it was.
+// setStatus changes the status of a batch if it is one of from, and reports whether it was. Each status has a column with the time.
 func setStatus(ctx context.Context, tx database.Execer, seq int64, to Status, now int64, from ...Status) (bool, error) {
 	was := make([]string, len(from))
 	for i, s := range from {
 		was[i] = "'" + string(s) + "'"
 	}
-	n, err := database.Change(ctx, tx, fmt.Sprintf(`UPDATE batches SET status = $2, %s = $3, parked_at = 0 WHERE seq = $1 AND status IN (%s)`,
-		timeColumns[to], strings.Join(was, ", ")), seq, string(to), now)
+	n, err := database.Change(ctx, tx, fmt.Sprintf(`UPDATE batches SET status = $2, %s_at = $3, parked_at = 0 WHERE seq = $1 AND status IN (%s)`,
+		to, strings.Join(was, ", ")), seq, string(to), now)
 	return n > 0, err
 }
 
