@@ -106,11 +106,6 @@ func (j *job) waitingFor() waiting {
 	return j.waiting
 }
 
-// waits notes why no line can be started. The caller holds the job's lock.
-func (j *job) waits(reason proxy.WaitReason, resetsAt time.Time) {
-	j.waiting = waitOf(&proxy.Standing{Reason: reason, ResetsAt: resetsAt})
-}
-
 // source are the lines of one model of a job.
 type source struct {
 	index int
@@ -244,7 +239,7 @@ func (j *job) start(r *round) bool {
 		}
 	}
 	if j.blocked = st.Reason != ""; j.blocked {
-		j.waits(st.Reason, st.ResetsAt)
+		j.waiting = waitOf(st.Reason, st.ResetsAt)
 		return false
 	}
 	for _, source := range j.sources {
@@ -264,7 +259,7 @@ func (j *job) startOf(source *source, r *round, now time.Time) bool {
 	reason, full := r.full[source.model]
 	mayAsk := settings.StartModels && !source.asking && !now.Before(source.askAfter)
 	if full && (reason != proxy.WaitsForModel || !mayAsk) {
-		j.waits(reason, time.Time{})
+		j.waiting = waiting{Reason: reason}
 		return false
 	}
 	l, found, err := source.next(j, now)
@@ -288,7 +283,7 @@ func (j *job) startOf(source *source, r *round, now time.Time) bool {
 		r.full[source.model] = reason
 		if reason != proxy.WaitsForModel || !mayAsk {
 			source.chosen = l
-			j.waits(reason, time.Time{})
+			j.waiting = waiting{Reason: reason}
 			return false
 		}
 		source.asking = true
@@ -337,7 +332,7 @@ func (j *job) done(o *outcome) {
 func (j *job) doneUntried(source *source, o *outcome) {
 	if o.reason == proxy.WaitsForBudget {
 		before, now := j.waiting, j.service.now()
-		j.waits(proxy.WaitsForBudget, o.resetsAt)
+		j.waiting = waitOf(proxy.WaitsForBudget, o.resetsAt)
 		if before.Reason == proxy.WaitsForBudget && before.ResetsAt > now {
 			j.ResetsAt = min(before.ResetsAt, j.ResetsAt)
 		}
@@ -347,7 +342,7 @@ func (j *job) doneUntried(source *source, o *outcome) {
 	}
 	source.fitted = true
 	if o.reason != "" {
-		j.waits(o.reason, time.Time{})
+		j.waiting = waiting{Reason: o.reason}
 	}
 	now := time.Now()
 	if o.asked && source.chosen.length == 0 {

@@ -36,11 +36,11 @@ const (
 // errParked is the cause of the end of a job whose batch waits.
 var errParked = errors.New("the batch waits")
 
-// waitOf returns what a batch waits for whose key may not send lines.
-func waitOf(st *proxy.Standing) waiting {
-	w := waiting{Reason: st.Reason}
-	if !st.ResetsAt.IsZero() {
-		w.ResetsAt = st.ResetsAt.Unix()
+// waitOf returns what a batch waits for; the time is zero if it is not known.
+func waitOf(reason proxy.WaitReason, resetsAt time.Time) waiting {
+	w := waiting{Reason: reason}
+	if !resetsAt.IsZero() {
+		w.ResetsAt = resetsAt.Unix()
 	}
 	return w
 }
@@ -263,7 +263,7 @@ func (p *poller) unparkDue(ctx context.Context, w *work) error {
 func (p *poller) askKey(ctx context.Context, w *work, first *Batch, a *answers) error {
 	st := p.completer.Standing(first.Key)
 	if st.Reason != "" && !p.isDue(first, &st) {
-		if now := waitOf(&st); first.Wait != now {
+		if now := waitOf(st.Reason, st.ResetsAt); first.Wait != now {
 			a.keys = append(a.keys, parking{batch: first, wait: now})
 		}
 		if st.Reason != proxy.WaitsForBudget { // which one that is to be validated does not need
