@@ -37,38 +37,18 @@ const (
 	eventCount
 )
 
-// transitionRules are the lifecycle's state machine: the events that lead from some states to another one. An event that is
-// not listed for a state is late or impossible there and has no effect. docs/architecture.md has them as a diagram.
-var transitionRules = []struct {
-	from []State
-	on   event
-	to   State
-}{
-	{[]State{Stopped, Asleep, Unreachable, Failed}, eventStartRequested, Starting},
-	{[]State{Starting, Stopped, Asleep, Unreachable, Failed}, eventAnswered, Ready}, // also of one that something else has started
-	{[]State{Starting}, eventFailed, Failed},
-	{[]State{Starting}, eventAbandoned, Unreachable}, // until the next probe or start
+// transitionTable is the lifecycle's state machine: the next state of each event in each state. An event that is not listed for
+// a state is late or impossible there and has no effect. docs/architecture.md has it as a diagram.
+var transitionTable = map[State]map[event]State{
+	// Something else may have started or stopped a backend, or put it to sleep: probes find it so.
+	Stopped:     {eventStartRequested: Starting, eventAnswered: Ready, eventSleeping: Asleep},
+	Asleep:      {eventStartRequested: Starting, eventAnswered: Ready, eventDrainRequested: Draining, eventUnreachable: Unreachable},
+	Unreachable: {eventStartRequested: Starting, eventAnswered: Ready, eventDrainRequested: Draining, eventSleeping: Asleep},
+	Failed:      {eventStartRequested: Starting, eventAnswered: Ready, eventDrainRequested: Draining, eventSleeping: Asleep},
 
-	{[]State{Ready, Starting, Asleep, Unreachable, Failed}, eventDrainRequested, Draining}, // an operator also ends a boot
-	{[]State{Draining}, eventStartRequested, Ready},                                        // only while nothing has been stopped: see Backend.requestStart
-	{[]State{Draining}, eventStopped, Stopped},
-	{[]State{Draining}, eventSlept, Asleep},
-	{[]State{Draining}, eventFailed, Unreachable}, // until the next probe
+	Starting: {eventAnswered: Ready, eventFailed: Failed, eventAbandoned: Unreachable, eventDrainRequested: Draining},
+	Ready:    {eventDrainRequested: Draining, eventSleeping: Asleep, eventUnreachable: Unreachable},
 
-	{[]State{Ready, Stopped, Unreachable, Failed}, eventSleeping, Asleep}, // not by the gateway
-	{[]State{Ready, Asleep}, eventUnreachable, Unreachable},
+	// A start is possible only while nothing has been stopped: see Backend.requestStart. After a failure the next probe decides.
+	Draining: {eventStartRequested: Ready, eventStopped: Stopped, eventSlept: Asleep, eventFailed: Unreachable},
 }
-
-// transitionTable has the target of each event in each state.
-var transitionTable = func() map[State]map[event]State {
-	table := map[State]map[event]State{}
-	for _, r := range transitionRules {
-		for _, from := range r.from {
-			if table[from] == nil {
-				table[from] = map[event]State{}
-			}
-			table[from][r.on] = r.to
-		}
-	}
-	return table
-}()
