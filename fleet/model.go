@@ -453,15 +453,12 @@ func (m *Model) lease(b *Backend, c Caller, p *Prefix) *Lease {
 func (m *Model) ranked(backends []*Backend, tried []FailedAttempt, p *Prefix) []candidate {
 	candidates := make([]candidate, 0, len(backends))
 	for _, b := range backends {
-		c := candidate{backend: b, load: b.InFlight()}
-		if !b.is(Ready) {
-			c.penalty++
-		}
-		if m.adapter != nil {
-			c.loaded = b.hasAdapter(m.adapter.Name())
-		}
 		if slices.Contains(tried, FailedAttempt{b, false}) {
 			continue
+		}
+		c := m.candidate(b, b.InFlight())
+		if !b.is(Ready) {
+			c.penalty++
 		}
 		if slices.Contains(tried, FailedAttempt{b, true}) {
 			c.penalty += 2

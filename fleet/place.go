@@ -78,7 +78,7 @@ var ErrNotReady = errors.New("no backend is ready")
 func (p *Place) Prefer(prefix Prefix, caller Caller) {
 	var candidates []candidate
 	for _, b := range p.model.suitable(caller) {
-		c := candidate{backend: b, load: b.places.running.Load(), loaded: p.model.adapter != nil && b.hasAdapter(p.model.adapter.Name())}
+		c := p.model.candidate(b, b.places.running.Load())
 		if b == p.Backend {
 			c.load-- // without this line
 		} else if !b.serves(caller) || b.mayHaveQueue() || c.load >= p.most {

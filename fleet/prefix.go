@@ -134,11 +134,19 @@ type candidate struct {
 	backend *Backend
 	penalty int    // the lower the better, before anything else
 	load    int64  // requests or batch lines that it runs
-	over    bool   // it is passed over because of its load
-	loaded  bool   // it has the adapter of the request
-	cached  int    // bytes of the prompt, if they are a good part of it: the more the better, of those that are not passed over
+	over    int    // 1: it is passed over because of its load, and what follows does not count
+	loaded  int    // 1: it has the adapter of the request
+	cached  int    // bytes of the prompt, if they are a good part of it: the more the better
 	evicts  uint64 // the request that last used what its cache would evict for the rest; 0: nothing
 	recent  int64  // requests that it has had lately
+}
+
+func (m *Model) candidate(b *Backend, load int64) candidate {
+	c := candidate{backend: b, load: load}
+	if m.adapter != nil && b.hasAdapter(m.adapter.Name()) {
+		c.loaded = 1
+	}
+	return c
 }
 
 // sortCandidates sorts the best first: those that have the adapter if there is one, then by the prefix if there is one, and else
@@ -150,25 +158,8 @@ func (m *Model) sortCandidates(all []candidate, p *Prefix) {
 		weigh(all, p)
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int {
-		switch {
-		case a.penalty != b.penalty:
-			return cmp.Compare(a.penalty, b.penalty)
-		case a.over != b.over:
-			if a.over {
-				return 1
-			}
-			return -1
-		case a.over:
-			return cmp.Compare(a.load, b.load)
-		case a.loaded != b.loaded:
-			if a.loaded {
-				return -1
-			}
-			return 1
-		default:
-			return cmp.Or(cmp.Compare(b.cached, a.cached), cmp.Compare(a.load, b.load),
-				cmp.Compare(a.evicts, b.evicts), cmp.Compare(a.recent, b.recent))
-		}
+		return cmp.Or(cmp.Compare(a.penalty, b.penalty), cmp.Compare(a.over, b.over), cmp.Compare(b.loaded, a.loaded),
+			cmp.Compare(b.cached, a.cached), cmp.Compare(a.load, b.load), cmp.Compare(a.evicts, b.evicts), cmp.Compare(a.recent, b.recent))
 	})
 }
 
@@ -191,9 +182,10 @@ func weigh(all []candidate, p *Prefix) {
 		return
 	}
 	most := (load*maxLoadPercent + 100*n - 1) / (100 * n) // rounded up
-	for i := range all {
-		own := all[i].load + 1
-		much := own*n > load+minExcess*n || all[i].recent*n*100 > recent*maxSharePercent
-		all[i].over = own > most && much
+	for i, c := range all {
+		own := c.load + 1
+		if own > most && (own*n > load+minExcess*n || c.recent*n*100 > recent*maxSharePercent) {
+			all[i] = candidate{backend: c.backend, penalty: c.penalty, load: c.load, over: 1}
+		}
 	}
 }
