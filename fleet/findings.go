@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os/exec"
 	"slices"
 	"strings"
@@ -68,11 +67,8 @@ func (b *Backend) WrongServer(ctx context.Context) string {
 	if e != eventSleeping {
 		return reason // empty if it serves
 	}
-	models, err := b.Get(ctx, "/v1/models") // responds then too
-	if err != nil || models.Status != http.StatusOK {
-		return ""
-	}
-	if difference, usable := b.compareServed(gjson.GetBytes(models.Body, "data")); !usable {
+	models, err := b.read(ctx, "/v1/models") // responds then too
+	if difference, usable := b.compareServed(gjson.GetBytes(models, "data")); err == nil && !usable {
 		return difference
 	}
 	return ""

@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"math"
-	"net/http"
 	"regexp"
 	"slices"
 	"sort"
@@ -245,8 +244,8 @@ func (l *Lease) RecordUsage(u Usage) { l.cache.record(&l.sent, u) }
 // from before, and then has what it had.
 func (b *Backend) beginCache(ctx context.Context, wasUnreachable bool) {
 	tokens, processStart := int64(unknownSize), ""
-	if metrics, err := b.Get(ctx, "/metrics"); err == nil && metrics.Status == http.StatusOK {
-		tokens, processStart = cacheSize(string(metrics.Body))
+	if metrics, err := b.read(ctx, "/metrics"); err == nil {
+		tokens, processStart = cacheSize(string(metrics))
 	}
 	b.cache.begin(tokens, processStart, wasUnreachable)
 }

@@ -107,8 +107,8 @@ func (b *Backend) probe(ctx context.Context) {
 	}
 }
 
-// checkHealth returns the event that the backend's responses amount to, with a reason, or with the error that left it
-// without a response, and updates the server info of a backend that serves. vLLM refuses connections until its model is
+// checkHealth returns the event that the backend's responses amount to, with a reason and the error that it comes from, if any,
+// and updates the server info of a backend that serves. vLLM refuses connections until its model is
 // loaded, so a 200 of /health, and /v1/models with the checkpoint, mean that it is ready, unless it sleeps: a sleeping
 // server responds too. /v1/models requires the key. changes is the number of the state's changes before the probe.
 func (b *Backend) checkHealth(ctx context.Context, changes int64) (e event, reason string, err error) {
@@ -121,24 +121,18 @@ func (b *Backend) checkHealth(ctx context.Context, changes int64) (e event, reas
 	if b.unplaced() {
 		return eventUnreachable, errNoAddress.Error(), errNoAddress
 	}
-	health, err := b.Get(ctx, "/health")
-	switch {
+	switch _, err = b.read(ctx, "/health"); {
 	case err != nil:
 		return eventUnreachable, err.Error(), err
-	case health.Status != http.StatusOK:
-		return eventUnreachable, fmt.Sprintf("/health answered %d", health.Status), nil
 	case b.cfg().Sleep != nil && b.isSleeping(ctx):
 		return eventSleeping, "it sleeps", nil
 	}
 	adapterChanges := b.adapterChanges()
-	models, err := b.Get(ctx, "/v1/models")
+	models, err := b.read(ctx, "/v1/models")
 	if err != nil {
 		return eventUnreachable, err.Error(), err
 	}
-	if models.Status != http.StatusOK {
-		return eventUnreachable, fmt.Sprintf("/v1/models answered %d", models.Status), nil
-	}
-	served := gjson.GetBytes(models.Body, "data")
+	served := gjson.GetBytes(models, "data")
 	difference, usable := b.compareServed(served)
 	b.setMismatch(difference, usable)
 	compared = true
@@ -257,6 +251,15 @@ type Response struct {
 // Get requests a path from the backend, with its API key.
 func (b *Backend) Get(ctx context.Context, path string) (Response, error) {
 	return b.do(ctx, http.MethodGet, b.URL(path), nil, maxResponseBody)
+}
+
+// read returns the body of a response that must be 200.
+func (b *Backend) read(ctx context.Context, path string) ([]byte, error) {
+	response, err := b.Get(ctx, path)
+	if err == nil && response.Status != http.StatusOK {
+		err = fmt.Errorf("%s answered %d", path, response.Status)
+	}
+	return response.Body, err
 }
 
 // Post sends a JSON body to a path.

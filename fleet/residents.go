@@ -330,14 +330,8 @@ func (b *Backend) unload(ctx context.Context, r *resident) {
 
 // listAdapters returns the names of the adapters of gateways that the server has.
 func (b *Backend) listAdapters(ctx context.Context) ([]string, error) {
-	response, err := b.Get(ctx, "/v1/models")
-	if err != nil {
-		return nil, err
-	}
-	if response.Status != http.StatusOK {
-		return nil, fmt.Errorf("/v1/models answered %d", response.Status)
-	}
-	return adapterNames(gjson.GetBytes(response.Body, "data")), nil
+	models, err := b.read(ctx, "/v1/models")
+	return adapterNames(gjson.GetBytes(models, "data")), err
 }
 
 // adapterNames returns the names in a response of /v1/models that are those of adapters of gateways.

@@ -49,7 +49,7 @@ type tokenizeRequest struct {
 // CountTokens returns the number of tokens of a text. special includes the special tokens that the tokenizer adds to a
 // prompt. The error is ErrNoTokenizer if the backend does not have the endpoint.
 func (b *Backend) CountTokens(ctx context.Context, text string, special bool) (int64, error) {
-	return countOf(b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special}))
+	return countOf(b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special}, maxResponseBody))
 }
 
 // countOf returns the number of tokens in a response of /tokenize.
@@ -66,11 +66,8 @@ const idBytes = 12
 
 // TokenIDs returns the ids of a text's tokens. special includes the special tokens that the tokenizer adds to a prompt.
 func (b *Backend) TokenIDs(ctx context.Context, text string, special bool) ([]int64, error) {
-	body, err := json.Marshal(tokenizeRequest{b.checkpoint, text, special})
-	if err != nil {
-		return nil, fmt.Errorf("request /tokenize: %w", err)
-	}
-	response, err := b.postBody(ctx, "/tokenize", body, maxResponseBody+idBytes*int64(len(text)))
+	request := tokenizeRequest{b.checkpoint, text, special}
+	response, err := b.postJSON(ctx, "/tokenize", request, maxResponseBody+idBytes*int64(len(text)))
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +80,7 @@ func (b *Backend) TokenIDs(ctx context.Context, text string, special bool) ([]in
 		ids = append(ids, id.Int())
 	}
 	if int64(len(ids)) != response.Get("count").Int() {
-		return nil, errNoTokens // the response was cut at maxResponseBody
+		return nil, errNoTokens // the response was cut
 	}
 	return ids, nil
 }
@@ -93,7 +90,7 @@ func (b *Backend) Detokenize(ctx context.Context, ids []int64) (string, error) {
 	response, err := b.postJSON(ctx, "/detokenize", struct {
 		Model  string  `json:"model"`
 		Tokens []int64 `json:"tokens"`
-	}{b.checkpoint, ids})
+	}{b.checkpoint, ids}, maxResponseBody)
 	if err != nil {
 		return "", err
 	}
@@ -104,13 +101,13 @@ func (b *Backend) Detokenize(ctx context.Context, ids []int64) (string, error) {
 	return text.Str, nil
 }
 
-// postJSON sends a JSON body and returns the body of a response with status 200.
-func (b *Backend) postJSON(ctx context.Context, path string, request any) (gjson.Result, error) {
+// postJSON sends a request as JSON and returns the body, cut at most bytes, of a response with status 200.
+func (b *Backend) postJSON(ctx context.Context, path string, request any, most int64) (gjson.Result, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return gjson.Result{}, fmt.Errorf("request %s: %w", path, err)
 	}
-	return b.postBody(ctx, path, body, maxResponseBody)
+	return b.postBody(ctx, path, body, most)
 }
 
 // noTemplate matches vLLM's error about messages to a model without a chat template: that of every version, with status 400, and
