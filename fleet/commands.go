@@ -96,7 +96,7 @@ func scanCommand(row database.Scanner) (c queuedCommand, err error) {
 
 // forward queues a command for the gateway that leads, and repeats that while the database is away.
 func (f *Fleet) forward(model string, c Command) {
-	f.tasks.run(func(ctx context.Context) {
+	f.tasks.Run(func(ctx context.Context) {
 		for Enqueue(ctx, f.db, model, c) != nil && wait.For(ctx, forwardRetry) {
 		}
 	})

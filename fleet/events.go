@@ -1,10 +1,6 @@
 package fleet
 
-import (
-	"sync/atomic"
-
-	"basegate/breaker"
-)
+import "basegate/breaker"
 
 // EventKind says what happened to a backend.
 type EventKind string
@@ -28,14 +24,11 @@ type Event struct {
 	Reason  string // for operators, since it may name the launch command; may be empty
 }
 
-// observer is the function that receives events; nil before OnEvent.
-type observer struct{ call atomic.Pointer[func(Event)] }
-
 // OnEvent makes the fleet call f at every event. f must return at once and must not call the fleet, whose locks are held.
-func (f *Fleet) OnEvent(call func(Event)) { f.observer.call.Store(&call) }
+func (f *Fleet) OnEvent(call func(Event)) { f.observer.Store(&call) }
 
 func (b *Backend) emit(kind EventKind, reason string) {
-	if call := b.fleet.observer.call.Load(); call != nil {
+	if call := b.fleet.observer.Load(); call != nil {
 		(*call)(Event{Kind: kind, Model: b.modelID, Backend: b.Name, Reason: reason})
 	}
 }

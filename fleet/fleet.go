@@ -17,6 +17,7 @@ import (
 	"basegate/breaker"
 	"basegate/database"
 	"basegate/gateway/config"
+	"basegate/internal/wait"
 )
 
 // Settings are shared by all backends.
@@ -34,8 +35,8 @@ type Fleet struct {
 	writeCtx    context.Context // of writes for which no caller's is at hand: it does not end; nil before Start
 	catalogue   atomic.Pointer[catalogue]
 	transitions transitions
-	observer    observer
-	tasks       taskGroup
+	observer    atomic.Pointer[func(Event)] // nil before OnEvent
+	tasks       wait.Loop                   // probes, commands and changes of adapters
 	versions    versions
 	cluster     *cluster // nil if no other gateway shares the backends
 
@@ -87,7 +88,7 @@ func (f *Fleet) Start(ctx context.Context) error {
 		f.startProbes(b)
 	}
 	f.started = true
-	f.tasks.run(f.runReconciler)
+	f.tasks.Run(f.runReconciler)
 	return nil
 }
 
@@ -117,7 +118,7 @@ func (f *Fleet) probeAll(ctx context.Context) error {
 		}
 		f.catalogue.Store(newCatalogue(current.base, f.adapters))
 	}
-	f.tasks.start(ctx)
+	f.tasks.Start(ctx)
 	var first sync.WaitGroup
 	for _, b := range f.catalogue.Load().backends() {
 		first.Go(func() { b.probe(ctx) })
@@ -128,7 +129,7 @@ func (f *Fleet) probeAll(ctx context.Context) error {
 
 // Close cancels probes and running commands and waits for them. It does not stop models.
 func (f *Fleet) Close() {
-	f.tasks.stop()
+	f.tasks.Close()
 	f.resign()
 }
 
@@ -208,7 +209,7 @@ func newCatalogue(base []*Model, adapters []Adapter) *catalogue {
 func (f *Fleet) startProbes(b *Backend) {
 	removed := make(chan struct{})
 	b.stopProbes = sync.OnceFunc(func() { close(removed) })
-	f.tasks.run(func(ctx context.Context) { b.probeUntil(ctx, removed) })
+	f.tasks.Run(func(ctx context.Context) { b.probeUntil(ctx, removed) })
 }
 
 // Model returns a model by its short id or one of its aliases.

@@ -246,7 +246,7 @@ func (b *Backend) takeOver(row *leaderRow) {
 }
 
 func (b *Backend) wakeAgain(own *boot) {
-	b.fleet.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.Run(func(ctx context.Context) {
 		if err := b.post(ctx, "/wake_up", ""); err != nil && ctx.Err() == nil {
 			b.failBoot(own, "wake: "+err.Error())
 		}

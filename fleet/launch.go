@@ -56,7 +56,7 @@ func (b *Backend) execute(ctx context.Context, command []string, fence int64, ke
 		return "", fmt.Errorf("%s: %w", command[0], err)
 	}
 	out := &output{log: b.log, kept: &b.commands, enabled: logOutput, done: make(chan struct{})}
-	b.fleet.tasks.run(func(ctx context.Context) { out.copyToLog(ctx, read) })
+	b.fleet.tasks.Run(func(ctx context.Context) { out.copyToLog(ctx, read) })
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	select {

@@ -201,7 +201,7 @@ func (b *Backend) requestStart(reason string) {
 // command that does not return may be the model itself, so it is cancelled only if the boot fails or is stopped. b.mu is held.
 func (b *Backend) runBoot(what string, do func(ctx context.Context, fence int64) error) {
 	own := b.life.boot
-	b.fleet.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.Run(func(ctx context.Context) {
 		defer close(own.ended)
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -339,7 +339,7 @@ func (b *Backend) stopIfDrained() {
 	if b.life.drainedFrom != Starting && b.life.drainedFrom != Failed {
 		unfinished = nil // a launch command that is still running is the model itself
 	}
-	b.fleet.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.Run(func(ctx context.Context) {
 		b.waitForBoot(ctx, unfinished)
 		b.mu.Lock()
 		b.life.stopBegan = b.clock()

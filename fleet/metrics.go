@@ -58,26 +58,19 @@ func oneIf(b bool) float64 {
 	return 0
 }
 
-// Collector exports the fleet's state to Prometheus. It reads the state at each scrape, so removed backends leave no
-// series.
-type Collector struct{ fleet *Fleet }
-
-// NewCollector returns the collector of a fleet.
-func NewCollector(f *Fleet) *Collector { return &Collector{fleet: f} }
-
-// Describe implements prometheus.Collector.
-func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+// Describe implements prometheus.Collector. The state is read at each scrape, so removed backends leave no series.
+func (f *Fleet) Describe(ch chan<- *prometheus.Desc) {
 	ch <- stateDesc
-	c.fleet.transitions.counts.Describe(ch)
+	f.transitions.counts.Describe(ch)
 	for _, m := range backendMetrics {
 		ch <- m.desc
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	c.fleet.transitions.counts.Collect(ch)
-	for _, b := range c.fleet.catalogue.Load().backends() {
+func (f *Fleet) Collect(ch chan<- prometheus.Metric) {
+	f.transitions.counts.Collect(ch)
+	for _, b := range f.catalogue.Load().backends() {
 		state, _ := b.State()
 		ch <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, b.modelID, b.Name, string(state))
 		for _, m := range backendMetrics {

@@ -211,7 +211,7 @@ func (b *Backend) changeAdapter(r *resident, change func(context.Context, *resid
 	s := &b.residents
 	s.busy = true
 	s.changes++
-	b.fleet.tasks.run(func(ctx context.Context) {
+	b.fleet.tasks.Run(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 		defer cancel()
 		change(ctx, r)

@@ -178,7 +178,7 @@ func (g *Gateway) newFleet(transport http.RoundTripper) {
 	if g.cluster != nil {
 		g.fleet.JoinCluster(g.cluster.Epoch)
 	}
-	g.registry.MustRegister(fleet.NewCollector(g.fleet))
+	g.registry.MustRegister(g.fleet)
 }
 
 // gatewayLister returns what lists the gateways on the database; nil on SQLite, where there is only one.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"basegate/budget/admission"
-	"basegate/fleet"
 	"basegate/identity"
 	"basegate/internal/poll"
 )
@@ -139,7 +138,7 @@ func TestKeysOfAnAccountShareItsTurnsAtAFullBackend(t *testing.T) {
 	const sent, keys, limit = 8, 8, 2 // limit is what the gateway lets through to an engine where nearly all wait
 	e := startFullEngine(t)
 	h := newHarness(t, func(o *harnessOptions) { withoutTimeouts(o); o.probes = 10 * time.Millisecond }, e.url)
-	h.registry.MustRegister(fleet.NewCollector(h.fleet))
+	h.registry.MustRegister(h.fleet)
 	held := func() int { return h.metric(`basegate_backend_held_requests{backend="b0",model="m"}`) }
 	var all []<-chan response
 	for range sent {

@@ -6,23 +6,40 @@ import (
 	"time"
 )
 
-// Loop is a goroutine that runs from Start to Close.
+// Loop is a goroutine, or several, between Start and Close.
 type Loop struct {
-	stop context.CancelFunc // nil before Start
+	mu   sync.Mutex
+	ctx  context.Context // of the goroutines; nil before Start
+	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
-// Start calls run in a goroutine, with a context that ends at Close.
-func (l *Loop) Start(ctx context.Context, run func(context.Context)) {
-	ctx, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-	l.done.Go(func() { run(ctx) })
+// Start calls each run in a goroutine, with a context that ends at Close and not with ctx.
+func (l *Loop) Start(ctx context.Context, run ...func(context.Context)) {
+	l.mu.Lock()
+	l.ctx, l.stop = context.WithCancel(context.WithoutCancel(ctx))
+	l.mu.Unlock()
+	for _, f := range run {
+		l.Run(f)
+	}
 }
 
-// Close ends the context of run, and waits until it has returned.
+// Run is Start for one goroutine more. It does nothing before Start and after Close.
+func (l *Loop) Run(run func(context.Context)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx := l.ctx; ctx != nil && ctx.Err() == nil {
+		l.done.Go(func() { run(ctx) })
+	}
+}
+
+// Close ends the context of the goroutines, and waits until all have returned.
 func (l *Loop) Close() {
+	l.mu.Lock()
 	if l.stop != nil {
 		l.stop()
 	}
+	l.mu.Unlock()
 	l.done.Wait()
 }
 
