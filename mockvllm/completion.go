@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
+
+	"basegate/internal/wait"
 )
 
 // errEngineDied ends running requests when a fault kills the engine under them.
@@ -159,8 +161,8 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 		if err := each(); err != nil || !unfinished {
 			return err
 		}
-		if err := pause(ctx, s.options.TokenDelay); err != nil {
-			return err
+		if !wait.For(ctx, s.options.TokenDelay) {
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -180,8 +182,8 @@ func (s *Server) prefill(ctx context.Context, g *generation) error {
 	if s.cache.capacity > 0 {
 		g.report.created = whole - g.report.cached
 	}
-	if err := pause(ctx, s.options.FirstDelay+time.Duration(uncached)*s.options.PrefillDelay); err != nil {
-		return err
+	if !wait.For(ctx, s.options.FirstDelay+time.Duration(uncached)*s.options.PrefillDelay) {
+		return context.Cause(ctx)
 	}
 	return g.scorePrompts(ctx)
 }

@@ -3,7 +3,6 @@ package mockvllm
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"net"
 	"net/http"
 	"strconv"
@@ -91,19 +90,4 @@ func (x *exchange) endConn(reset bool) {
 		_ = tcp.SetLinger(0) // on failure the close is orderly, which still ends the connection
 	}
 	_ = conn.Close() // nothing depends on an orderly close
-}
-
-// pause sleeps for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return context.Cause(ctx)
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

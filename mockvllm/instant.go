@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"basegate/internal/wait"
 )
 
 // instantTokens is the length of an instant response whose request does not say how many tokens it wants.
@@ -41,12 +43,12 @@ func (s *Server) serveInstant(x *exchange) {
 	}
 	defer release()
 	if fields[0].Bool() {
-		if pause(ctx, s.options.FirstDelay) == nil {
+		if wait.For(ctx, s.options.FirstDelay) {
 			s.streamInstant(x, tokens, fields[2].Bool())
 		}
 		return
 	}
-	if pause(ctx, s.options.FirstDelay+time.Duration(tokens)*delay) == nil {
+	if wait.For(ctx, s.options.FirstDelay+time.Duration(tokens)*delay) {
 		o := s.instantObject(tokens, finishLength)
 		o["usage"] = instantUsage(tokens)
 		x.writeJSON(instantForm.encode(o))
@@ -65,7 +67,7 @@ func (s *Server) streamInstant(x *exchange, tokens int, withUsage bool) {
 		if _, err := x.w.Write(event); err != nil {
 			return
 		}
-		if delay > 0 && (http.NewResponseController(x.w).Flush() != nil || pause(ctx, delay) != nil) {
+		if delay > 0 && (http.NewResponseController(x.w).Flush() != nil || !wait.For(ctx, delay)) {
 			return
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"basegate/internal/wait"
 )
 
 const (
@@ -71,7 +73,7 @@ func (p *Process) serve(ctx context.Context, listener net.Listener) {
 			if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", p.Addr()); err == nil {
 				break
 			}
-			_ = pause(ctx, relistenInterval) // the loop ends with ctx
+			wait.For(ctx, relistenInterval)
 		}
 	}
 	if listener != nil {

@@ -60,7 +60,7 @@ func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 	if p.Seed != nil && *p.Seed != -1 {
 		low, high = uint64(*p.Seed)+uint64(child), 0x9e3779b97f4a7c15
 	}
-	s.random = newRandom(low, high)
+	s.random = rand.New(rand.NewPCG(low, high))
 	if p.penalises() {
 		s.inPrompt = make([]bool, vocabulary)
 		s.counts = make([]int, vocabulary)
@@ -69,10 +69,6 @@ func newSampler(p sampling, prompt []int, child, vocabulary int) *sampler {
 		}
 	}
 	return s
-}
-
-func newRandom(low, high uint64) *rand.Rand {
-	return rand.New(rand.NewPCG(low, high))
 }
 
 // draw samples the next token; banned tokens cannot be drawn.
