@@ -21,26 +21,34 @@ import (
 var errEngineDied = errors.New("engine died")
 
 // complete returns the handler of completions or chat completions, which parse decodes.
-func (s *Server) complete(parse func(gjson.Result) (*completionRequest, *failure)) func(*exchange) {
-	return func(x *exchange) {
-		var r *completionRequest
-		var g *generation
+func (s *Server) complete(parse func(gjson.Result) (*completionRequest, *failure)) failing {
+	return func(x *exchange) *failure {
 		body, failure := s.readJSON(x)
-		if failure == nil {
-			r, failure = parse(body)
+		if failure != nil {
+			return failure
 		}
-		if failure == nil {
-			g, failure = s.prepare(x.r.Header, r)
+		r, failure := parse(body)
+		if failure != nil {
+			return failure
 		}
+		g, failure := s.prepare(x.r.Header, r)
 		switch {
 		case failure != nil:
-			x.writeFailure(failure)
+			return failure
 		case r.Stream:
-			s.completeStream(x, g)
-		default:
-			s.completePlain(x, g)
+			return s.completeStream(x, g)
 		}
+		return s.completePlain(x, g)
 	}
+}
+
+// decodeBody stores the body of a request that is JSON into a struct.
+func (s *Server) decodeBody(x *exchange, into any) *failure {
+	body, failure := s.readJSON(x)
+	if failure == nil {
+		failure = s.spec.decode(body, body, into)
+	}
+	return failure
 }
 
 // readJSON does FastAPI's part: media type and JSON.
@@ -75,19 +83,18 @@ func (s *Server) readJSON(x *exchange) (gjson.Result, *failure) {
 }
 
 // completePlain responds once all outputs are generated.
-func (s *Server) completePlain(x *exchange, g *generation) {
+func (s *Server) completePlain(x *exchange, g *generation) *failure {
 	failure := s.checkInEngine(g)
 	if failure == nil && x.fault != nil {
 		failure = s.failureFor(x.fault)
 	}
 	if failure != nil {
-		x.writeFailure(failure)
-		return
+		return failure
 	}
 	err := s.run(x, g, func() error { return nil })
 	switch {
 	case errors.Is(err, errEngineDied):
-		x.writeFailure(s.spec.deadEngine())
+		return s.spec.deadEngine()
 	case err != nil:
 		x.closeConn()
 	default:
@@ -96,6 +103,7 @@ func (s *Server) completePlain(x *exchange, g *generation) {
 		}
 		x.writeJSON(g.completion())
 	}
+	return nil
 }
 
 // run drives a generation, one step of all outputs at a time, and calls each after every step. It returns early with

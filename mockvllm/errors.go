@@ -30,9 +30,13 @@ type failure struct {
 // Error implements error.
 func (f *failure) Error() string { return f.message }
 
+func newFailure(status int, errorType, format string, arguments ...any) *failure {
+	return &failure{status: status, errorType: errorType, message: fmt.Sprintf(format, arguments...)}
+}
+
 // badRequest is an error without a parameter.
 func badRequest(format string, arguments ...any) *failure {
-	return &failure{status: http.StatusBadRequest, errorType: badRequestError, message: fmt.Sprintf(format, arguments...)}
+	return newFailure(http.StatusBadRequest, badRequestError, format, arguments...)
 }
 
 // invalidParam is an error about a parameter. Newer versions append its name to the message.
@@ -50,7 +54,7 @@ func (f *failure) withValue(value any) *failure {
 
 // internalError is an error of the server.
 func internalError(message string) *failure {
-	return &failure{status: http.StatusInternalServerError, errorType: internalServerError, message: message}
+	return newFailure(http.StatusInternalServerError, internalServerError, "%s", message)
 }
 
 // rawFailure is an error with this body.

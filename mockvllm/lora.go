@@ -74,53 +74,35 @@ type loraRequest struct {
 	InPlace bool   `json:"load_inplace"`
 }
 
-// readLoRARequest responds with an error and returns nil if the request is invalid.
-func (s *Server) readLoRARequest(x *exchange) *loraRequest {
-	r := new(loraRequest)
-	body, failure := s.readJSON(x)
-	if failure == nil {
-		failure = s.spec.decode(body, body, r)
-	}
-	if failure != nil {
-		x.writeFailure(failure)
-		return nil
-	}
-	return r
-}
-
 // invalidUserInput is the type of errors that only these endpoints have.
 const invalidUserInput = "InvalidUserInput"
 
-func (s *Server) loadAdapter(x *exchange) {
-	r := s.readLoRARequest(x)
+func (s *Server) loadAdapter(x *exchange) *failure {
+	var r loraRequest
+	failure := s.decodeBody(x, &r)
 	switch {
-	case r == nil:
-		return
+	case failure != nil:
+		return failure
 	case r.Name == "" || r.Path == "":
-		x.writeFailure(&failure{status: http.StatusBadRequest, errorType: invalidUserInput, message: "Both 'lora_name' and 'lora_path' must be provided."})
-		return
+		return newFailure(http.StatusBadRequest, invalidUserInput, "Both 'lora_name' and 'lora_path' must be provided.")
 	case !r.InPlace && s.adapters.find(r.Name) != nil:
-		x.writeFailure(&failure{status: http.StatusBadRequest, errorType: invalidUserInput, message: fmt.Sprintf(
-			"The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", r.Name)})
-		return
+		return newFailure(http.StatusBadRequest, invalidUserInput,
+			"The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", r.Name)
 	}
-	a, failure := s.readAdapter(r)
+	a, failure := s.readAdapter(&r)
 	if failure != nil {
-		x.writeFailure(failure)
-		return
+		return failure
 	}
 	s.adapters.put(a)
 	x.writeResponse(http.StatusOK, "", fmt.Appendf(nil, "Success: LoRA adapter '%s' added successfully.", r.Name))
+	return nil
 }
 
 // readAdapter reads the files of an adapter. Those that are there decide which token it prefers.
 func (s *Server) readAdapter(r *loraRequest) (*adapter, *failure) {
 	text, err := os.ReadFile(filepath.Join(r.Path, "adapter_config.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &failure{
-			status: http.StatusNotFound, errorType: notFoundError,
-			message: fmt.Sprintf("Loading lora %s failed: No adapter found for %s", r.Name, r.Path),
-		}
+		return nil, newFailure(http.StatusNotFound, notFoundError, "Loading lora %s failed: No adapter found for %s", r.Name, r.Path)
 	}
 	var settings struct {
 		Rank int `json:"r"`
@@ -139,22 +121,20 @@ func (s *Server) readAdapter(r *loraRequest) (*adapter, *failure) {
 	return &adapter{r.Name, r.Path, bytePieces + int(crc32.ChecksumIEEE(weights)%uint32(words))}, nil
 }
 
-func (s *Server) unloadAdapter(x *exchange) {
-	r := s.readLoRARequest(x)
+func (s *Server) unloadAdapter(x *exchange) *failure {
+	var r loraRequest
+	failure := s.decodeBody(x, &r)
 	switch {
-	case r == nil:
+	case failure != nil:
+		return failure
 	case r.Name == "":
-		x.writeFailure(&failure{
-			status: http.StatusBadRequest, errorType: invalidUserInput, message: "'lora_name' needs to be provided to unload a LoRA adapter.",
-		})
+		return newFailure(http.StatusBadRequest, invalidUserInput, "'lora_name' needs to be provided to unload a LoRA adapter.")
 	case s.adapters.find(r.Name) == nil:
-		x.writeFailure(&failure{
-			status: http.StatusNotFound, errorType: notFoundError, message: fmt.Sprintf("The lora adapter '%s' cannot be found.", r.Name),
-		})
-	default:
-		s.adapters.remove(r.Name)
-		x.writeResponse(http.StatusOK, "", fmt.Appendf(nil, "Success: LoRA adapter '%s' removed successfully.", r.Name))
+		return newFailure(http.StatusNotFound, notFoundError, "The lora adapter '%s' cannot be found.", r.Name)
 	}
+	s.adapters.remove(r.Name)
+	x.writeResponse(http.StatusOK, "", fmt.Appendf(nil, "Success: LoRA adapter '%s' removed successfully.", r.Name))
+	return nil
 }
 
 // predict is languageModel.predict with the adapter of the request.

@@ -11,6 +11,15 @@ import (
 	"github.com/tidwall/gjson"
 )
 
+// failing is a handler that returns the error to respond with, or nil once it has responded.
+type failing func(*exchange) *failure
+
+func (handle failing) serve(x *exchange) {
+	if failure := handle(x); failure != nil {
+		x.writeFailure(failure)
+	}
+}
+
 // route is the methods and the handler of a path.
 type route struct {
 	methods      []string
@@ -21,14 +30,14 @@ type route struct {
 func (s *Server) buildRoutes() map[string]route {
 	get, post := []string{http.MethodGet}, []string{http.MethodPost}
 	routes := map[string]route{
-		"/v1/completions": {post, true, s.complete(s.spec.parseCompletion)},
-		chatPath:          {post, true, s.complete(s.parseChat)},
+		"/v1/completions": {post, true, s.complete(s.spec.parseCompletion).serve},
+		chatPath:          {post, true, s.complete(s.parseChat).serve},
 		"/v1/models":      {get, false, s.listModels},
 		"/health":         {get, false, s.health},
 		"/version":        {get, false, s.serveVersion},
 		"/load":           {get, false, func(x *exchange) { x.writeJSON(fmt.Appendf(nil, `{"server_load":%d}`, s.running.Load())) }},
-		"/tokenize":       {post, true, s.tokenize},
-		"/detokenize":     {post, true, s.detokenize},
+		"/tokenize":       {post, true, failing(s.tokenize).serve},
+		"/detokenize":     {post, true, failing(s.detokenize).serve},
 		"/metrics":        {get, false, s.serveMetrics},
 		"/openapi.json":   {get, false, s.serveOpenAPI},
 		"/sleep":          {post, false, s.sleep},
@@ -42,8 +51,8 @@ func (s *Server) buildRoutes() map[string]route {
 		delete(routes, "/openapi.json")
 	}
 	if s.options.EnableLoRA {
-		routes["/v1/load_lora_adapter"] = route{post, false, s.loadAdapter}
-		routes["/v1/unload_lora_adapter"] = route{post, false, s.unloadAdapter}
+		routes["/v1/load_lora_adapter"] = route{post, false, failing(s.loadAdapter).serve}
+		routes["/v1/unload_lora_adapter"] = route{post, false, failing(s.unloadAdapter).serve}
 	}
 	return routes
 }
@@ -134,33 +143,22 @@ type tokenizerRequest struct {
 	conversation
 }
 
-// readTokenizerRequest responds with an error and returns nil if the request is invalid or its model is not served.
-func (s *Server) readTokenizerRequest(x *exchange) *tokenizerRequest {
+func (s *Server) readTokenizerRequest(x *exchange) (*tokenizerRequest, *failure) {
 	r := &tokenizerRequest{conversation: newConversation()}
-	body, failure := s.readJSON(x)
-	if failure == nil {
-		failure = s.spec.decode(body, body, r)
-	}
+	failure := s.decodeBody(x, r)
 	if failure == nil && !s.servesBase(r.Model) && s.adapters.find(r.Model) == nil {
 		failure = s.unknownModel(r.Model)
 	}
-	if failure != nil {
-		x.writeFailure(failure)
-		return nil
-	}
-	return r
+	return r, failure
 }
 
 // tokenize handles POST /tokenize. By default it adds the begin-of-text token to a text, like completions.
-func (s *Server) tokenize(x *exchange) {
-	r := s.readTokenizerRequest(x)
-	if r == nil {
-		return
-	}
+func (s *Server) tokenize(x *exchange) *failure {
 	var text string
-	var failure *failure
+	r, failure := s.readTokenizerRequest(x)
 	special := r.Prompt != nil
 	switch {
+	case failure != nil:
 	case r.Prompt != nil:
 		text = *r.Prompt
 	case r.Messages != nil:
@@ -172,8 +170,7 @@ func (s *Server) tokenize(x *exchange) {
 		failure = s.spec.schemaFailure("missing", "prompt", "Field required", gjson.Result{}, "")
 	}
 	if failure != nil {
-		x.writeFailure(failure)
-		return
+		return failure
 	}
 	if r.AddSpecial != nil {
 		special = *r.AddSpecial
@@ -191,6 +188,7 @@ func (s *Server) tokenize(x *exchange) {
 		o["token_strs"] = names
 	}
 	x.writeJSON(form("count max_model_len tokens token_strs?").encode(o))
+	return nil
 }
 
 // serveTokenizerInfo handles GET /tokenizer_info: what the tokenizer was made with, the path of its files included.
@@ -207,14 +205,14 @@ func (s *Server) serveTokenizerInfo(x *exchange) {
 	}))
 }
 
-func (s *Server) detokenize(x *exchange) {
-	r := s.readTokenizerRequest(x)
-	if r == nil {
-		return
+func (s *Server) detokenize(x *exchange) *failure {
+	r, failure := s.readTokenizerRequest(x)
+	if failure != nil {
+		return failure
 	}
 	if unknown := s.unknownTokens(r.Tokens); len(unknown) > 0 {
-		x.writeFailure(badRequest("Token id %d is out of vocabulary", unknown[0]))
-		return
+		return badRequest("Token id %d is out of vocabulary", unknown[0])
 	}
 	x.writeJSON(form("prompt").encode(object{"prompt": s.model.decode(r.Tokens)}))
+	return nil
 }

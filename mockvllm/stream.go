@@ -100,16 +100,15 @@ func (x *exchange) finish(last []byte) {
 }
 
 // completeStream responds with one event per token of each output.
-func (s *Server) completeStream(x *exchange, g *generation) {
+func (s *Server) completeStream(x *exchange, g *generation) *failure {
 	failure := s.checkInEngine(g)
 	if failure != nil && s.spec.Rust {
-		x.writeFailure(failure)
-		return
+		return failure
 	}
 	x.startStream()
 	if failure != nil {
 		x.sendFailure(failure)
-		return
+		return nil
 	}
 	err := s.run(x, g, func() error { return x.sendStep(g) })
 	switch {
@@ -123,6 +122,7 @@ func (s *Server) completeStream(x *exchange, g *generation) {
 	default:
 		x.finish(nil)
 	}
+	return nil
 }
 
 // sendStep sends what each output gained in the engine's last step.
