@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -47,6 +48,21 @@ const (
 	oldOnPostgres               = "old basegate, PostgreSQL"
 )
 
+// gatewayColumns are the gateways of columns, but for the default one.
+var gatewayColumns = map[string]gatewayOptions{
+	flushing:      {database: ", flush: 1s"},
+	oldGateway:    {old: true},
+	onPostgres:    {postgres: 1},
+	oldOnPostgres: {postgres: 1, old: true},
+}
+
+// available returns the columns without those of programs that are not there.
+func (o *options) available(columns ...string) []string {
+	return slices.DeleteFunc(columns, func(column string) bool {
+		return gatewayColumns[column].old && o.old == "" || column == haproxy && o.haproxy == ""
+	})
+}
+
 // experiments returns all experiments. Each limit is the highest median that docs/benchmarks.md and docs/performance.md have had
 // on a quiet machine, plus 5 to 25 % by the spread between runs: the ratio of 100 KB had medians from 1.14 to 1.41, and that
 // of held memory differs by 2 %.
@@ -60,7 +76,7 @@ func experiments(o options) []experiment {
 	one, several := plain("1 KB plain, 1 connection", 1, 1<<10), plain("1 KB plain, 32 connections", 32, 1<<10)
 	most, bursts := plain("1 KB plain, 256 connections", 256, 1<<10), streams(16, 200, 0)
 	all := []experiment{
-		{columns: proxyColumns(o), measure: measureProxy, loads: []load{
+		{columns: o.available(reverseProxy, gateway, flushing, oldGateway, haproxy), measure: measureProxy, loads: []load{
 			// On one connection no two requests share a flush of the disk, whose time and CPU time are those of the machine.
 			one.with(goal{cpuPerRequest, flushing, 2.5, 0.85, nil}, goal{addedMedian, flushing, 3, 1.1, nil}),
 			several.with(goal{cpuPerRequest, gateway, 1.4, 0.9, nil}, goal{cpuPerRequest, flushing, 1.3, 0.85, nil}),
@@ -85,18 +101,16 @@ func experiments(o options) []experiment {
 		}},
 		{name: "a question", columns: []string{byEcho, byLoglikelihood}, measure: measureScoring, loads: scoringLoads()},
 		{name: "batches", columns: []string{liveRequests, inBatch}, measure: measureBatch, once: true, loads: batchLoads(lines)},
-		{name: "prefix", columns: prefixColumns(o), measure: measurePrefix, once: true, loads: prefixLoads(o)},
+		// By prefix, by the fewest requests in flight, and with one replica that caches as much as all.
+		{name: "prefix", columns: o.available(byPrefix, byInFlight, oneReplica, oldGateway), measure: measurePrefix, once: true, loads: prefixLoads(o)},
 	}
 	if postgrestest.Binaries() != "" {
 		hot := plain(fmt.Sprintf("1 KB plain, 256 connections to each of %d gateways", clusterSize), clusterSize*most.connections, 1<<10)
-		columns, clusters := []string{onSQLite, onPostgres}, []string{gateway}
-		if o.old != "" {
-			columns, clusters = append(columns, oldOnPostgres), []string{oldGateway, gateway}
-		}
+		hot.gateways = clusterSize
 		all = append(all, experiment{
-			name: "postgres", columns: columns, measure: measurePostgres,
+			name: "postgres", columns: o.available(onSQLite, onPostgres, oldOnPostgres), measure: measureLedger,
 			loads: []load{one, several, several.spread(several.connections), most, most.spread(accounts)},
-		}, experiment{name: "one account", columns: clusters, measure: measureCluster, loads: []load{hot}})
+		}, experiment{name: "one account", columns: o.available(oldGateway, gateway), measure: measureLedger, loads: []load{hot}})
 	}
 	return all
 }
@@ -131,17 +145,6 @@ func held(connections int, every time.Duration) load {
 	l := streams(connections, 4096, every)
 	l.name, l.events, l.held = fmt.Sprintf("%d held streams, an event each %v", connections, every), anyEvents, true
 	return l
-}
-
-func proxyColumns(o options) []string {
-	all := []string{reverseProxy, gateway, flushing}
-	if o.old != "" {
-		all = append(all, oldGateway)
-	}
-	if o.haproxy != "" {
-		all = append(all, haproxy)
-	}
-	return all
 }
 
 // measureProxy sends a load through a proxy and, once in each round, to the upstream directly.
@@ -257,32 +260,14 @@ func cpuOutcome(s *sample) *outcome {
 	return &outcome{[]figure{{cpuPerRequest, s.perRequest(s.cpu)}}, s.counts}
 }
 
-// measurePostgres sends a load through a gateway on SQLite or one on PostgreSQL.
-func measurePostgres(ctx context.Context, b *testbed, l *load, column string) *outcome {
-	g := gatewayOptions{accounts: l.accounts}
-	if column != onSQLite {
-		g.postgres = 1
-	}
-	if column == oldOnPostgres {
-		g.program = b.options.old
-	}
-	return b.behindGateway(ctx, g, childOptions{}).measureLedger(ctx, l, b.options.span)
-}
-
 // clusterSize is the number of gateways on one database.
 const clusterSize = 3
 
-// measureCluster spreads a load over the gateways of one database.
-func measureCluster(ctx context.Context, b *testbed, l *load, column string) *outcome {
-	g := gatewayOptions{postgres: clusterSize}
-	if column == oldGateway {
-		g.program = b.options.old
-	}
-	return b.behindGateway(ctx, g, childOptions{}).measureLedger(ctx, l, b.options.span)
-}
-
-// measureLedger measures a load, and what it costs PostgreSQL if the ledger is there.
-func (t *target) measureLedger(ctx context.Context, l *load, span time.Duration) *outcome {
+// measureLedger sends a load through a gateway, or several on one database, and takes what it costs PostgreSQL if the ledger is there.
+func measureLedger(ctx context.Context, b *testbed, l *load, column string) *outcome {
+	g := gatewayColumns[column]
+	g.accounts, g.postgres = l.accounts, max(g.postgres, l.gateways)
+	t := b.behindGateway(ctx, g, childOptions{})
 	totals := func() (calls, settled float64) {
 		for _, g := range t.gateways() {
 			calls += scrape(ctx, g.admin, "basegate_ledger_calls_total ")
@@ -291,7 +276,7 @@ func (t *target) measureLedger(ctx context.Context, l *load, span time.Duration)
 		return calls, settled
 	}
 	calls, settled := totals()
-	s := t.measure(ctx, l, span)
+	s := t.measure(ctx, l, b.options.span)
 	o := cpuOutcome(s)
 	o.figures = append(o.figures, figure{requestRate, s.rate()}, figure{"latency, median, µs", micros(s.quantile(0.5))})
 	if t.server != nil {

@@ -21,6 +21,7 @@ type load struct {
 	pace        time.Duration // between two events; 0 means all at once
 	held        bool          // each stream is sent once, and all are open at the same time
 	accounts    int           // that the connections are spread over
+	gateways    int           // on one PostgreSQL database that they are spread over; 0: one
 	lines       int           // of the batch beside which it is sent
 	scale       int           // that divides the numbers of conversations and questions
 	fill        int           // of the caches of all replicas by the prompts, in percent

@@ -42,25 +42,14 @@ func prefixLoads(o options) (all []load) {
 	return all
 }
 
-// prefixColumns are ways to serve these requests: by prefix, by the fewest requests in flight, and with one replica that caches as
-// much as all.
-func prefixColumns(o options) []string {
-	all := []string{byPrefix, byInFlight, oneReplica}
-	if o.old != "" {
-		all = append(all, oldGateway)
-	}
-	return all
-}
-
 func measurePrefix(ctx context.Context, b *testbed, l *load, column string) *outcome {
-	replicas, g := prefixReplicas, gatewayOptions{model: ", " + byPrefix}
+	replicas, g := prefixReplicas, gatewayColumns[column]
+	g.model = ", " + byPrefix
 	switch column {
 	case byInFlight:
 		g.model = ", " + byInFlight
 	case oneReplica:
 		replicas = 1
-	case oldGateway:
-		g.program = b.options.old
 	}
 	queue := prefixload.New(conversations/l.scale, fewShots/l.scale, questions)
 	blocks := queue.Blocks(blockTokens) * 100 / l.fill / replicas

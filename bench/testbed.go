@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,12 +113,8 @@ func (b *testbed) startProxy(ctx context.Context, column, upstream string) *targ
 		return b.startChild(ctx, reverseProxyCommand, childOptions{Target: upstream})
 	case haproxy:
 		return b.startHAProxy(ctx, upstream)
-	case flushing:
-		return b.startGateway(ctx, gatewayOptions{database: ", flush: 1s"}, upstream)
-	case oldGateway:
-		return b.startGateway(ctx, gatewayOptions{program: b.options.old}, upstream)
 	default:
-		return b.startGateway(ctx, gatewayOptions{}, upstream)
+		return b.startGateway(ctx, gatewayColumns[column], upstream)
 	}
 }
 
@@ -131,7 +126,7 @@ var budgetFlags = []string{"--monthly-budget", "1_000_000_000_000", "--daily-bud
 
 // gatewayOptions are what differs between gateways.
 type gatewayOptions struct {
-	program  string // empty: the gateway's binary
+	old      bool   // it is the other binary
 	postgres int    // gateways on a PostgreSQL server of their own, in place of one on a SQLite file
 	database string // further members of the section, after a comma
 	model    string // further members of the model, after a comma
@@ -155,7 +150,10 @@ func (b *testbed) startGateway(ctx context.Context, o gatewayOptions, backends .
 	for i, address := range backends {
 		list = append(list, fmt.Sprintf(`{name: b%d, gpu: b%d, url: "http://%s"}`, i, i, address))
 	}
-	program := cmp.Or(o.program, b.options.basegate)
+	program := b.options.basegate
+	if o.old {
+		program = b.options.old
+	}
 	var all []*target
 	var keys []string
 	for i := range max(o.postgres, 1) {
