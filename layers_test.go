@@ -37,11 +37,11 @@ var floors = [][]string{
 // tests.
 var (
 	outside = []string{"e2e", "e2e/real", "bench"}
-	helpers = []string{"internal/loopback", "internal/loratest", "internal/poll", "internal/postgrestest", "internal/prefixload", "internal/s3test", "internal/wait"}
+	helpers = []string{"internal/blockcache", "internal/loopback", "internal/loratest", "internal/poll", "internal/postgrestest", "internal/prefixload", "internal/s3test", "internal/wait"}
 )
 
 // leaves are small packages that every package may import, and that import nothing of this module.
-var leaves = []string{"budget/admission", "database/postgres", "internal/suggest", "internal/wait"}
+var leaves = []string{"budget/admission", "database/postgres", "internal/blockcache", "internal/suggest", "internal/wait"}
 
 // configured are the packages that know the configuration, some by a section of it; every other takes a small Settings of
 // its own.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"basegate/fleet"
+	"basegate/internal/blockcache"
 	"basegate/internal/prefixload"
 )
 
@@ -46,10 +47,10 @@ func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 			requests := queue.Prompts()
 			capacity := queue.Blocks(simBlock) * 100 / c.fill / c.replicas
 			m, servers := startSizedReplicas(t, c.replicas, 16*capacity)
-			ideal := prefixload.NewCache(c.replicas*capacity, simBlock)
-			caches, count := map[string]*prefixload.Cache{}, map[string]int{}
+			ideal := blockcache.New(c.replicas*capacity, simBlock)
+			caches, count := map[string]*blockcache.Cache{}, map[string]int{}
 			for _, b := range m.Backends() {
-				caches[b.Name] = prefixload.NewCache(capacity, simBlock)
+				caches[b.Name] = blockcache.New(capacity, simBlock)
 			}
 			type request struct {
 				lease  *fleet.Lease
@@ -66,8 +67,8 @@ func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 				if prompts != nil {
 					prompt := prompts[0]
 					l := lease(t, m, string(simulatedText(prompt)))
-					cached := caches[l.Name].Serve(prompt)
-					hits, most = hits+cached, most+ideal.Serve(prompt)
+					cached := caches[l.Name].Use(prompt, "")
+					hits, most = hits+cached, most+ideal.Use(prompt, "")
 					count[l.Name]++
 					sent++
 					a := fleet.Usage{Prompt: int64(len(prompt)), Completion: 1}
@@ -79,7 +80,7 @@ func TestRoutingIsNearlyWorthOneCacheOfAllReplicas(t *testing.T) {
 						servers[2].unhealthy.Store(true)
 						awaitState(t, m.Backends()[2], fleet.Unreachable)
 						servers[2].metrics.Store(cacheMetrics(2, 16*capacity))
-						caches["b2"] = prefixload.NewCache(capacity, simBlock)
+						caches["b2"] = blockcache.New(capacity, simBlock)
 						servers[2].unhealthy.Store(false)
 						awaitState(t, m.Backends()[2], fleet.Ready)
 					}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"basegate/internal/blockcache"
 	"basegate/internal/poll"
 	"basegate/internal/prefixload"
 )
@@ -80,7 +81,7 @@ func prefixHits(t *testing.T, queue *prefixload.Queue, servers []*vllm, balance 
 		return n
 	}
 	salt, queries, hits := strings.ReplaceAll(t.Name(), "/", " "), counted("queries"), counted("hits")
-	one := prefixload.NewCache(len(servers)*prefixCacheBlocks, prefixBlockTokens)
+	one := blockcache.New(len(servers)*prefixCacheBlocks, prefixBlockTokens)
 	var tokens, ideal int
 	var mu sync.Mutex
 	next := func() prefixload.Conversation {
@@ -88,7 +89,7 @@ func prefixHits(t *testing.T, queue *prefixload.Queue, servers []*vllm, balance 
 		defer mu.Unlock()
 		c := queue.Next()
 		if c != nil {
-			tokens, ideal = tokens+len(c[0]), ideal+one.Serve(c[0])
+			tokens, ideal = tokens+len(c[0]), ideal+one.Use(c[0], "")
 		}
 		return c
 	}

@@ -1,15 +1,13 @@
-// Package prefixload makes prompts that share their beginnings, and says what a prefix cache would have of them. Benchmarks and
-// tests of routing send the same load with it.
+// Package prefixload makes prompts that share their beginnings. Benchmarks and tests of routing send the same load with it.
 package prefixload
 
 import (
-	"container/list"
-	"encoding/binary"
-	"hash/maphash"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
+
+	"basegate/internal/blockcache"
 )
 
 const (
@@ -92,53 +90,11 @@ func (q *Queue) Prompts() (n int) {
 
 // Blocks returns how many blocks of so many tokens all prompts have that differ.
 func (q *Queue) Blocks(tokens int) int {
-	c := NewCache(math.MaxInt, tokens)
+	c := blockcache.New(math.MaxInt, tokens)
 	for _, prompts := range q.waiting {
 		for _, prompt := range prompts {
-			c.Serve(prompt)
+			c.Use(prompt, "")
 		}
 	}
-	return c.newest.Len()
-}
-
-// Cache is a prefix cache: the blocks of prompts, of which the least recently used are evicted.
-type Cache struct {
-	capacity int // in blocks
-	tokens   int // of a block
-	seed     maphash.Seed
-	blocks   map[uint64]*list.Element
-	newest   *list.List
-}
-
-// NewCache returns a cache of so many blocks of so many tokens.
-func NewCache(capacity, tokens int) *Cache {
-	return &Cache{capacity, tokens, maphash.MakeSeed(), map[uint64]*list.Element{}, list.New()}
-}
-
-// Serve returns how many tokens of a prompt are cached, and caches it. The last token never is: its logits are needed.
-func (c *Cache) Serve(prompt []int) (cached int) {
-	var keys []uint64
-	key, text := uint64(0), []byte(nil)
-	for block := range slices.Chunk(prompt[:len(prompt)/c.tokens*c.tokens], c.tokens) {
-		text = binary.LittleEndian.AppendUint64(text[:0], key)
-		for _, id := range block {
-			text = binary.LittleEndian.AppendUint32(text, uint32(id))
-		}
-		key = maphash.Bytes(c.seed, text)
-		keys = append(keys, key)
-	}
-	for cached+c.tokens < len(prompt) && c.blocks[keys[cached/c.tokens]] != nil {
-		cached += c.tokens
-	}
-	for _, key := range slices.Backward(keys) { // the last is the first to be evicted
-		if block := c.blocks[key]; block != nil {
-			c.newest.MoveToFront(block)
-			continue
-		}
-		c.blocks[key] = c.newest.PushFront(key)
-		if c.newest.Len() > c.capacity {
-			delete(c.blocks, c.newest.Remove(c.newest.Back()).(uint64))
-		}
-	}
-	return cached
+	return c.Len()
 }
