@@ -9,19 +9,14 @@ import (
 // APIError converts an error of EnsureServable, AwaitBoot or Acquire to the API error for the client. It returns other
 // errors unchanged.
 func (m *Model) APIError(err error) error {
-	var (
-		booting *BootingError
-		failed  *BootFailedError
-		open    *BreakerOpenError
-	)
-	switch {
-	case errors.As(err, &booting):
+	if booting, ok := errors.AsType[*BootingError](err); ok {
 		return apierr.Booting(m.ID(), booting.RetryIn, booting.Elapsed, booting.Estimate)
-	case errors.As(err, &failed):
-		return apierr.BootFailed(m.ID(), failed.RetryIn, err)
-	case errors.As(err, &open):
-		return apierr.BreakerOpen(m.ID(), open.RetryIn)
-	default:
-		return err
 	}
+	if failed, ok := errors.AsType[*BootFailedError](err); ok {
+		return apierr.BootFailed(m.ID(), failed.RetryIn, err)
+	}
+	if open, ok := errors.AsType[*BreakerOpenError](err); ok {
+		return apierr.BreakerOpen(m.ID(), open.RetryIn)
+	}
+	return err
 }

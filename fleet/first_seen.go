@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,21 +13,15 @@ import (
 	"basegate/gateway/config"
 )
 
-// firstSeen holds when each model was first configured, by its id. The database keeps the times across restarts.
-type firstSeen struct {
-	started time.Time // for models that are not in the database
-	times   atomic.Pointer[map[string]time.Time]
-}
-
 // FirstSeen returns when the model was first configured, or the adapter first added. It is the same after a restart.
 func (m *Model) FirstSeen() time.Time {
 	if m.adapter != nil {
 		return m.adapter.CreatedAt
 	}
-	if at, ok := (*m.fleet.firstSeen.times.Load())[m.ID()]; ok {
+	if at, ok := (*m.fleet.firstSeen.Load())[m.ID()]; ok {
 		return at
 	}
-	return m.fleet.firstSeen.started
+	return m.fleet.made
 }
 
 // recordTimeout limits the writes of recordNewModels.
@@ -74,6 +67,6 @@ func (f *Fleet) recordModels(ctx context.Context, models []*Model) error {
 	if err != nil {
 		return fmt.Errorf("record models: %w", err)
 	}
-	f.firstSeen.times.Store(&known)
+	f.firstSeen.Store(&known)
 	return nil
 }

@@ -47,7 +47,8 @@ type Fleet struct {
 	bootTimes map[backendID]*bootTimes // kept across reloads
 
 	booked    atomic.Pointer[[]BookedWindow]
-	firstSeen firstSeen
+	made      time.Time                            // when models that are not in the database count as first configured
+	firstSeen atomic.Pointer[map[string]time.Time] // by the model's id
 	reports   reports
 	prefixes  *prefixes // what the models of all prefix caches share
 }
@@ -63,10 +64,9 @@ type catalogue struct {
 // New returns a fleet; no backend is contacted before Start. Probes use transport. db holds boot times, reports
 // of backends, booked windows and operator commands; if it is nil there are none.
 func New(models []config.Model, s Settings, transport http.RoundTripper, db *database.DB, log *zap.Logger) *Fleet {
-	f := &Fleet{transport: transport, log: log, db: db, settings: s, bootTimes: map[backendID]*bootTimes{}, prefixes: newPrefixes(), transitions: newTransitions()}
+	f := &Fleet{transport: transport, log: log, db: db, settings: s, bootTimes: map[backendID]*bootTimes{}, prefixes: newPrefixes(), transitions: newTransitions(), made: time.Now()}
 	f.booked.Store(&[]BookedWindow{})
-	f.firstSeen.started = time.Now()
-	f.firstSeen.times.Store(&map[string]time.Time{})
+	f.firstSeen.Store(&map[string]time.Time{})
 	f.reports.latest = map[backendID]serverInfo{}
 	f.adapters = withConfigured(nil, models)
 	f.catalogue.Store(newCatalogue(f.build(models, nil), f.adapters))
