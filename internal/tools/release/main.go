@@ -70,11 +70,15 @@ func write(o *options) (err error) {
 	if err := os.WriteFile(filepath.Join(dir, "manifest.json"), archive, 0o644); err != nil {
 		return err
 	}
+	files, err := filesOf(dir)
+	if err != nil {
+		return err
+	}
 	out, err := os.Create(o.out)
 	if err != nil {
 		return err
 	}
-	return errors.Join(pack(out, dir, o.time()), out.Close())
+	return errors.Join(pack(out, o.time(), files), out.Close())
 }
 
 func (o *options) time() time.Time { return time.Unix(o.created, 0).UTC() }
@@ -197,48 +201,41 @@ func folders(names ...string) []file {
 	return all
 }
 
-// layer packs files in the order given.
 func layer(at time.Time, files []file) (v1.Layer, error) {
 	var b bytes.Buffer
-	w := tar.NewWriter(&b)
+	if err := pack(&b, at, files); err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil }, tarball.WithMediaType(types.OCILayer))
+}
+
+// pack writes files as a tar archive, in the order given.
+func pack(out io.Writer, at time.Time, files []file) error {
+	w := tar.NewWriter(out)
 	for _, f := range files {
 		header := &tar.Header{Name: f.name, Mode: int64(f.mode.Perm()), Uid: f.owner, Gid: f.owner, Size: int64(len(f.content)), ModTime: at, Typeflag: tar.TypeReg}
 		if f.mode.IsDir() {
 			header.Name, header.Typeflag = f.name+"/", tar.TypeDir
 		}
 		if err := w.WriteHeader(header); err != nil {
-			return nil, err
+			return err
 		}
 		if _, err := w.Write(f.content); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil }, tarball.WithMediaType(types.OCILayer))
+	return w.Close()
 }
 
-// pack writes the files of a folder as a tar archive, in the order of their names.
-func pack(out io.Writer, dir string, at time.Time) error {
-	w := tar.NewWriter(out)
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+// filesOf returns the files of a folder and those below it, in the order of their names.
+func filesOf(dir string) (all []file, err error) {
+	err = fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg}); err != nil {
-			return err
-		}
-		_, err = w.Write(content)
+		content, err := os.ReadFile(filepath.Join(dir, path))
+		all = append(all, file{name: path, mode: 0o644, content: content})
 		return err
 	})
-	return errors.Join(err, w.Close())
+	return all, err
 }
