@@ -112,7 +112,6 @@ func (t *target) startBatch(ctx context.Context, lines int, prompt string) (id s
 	return b.ID
 }
 
-// awaitBatch waits until a batch has one of the statuses.
 func (t *target) awaitBatch(ctx context.Context, id string, statuses ...string) {
 	for {
 		b := t.call(ctx, http.MethodGet, "/v1/batches/"+id, "application/json", http.NoBody)

@@ -25,13 +25,11 @@ type outcome struct {
 	counts  counts
 }
 
-// figure is the value of one measure.
 type figure struct {
 	measure string
 	value   float64
 }
 
-// title returns the name of a load with that of the experiment.
 func (e *experiment) title(l *load) string {
 	if e.name == "" {
 		return l.name

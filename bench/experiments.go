@@ -120,7 +120,6 @@ func (l load) with(goals ...goal) load {
 	return l
 }
 
-// spread returns the load with its connections spread over accounts.
 func (l load) spread(accounts int) load {
 	l.name, l.accounts = fmt.Sprintf("%s of %d accounts", l.name, accounts), accounts
 	return l
@@ -255,7 +254,6 @@ func measureChat(ctx context.Context, b *testbed, l *load, column string) *outco
 	return cpuOutcome(t.measure(ctx, &sent, b.options.span))
 }
 
-// cpuOutcome returns the CPU time per request as the only figure.
 func cpuOutcome(s *sample) *outcome {
 	return &outcome{[]figure{{cpuPerRequest, s.perRequest(s.cpu)}}, s.counts}
 }

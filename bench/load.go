@@ -132,7 +132,6 @@ func (t *target) measure(ctx context.Context, l *load, span time.Duration) *samp
 	return s
 }
 
-// cpu returns the CPU time of the target's processes and of its server.
 func (t *target) cpu() (own, server time.Duration) {
 	for _, g := range t.gateways() {
 		used, _ := g.process.used()
@@ -170,7 +169,6 @@ func send(ctx context.Context, clients []*client, next func(i int) []byte) *samp
 	return sum
 }
 
-// onceEach returns the request once for each client.
 func onceEach(clients int, request []byte) func(i int) []byte {
 	sent := make([]bool, clients)
 	return func(i int) []byte {
@@ -278,7 +276,6 @@ func (c *client) begin(ctx context.Context, request []byte) (*http.Response, err
 	return resp, nil
 }
 
-// checkComplete returns an error if the response is incomplete.
 func (c *client) checkComplete(response []byte) error {
 	if c.events == 0 {
 		if !bytes.HasSuffix(bytes.TrimSpace(response), []byte("}")) {

@@ -1,8 +1,6 @@
-// Bench measures what the gateway costs beside a plain httputil.ReverseProxy, and beside HAProxy if it is installed. It
-// sends the same loads through each of them in turn, each in a process of its own, and takes CPU time and memory from /proc.
-// It also measures what receipts, chat, batches, routing by prefix and PostgreSQL cost. It prints Markdown tables, and exits
-// with 1 when the gateway truncated a stream or failed a request. With -check it also exits with 1 when a figure is over its
-// limit.
+// Bench measures what the gateway costs beside a plain httputil.ReverseProxy, and beside HAProxy if it is installed: it sends the
+// same loads through each in turn, and takes CPU time and memory from /proc. It prints Markdown tables, and exits with 1 when the
+// gateway truncated a stream or failed a request, with -check also when a figure is over its limit.
 //
 //	go run ./bench [-short] [-check] [-rounds N] [-span D] [-work REGEXP] [-basegate BINARY] [-old BINARY]
 package main
@@ -21,7 +19,6 @@ import (
 	"time"
 )
 
-// options are the parsed command line.
 type options struct {
 	basegate string // the gateway's binary
 	old      string // another binary of it, measured in turns; empty: none

@@ -63,7 +63,6 @@ func checkResults(results []*result, o options) []error {
 	return all
 }
 
-// printResults prints the machine and the tables as Markdown.
 func printResults(to io.Writer, o options, results []*result) error {
 	fmt.Fprintf(to, "Machine: %s. HAProxy: %s. Rounds: %d of %s for each load and column.\n", machine(), cmp.Or(o.version, "not installed, so it has no column"), o.rounds, o.span)
 	var rows [][]string
@@ -130,7 +129,6 @@ func printTable(to io.Writer, rows [][]string) error {
 	return table.Flush()
 }
 
-// machine describes the machine of the measurements.
 func machine() string {
 	model, memory := "unknown CPU", uint64(0)
 	if fs, err := procfs.NewDefaultFS(); err == nil {

@@ -34,7 +34,6 @@ type target struct {
 	others  []*target // further gateways on the same database, over which connections are spread too
 }
 
-// gateways returns the target and the others.
 func (t *target) gateways() []*target { return append([]*target{t}, t.others...) }
 
 // request encodes a request of a path for one of the target's connections.
@@ -96,7 +95,6 @@ func (b *testbed) startChild(ctx context.Context, command string, o childOptions
 	return b.start(ctx, command, o.Listen, "/health", must(os.Executable()), command, string(must(json.Marshal(o))))
 }
 
-// upstream returns the upstream with these options.
 func (b *testbed) upstream(ctx context.Context, o childOptions) *target {
 	return b.shared(fmt.Sprint("upstream ", o), func() *target { return b.startChild(ctx, upstreamCommand, o) })
 }
@@ -106,7 +104,6 @@ func (b *testbed) behindGateway(ctx context.Context, g gatewayOptions, o childOp
 	return b.shared(fmt.Sprint(g, o), func() *target { return b.startGateway(ctx, g, b.upstream(ctx, o).address) })
 }
 
-// startProxy starts the proxy of a column in front of an upstream.
 func (b *testbed) startProxy(ctx context.Context, column, upstream string) *target {
 	switch column {
 	case reverseProxy:
@@ -137,9 +134,8 @@ type gatewayOptions struct {
 // withTimerSlack is a shell command that starts a program with the TimerSlackNSec of deploy/systemd/basegate.service.
 const withTimerSlack = `echo 1000000 >/proc/self/timerslack_ns; exec "$0" "$@"`
 
-// startGateway starts a gateway with a database of its own, or several on one, configured and started as in production: it logs each
-// request to a file, checks a key from the database, and checks budgets. The context is as large as those of current models, so that the
-// gateway need not count a prompt's tokens. The backends are host:port.
+// startGateway starts a gateway with a database of its own, or several on one, as in production: it logs each request to a file, and
+// checks keys and budgets. The context is large, so that it need not count a prompt's tokens. The backends are host:port.
 func (b *testbed) startGateway(ctx context.Context, o gatewayOptions, backends ...string) *target {
 	database := fmt.Sprintf("path: %q", filepath.Join(must(os.MkdirTemp(b.dir, "")), "basegate.db"))
 	var server *process
@@ -253,7 +249,6 @@ func (b *testbed) startPostgres(ctx context.Context) (server *process, member st
 	return server, fmt.Sprintf(`url: "postgres://postgres@/postgres?host=%s"`, dir)
 }
 
-// command runs a program and returns its output.
 func command(ctx context.Context, program string, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, program, args...).Output()
 	if err != nil {

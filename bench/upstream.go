@@ -59,7 +59,6 @@ func serveReverseProxy(ctx context.Context, o childOptions) error {
 	return nil
 }
 
-// serveUpstream serves a replayer until ctx ends.
 func serveUpstream(ctx context.Context, o childOptions) error {
 	p, err := newReplayer(ctx, o)
 	if err != nil {
@@ -95,7 +94,6 @@ type responseKey struct {
 	scored        string // the body, if log-probabilities are asked for: they depend on it
 }
 
-// newReplayer returns a replayer that listens.
 func newReplayer(ctx context.Context, o childOptions) (*replayer, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
 	if err != nil {
@@ -115,7 +113,6 @@ func newReplayer(ctx context.Context, o childOptions) (*replayer, error) {
 	return p, nil
 }
 
-// serve serves until ctx ends.
 func (p *replayer) serve(ctx context.Context) error {
 	defer p.mock.Close()
 	defer p.model.Close()

@@ -134,7 +134,6 @@ func (p Page) Markdown(v Variables) string {
 		"(here: 20)", "(here: "+v.maxLogprobs()+")").Replace(p.text)
 }
 
-// maxLogprobs describes the limits of the models.
 func (v Variables) maxLogprobs() string {
 	if smallest, largest := v.MaxLogprobs[0], v.MaxLogprobs[1]; smallest != largest {
 		return fmt.Sprintf("%d to %d, depending on the model", smallest, largest)

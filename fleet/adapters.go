@@ -158,7 +158,6 @@ func adaptersInForce(ctx context.Context, q database.Reader, models []config.Mod
 	return slices.DeleteFunc(withConfigured(all, models), func(a Adapter) bool { return !a.inForce(models) }), err
 }
 
-// isTaken reports whether a name is that of a model.
 func isTaken(models []config.Model, name string) bool {
 	return slices.ContainsFunc(models, func(m config.Model) bool {
 		return m.ID == name || slices.Contains(m.Aliases, name) || m.IsServedAs(name)
@@ -172,7 +171,6 @@ func (a *Adapter) inForce(models []config.Model) bool {
 	})
 }
 
-// withConfigured returns all adapters with those of the configuration.
 func withConfigured(all []Adapter, models []config.Model) []Adapter {
 	for i := range models {
 		for _, c := range models[i].Adapters {
@@ -247,7 +245,6 @@ func (f *Fleet) pollAdapters(ctx context.Context) error {
 	return nil
 }
 
-// configs returns the models as they are configured.
 func (c *catalogue) configs() []config.Model {
 	configs := make([]config.Model, len(c.base))
 	for i, m := range c.base {
@@ -281,7 +278,6 @@ func (f *Fleet) applyAdapters(ctx context.Context) {
 	}
 }
 
-// addAdapters adds the adapters of a model to the catalogue.
 func (c *catalogue) addAdapters(parent *Model, adapters []Adapter, configs []config.Model) {
 	for i := range adapters {
 		a := &adapters[i]

@@ -93,7 +93,6 @@ func (b *Backend) matches(m config.Model, c config.Backend) bool {
 		own.URL.String() == c.URL.String() && own.APIKey == c.APIKey && (own.Launch == nil) == (c.Launch == nil)
 }
 
-// backendID names a backend in the database.
 type backendID struct{ model, backend string }
 
 func (b *Backend) id() backendID { return backendID{b.modelID, b.Name} }

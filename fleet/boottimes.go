@@ -14,7 +14,6 @@ import (
 // bootsKept is the number of boots of a backend that its median is computed from.
 const bootsKept = 9
 
-// bootTimes holds the durations of the last boots of one backend.
 type bootTimes struct {
 	mu        sync.Mutex
 	durations []time.Duration // oldest first

@@ -224,7 +224,6 @@ func (f *Fleet) sync(ctx context.Context) {
 
 const databaseTime = postgres.Now
 
-// read reads the leader's row.
 func (c *cluster) read(ctx context.Context, gateway int32, epoch int64) error {
 	const text = `SELECT l.version, l.backends, l.gateway = $1 AND l.epoch = $2 AND g.id IS NOT NULL, g.id IS NULL,
 			coalesce(g.name, ''), ` + databaseTime + `
@@ -356,7 +355,6 @@ func (f *Fleet) publish(ctx context.Context, gateway int32, epoch int64, heir in
 	return nil
 }
 
-// follow makes the backends follow what the leader has published.
 func (f *Fleet) follow() {
 	for _, b := range f.catalogue.Load().backends() {
 		b.follow(&f.cluster.row)

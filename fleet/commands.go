@@ -24,7 +24,6 @@ const (
 	commandSleep Command = "sleep" // only from a gateway to the one that leads
 )
 
-// queuedCommand is a command that has not been executed yet.
 type queuedCommand struct {
 	id      int64
 	model   string
@@ -66,9 +65,8 @@ func (f *Fleet) pollDatabase(ctx context.Context) (windowsRead bool) {
 	return true
 }
 
-// takeCommands removes the commands from the queue and returns them, the oldest first. If it is unknown whether they were removed,
-// they may come again later, and to execute them in their order once more changes nothing. With several gateways see
-// cluster.commands.
+// takeCommands removes the commands from the queue, unless several gateways share it, and returns them, the oldest first. They may
+// come again if it is unknown whether they were removed: to execute them in their order once more changes nothing.
 func (f *Fleet) takeCommands(ctx context.Context) (_ []queuedCommand, err error) {
 	if f.cluster != nil {
 		return f.cluster.commands(ctx)

@@ -33,7 +33,6 @@ func (b *Backend) emit(kind EventKind, reason string) {
 	}
 }
 
-// emitBreaker emits the event of a change of the breaker, if it is one.
 func (b *Backend) emitBreaker(from, to breaker.State) {
 	switch {
 	case from == breaker.Closed && to == breaker.Open:
@@ -43,7 +42,6 @@ func (b *Backend) emitBreaker(from, to breaker.State) {
 	}
 }
 
-// emitTransition emits the event of a transition, if it is one.
 func (b *Backend) emitTransition(from, to State, reason string) {
 	switch {
 	case to == Starting:

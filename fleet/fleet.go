@@ -190,7 +190,6 @@ func (f *Fleet) build(models []config.Model, reusable []*Backend) (base []*Model
 	return base
 }
 
-// newCatalogue returns a catalogue of models with their adapters.
 func newCatalogue(base []*Model, adapters []Adapter) *catalogue {
 	c := &catalogue{base: base, byID: map[string]*Model{}, byCheckpoint: map[string]*Model{}}
 	configs := c.configs()

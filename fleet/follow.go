@@ -219,9 +219,8 @@ func (b *Backend) followBoot(e *entry, reason string) {
 	b.probeSoon()
 }
 
-// takeOver continues, as the new leader, what the one before has begun. A launch is awaited, up to its limit, since its
-// program may still run; a stop is repeated after its limit for the same reason. To wake the backend, or to put it to
-// sleep, a second time does no harm.
+// takeOver continues what the leader before has begun. Its program may still run, so a launch is awaited, up to its limit, and a
+// stop is repeated only after its limit. To wake the backend, or to put it to sleep, a second time does no harm.
 func (b *Backend) takeOver(row *leaderRow) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

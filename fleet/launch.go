@@ -28,9 +28,8 @@ const (
 	terminateTimeout = 2 * time.Second
 )
 
-// execute runs a configured command, a program with arguments and without a shell, and waits for it. The command has
-// the gateway's environment, with the fencing number, its working directory, and its own process group, so that a Ctrl-C at
-// the gateway does not reach the processes it starts. Its output is logged, and its last line is returned or part of the error.
+// execute runs a configured command without a shell and waits for it. The command has a process group of its own, so that a Ctrl-C
+// at the gateway does not reach it. The last line of its output is returned, or part of the error.
 //
 // When ctx ends, the whole process group is terminated, unless keepRunning returns true: the command is then the model
 // itself, which is up. Output is logged only while logOutput returns true, since some versions of vLLM print prompts.
@@ -71,9 +70,8 @@ func (b *Backend) execute(ctx context.Context, command []string, fence int64, ke
 	return "", fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
 }
 
-// terminateGroup sends SIGTERM to a process group, waits for every process of it, and sends SIGKILL after
-// terminateTimeout. It waits for the group and not only for its leader, since a shell may exit before the processes it
-// runs.
+// terminateGroup sends SIGTERM to a process group, and SIGKILL after terminateTimeout. It waits for all processes of the group and
+// not only for its leader, since a shell may exit before those that it runs.
 func terminateGroup(leader int, exited <-chan error) {
 	syscall.Kill(-leader, syscall.SIGTERM)
 	timeout := time.NewTimer(terminateTimeout)

@@ -101,7 +101,6 @@ func (o *boot) abort(cause error) {
 // managed reports whether the gateway can launch or wake the backend.
 func (b *Backend) managed() bool { return b.cfg().Launch != nil || b.cfg().Sleep != nil }
 
-// cfg returns the current configuration of the backend.
 func (b *Backend) cfg() *config.Backend { return b.config.Load() }
 
 // transition applies an event to the state machine. It returns false if the event has no effect. b.mu is held.
@@ -309,9 +308,8 @@ func (b *Backend) hasStopCommand() bool {
 	return launch != nil && len(launch.Stop) > 0
 }
 
-// drain begins a drain, which ends at once if no request is in flight. With toSleep the backend is then put to sleep,
-// if sleep is configured, and otherwise stopped. drain has no effect if the backend does not run or the gateway can do
-// neither. idle is how long no gateway may have used it; 0 for an operator's order. b.mu is held.
+// drain begins a drain to sleep, if that is wanted and configured, or else to a stop. It has no effect if the backend does not run or
+// the gateway can do neither. idle is how long no gateway may have used it; 0 for an operator's order. b.mu is held.
 func (b *Backend) drain(toSleep bool, reason string, idle time.Duration) {
 	b.life.drainIdle = min(b.life.drainIdle, idle) // a drain that an operator orders too is not cancelled by uses
 	toSleep = toSleep && b.cfg().Sleep != nil
@@ -454,9 +452,8 @@ func (b *Backend) reconcile(keepWarm bool) {
 	}
 }
 
-// acquire counts a new in-flight attempt, and returns false if the backend takes none: if it starts, sleeps or drains,
-// if it is in cooldown, or if it is not ready and the gateway can launch it. No drain can begin between the check and
-// the count.
+// acquire counts a new in-flight attempt, and returns false if the backend takes none. No drain can begin between the check and the
+// count.
 func (b *Backend) acquire() (Run, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -507,7 +504,6 @@ func (b *Backend) bootEstimate() time.Duration {
 	return 0
 }
 
-// bootingError returns the progress of the boot.
 func (b *Backend) bootingError() *BootingError {
 	b.mu.Lock()
 	defer b.mu.Unlock()

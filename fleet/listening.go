@@ -22,7 +22,6 @@ type listening struct {
 	waiting   map[*Lease]func()
 }
 
-// observe applies the result of a probe.
 func (l *listening) observe(refused bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -53,7 +53,6 @@ var loadResults = []struct {
 	{from: 0, to: 999, meaning: "it fails"},
 }
 
-// postLoad asks the server to load an adapter under a name.
 func (b *Backend) postLoad(ctx context.Context, a *Adapter, name string, inPlace bool) *AdapterError {
 	request := map[string]any{"lora_name": name, "lora_path": a.Path}
 	if inPlace {
@@ -96,7 +95,6 @@ func isForeign(body []byte) bool {
 	return !gjson.GetBytes(body, "error.message").Exists() && !gjson.GetBytes(body, "message").Exists()
 }
 
-// absolutePath is a path in a text.
 var absolutePath = regexp.MustCompile(`(^|[\s'"\x60(=:])/[^\s'"\x60,;:)]+`)
 
 // withoutPaths returns what vLLM says of an adapter without paths and without the version.
@@ -105,7 +103,6 @@ func withoutPaths(said string, a *Adapter) string {
 	return absolutePath.ReplaceAllString(said, "${1}[path]")
 }
 
-// postUnload asks the server to unload an adapter.
 func (b *Backend) postUnload(ctx context.Context, name string) (Response, error) {
 	body, _ := json.Marshal(map[string]string{"lora_name": name}) // cannot fail
 	return b.Post(ctx, "/v1/unload_lora_adapter", body)

@@ -15,9 +15,8 @@ type mismatch struct {
 	logged string // the last one that was logged; empty after a probe that found no difference
 }
 
-// Mismatch describes how what the backend serves differs from the checkpoint of the configuration; empty if it does not,
-// or if the last probe could not find out. A backend with a mismatch is ready only if the checkpoint's name is listed and
-// no root is configured.
+// Mismatch describes how what the backend serves differs from the checkpoint of the configuration; empty if it does not, or if the
+// last probe could not find out. With a mismatch it is ready only if the checkpoint's name is listed and no root is configured.
 func (b *Backend) Mismatch() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

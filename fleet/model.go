@@ -200,7 +200,6 @@ type Caller struct {
 	Filter  Filter
 }
 
-// suitable returns the backends that suit a request.
 func (m *Model) suitable(c Caller) []*Backend {
 	if c.Filter == nil {
 		return m.backends
@@ -269,9 +268,8 @@ func (m *Model) Boot() *BootingError {
 	return nil
 }
 
-// start starts one of the backends, unless one is starting already. It returns a *BootingError with the progress, a
-// *BootFailedError if every backend that could be started is in cooldown, and nil if none can be started or one is ready
-// already, by a cancelled drain or a short boot.
+// start starts one of the backends, unless one is starting. The error is a *BootingError, or a *BootFailedError if all that could be
+// started are in cooldown; nil if none can be started, or one is ready, by a cancelled drain or a short boot.
 func start(backends []*Backend, reason string) error {
 	o := optionsOf(backends, Caller{})
 	switch {
@@ -494,9 +492,8 @@ func (l *Lease) Run() Run { return l.run }
 // Begin reports to the breaker that a stream has begun; see breaker.Permit.
 func (l *Lease) Begin() { l.permit.Begin() }
 
-// Report reports the outcome of the attempt to the breaker; see breaker.Permit. repeated says that an earlier attempt of
-// the same request has failed at the same backend. A backend that is gone by the class is unreachable until a probe
-// succeeds, so that the next requests avoid it.
+// Report reports the outcome of the attempt to the breaker; see breaker.Permit. repeated says that an earlier attempt of the same
+// request has failed there. A backend that is gone is unreachable until a probe succeeds, so that the next requests avoid it.
 func (l *Lease) Report(c breaker.Class, repeated bool) {
 	if repeated {
 		l.permit.ReportRepeated(c)

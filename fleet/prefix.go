@@ -35,7 +35,6 @@ type Prefix struct {
 	byKey  bool // it is a client's key, which says nothing of what the cache has
 }
 
-// promptBlock is a block of a prompt.
 type promptBlock struct {
 	hash uint64 // of the prompt up to the block's end
 	end  int
@@ -114,7 +113,6 @@ func (m *Model) cacheName() string {
 	return m.config.ID
 }
 
-// scope returns what tells apart the prompts that share no cache.
 func (m *Model) scope(salt []byte) uint64 {
 	return mix(maphash.String(m.fleet.prefixes.seed, m.cacheName()) ^ maphash.Bytes(m.fleet.prefixes.seed, salt))
 }

@@ -54,7 +54,6 @@ func (b *Backend) probeUntil(ctx context.Context, removed <-chan struct{}) {
 	}
 }
 
-// probeInterval returns how long after a probe the next one follows.
 func (b *Backend) probeInterval() time.Duration {
 	interval := b.settings.ProbeInterval
 	if b.is(Starting) {
@@ -66,7 +65,6 @@ func (b *Backend) probeInterval() time.Duration {
 	return interval
 }
 
-// readQueue reads the length of a ready backend's queue.
 func (b *Backend) readQueue(ctx context.Context) {
 	if !b.is(Ready) {
 		b.turns.open()
@@ -77,13 +75,10 @@ func (b *Backend) readQueue(ctx context.Context) {
 	b.probeQueue(ctx)
 }
 
-// readQueueSoon requests that the queue is read at once.
 func (b *Backend) readQueueSoon() { wait.Wake(b.queueNow) }
 
-// probeSoon requests an immediate probe.
 func (b *Backend) probeSoon() { wait.Wake(b.probeNow) }
 
-// probe checks the backend and applies the result to its state.
 func (b *Backend) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, b.settings.ProbeTimeout)
 	defer cancel()
@@ -107,10 +102,9 @@ func (b *Backend) probe(ctx context.Context) {
 	}
 }
 
-// checkHealth returns the event that the backend's responses amount to, with a reason and the error that it comes from, if any,
-// and updates the server info of a backend that serves. vLLM refuses connections until its model is
-// loaded, so a 200 of /health, and /v1/models with the checkpoint, mean that it is ready, unless it sleeps: a sleeping
-// server responds too. /v1/models requires the key. changes is the number of the state's changes before the probe.
+// checkHealth returns the event that the backend's responses amount to, with a reason and the error that it comes from, if any, and
+// updates the info of a server that is ready: vLLM refuses connections until its model is loaded, but responds while it sleeps.
+// /v1/models requires the key. changes is the number of the state's changes before the probe.
 func (b *Backend) checkHealth(ctx context.Context, changes int64) (e event, reason string, err error) {
 	compared := false
 	defer func() {
@@ -267,9 +261,8 @@ func (b *Backend) Post(ctx context.Context, path string, body []byte) (Response,
 	return b.do(ctx, http.MethodPost, b.URL(path), bytes.NewReader(body), maxResponseBody)
 }
 
-// do sends a request with the backend's API key. A body must be JSON. Requests without a body, which are probes and
-// orders to sleep or wake, have a new connection each: the backend or a firewall may just be closing a pooled one, so a
-// failure there would say nothing about the backend.
+// do sends a request with the backend's API key. A body must be JSON. Requests without one, probes for example, have a new connection
+// each: that a pooled one has just been closed would say nothing about the backend.
 func (b *Backend) do(ctx context.Context, method string, address *url.URL, body io.Reader, most int64) (Response, error) {
 	path := address.Path
 	req, err := http.NewRequestWithContext(ctx, method, address.String(), body)

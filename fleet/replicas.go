@@ -120,7 +120,6 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// startNext starts one replica, if any can be.
 func (r *replicas) startNext(reason string) {
 	for _, s := range startOrder {
 		for _, b := range r.backends {

@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 )
 
-// residentState is the state of an adapter at a backend.
 type residentState uint8
 
 const (
@@ -70,9 +69,8 @@ var errSuperseded = errors.New("the adapter has a newer version")
 // IsSuperseded reports whether an error of LoadAdapter says that the request should use Model.Current.
 func IsSuperseded(err error) bool { return errors.Is(err, errSuperseded) }
 
-// LoadAdapter waits until the backend has loaded the adapter of the model, until Release. If it is not loaded yet, wait is called, and
-// what it returns at the end of the wait. The error is an *AdapterError if the backend cannot load it, errSuperseded, or the cause of
-// ctx.
+// LoadAdapter waits until the backend has loaded the adapter of the model, until Release. wait is called if it is not loaded yet, and
+// what it returns at the end. The error is an *AdapterError, errSuperseded, or the cause of ctx.
 func (l *Lease) LoadAdapter(ctx context.Context, m *Model, wait func() (end func())) error {
 	if m.Current().adapter.Version != m.adapter.Version {
 		return errSuperseded
@@ -164,12 +162,10 @@ func (s *residents) placed() []*resident {
 	return slices.DeleteFunc(all, func(r *resident) bool { return !residentStates[r.state].place })
 }
 
-// adapterPlaces returns how many adapters may be loaded at once.
 func (b *Backend) adapterPlaces() int { return max(b.cfg().MaxLoaded, 1) }
 
-// arrangeAdapters asks vLLM for the next change, if one is due: an outdated adapter that no request uses is unloaded, and the first
-// one that waits is loaded. If there is no place for it, the least recently used one that is idle makes room, and if none is
-// idle, that one takes no further requests.
+// arrangeAdapters asks vLLM for the next change, if one is due: to unload an outdated adapter that is idle, or to load the first one
+// that waits. For that, the least recently used one that is idle makes room; if none is, that one takes no further requests.
 func (b *Backend) arrangeAdapters() {
 	s := &b.residents
 	s.mu.Lock()
@@ -268,7 +264,6 @@ func (b *Backend) load(ctx context.Context, r *resident) {
 	b.settle(r, nil)
 }
 
-// settle ends a load.
 func (b *Backend) settle(r *resident, err error) {
 	s := &b.residents
 	s.mu.Lock()
@@ -379,7 +374,6 @@ func (b *Backend) observe(listed []string) {
 	}
 }
 
-// adapterChanges returns how many changes of the adapters have been asked for.
 func (b *Backend) adapterChanges() int64 {
 	b.residents.mu.Lock()
 	defer b.residents.mu.Unlock()

@@ -52,7 +52,6 @@ func (b *Backend) CountTokens(ctx context.Context, text string, special bool) (i
 	return countOf(b.postJSON(ctx, "/tokenize", tokenizeRequest{b.checkpoint, text, special}, maxResponseBody))
 }
 
-// countOf returns the number of tokens in a response of /tokenize.
 func countOf(response gjson.Result, err error) (int64, error) {
 	count := response.Get("count")
 	if err == nil && count.Type != gjson.Number {

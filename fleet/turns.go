@@ -39,7 +39,6 @@ type turns struct {
 
 func newTurns() turns { return turns{places: admission.NewTurns(math.MaxInt, 0)} }
 
-// limited reports whether attempts are limited.
 func (t *turns) limited() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,7 +97,6 @@ func (t *turns) set(limit int) {
 	t.places.SetPlaces(limit)
 }
 
-// queueInterval returns how often the queue is read.
 func (b *Backend) queueInterval() time.Duration {
 	if b.turns.limited() {
 		return fullProbeInterval

@@ -9,9 +9,8 @@ import (
 	"basegate/gateway/config"
 )
 
-// contains reports whether a recurring window contains a time. It keeps no state, so clock changes can neither skip a
-// window nor open it twice: an hour that the local clock repeats is in the window both times, and a window within an
-// hour that the clock skips contains no time.
+// contains reports whether a recurring window contains a time. An hour that the local clock repeats is in the window both times, and
+// a window within an hour that the clock skips contains no time.
 func contains(w config.Window, t time.Time) bool {
 	local := t.In(w.Location)
 	clock := time.Duration(local.Hour())*time.Hour + time.Duration(local.Minute())*time.Minute +

@@ -7,7 +7,6 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// chatRequest is the body of a chat completion.
 type chatRequest struct {
 	*completionRequest // logprobs and max_tokens are set from the fields below
 	conversation
@@ -107,7 +106,6 @@ func (seq *sequence) addText(to object, text string, from int) {
 	}
 }
 
-// message returns the message of a plain chat completion.
 func (g *generation) message(seq *sequence) json.RawMessage {
 	o := object{"role": "assistant"}
 	if g.request.chat.tool != "" {
@@ -169,7 +167,6 @@ func (g *generation) chatLogprobs(scores []tokenLogprobs) any {
 	return form("content").encode(object{"content": content})
 }
 
-// roleEvent encodes the first event of a choice.
 func (g *generation) roleEvent(seq *sequence) []byte {
 	delta := object{"role": "assistant"}
 	if !g.spec.Rust {

@@ -52,7 +52,6 @@ func (s *Server) truncate(r *completionRequest, tokens []int) ([]int, *failure) 
 	return tokens[len(tokens)-keep:], nil
 }
 
-// unknownTokens returns the tokens outside the vocabulary.
 func (s *Server) unknownTokens(tokens []int) []int {
 	return slices.DeleteFunc(slices.Clone(tokens), func(id int) bool { return id >= 0 && id < s.model.size() })
 }

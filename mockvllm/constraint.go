@@ -13,15 +13,13 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// constraint is a structured output: the request's output is a text that conforms to it. The mock does not mask the
-// model's tokens as vLLM does. It generates the simplest conforming text and makes the output's tokens from it, so the
-// text conforms and the log-probabilities are still the model's.
+// constraint is what an output conforms to. The mock does not mask the model's tokens as vLLM does: it makes the output's tokens of
+// the simplest conforming text, so the log-probabilities are still the model's.
 type constraint struct {
 	kind string // a member of structured_outputs: json, regex, choice or grammar
 	rule gjson.Result
 }
 
-// anyObject is the schema of json_object.
 const anyObject = `{"type":"object"}`
 
 // constraintOf returns the constraint in response_format, structured_outputs or the older guided_* fields, or nil.

@@ -34,7 +34,6 @@ func newFailure(status int, errorType, format string, arguments ...any) *failure
 	return &failure{status: status, errorType: errorType, message: fmt.Sprintf(format, arguments...)}
 }
 
-// badRequest is an error without a parameter.
 func badRequest(format string, arguments ...any) *failure {
 	return newFailure(http.StatusBadRequest, badRequestError, format, arguments...)
 }
@@ -52,12 +51,10 @@ func (f *failure) withValue(value any) *failure {
 	return f
 }
 
-// internalError is an error of the server.
 func internalError(message string) *failure {
 	return newFailure(http.StatusInternalServerError, internalServerError, "%s", message)
 }
 
-// rawFailure is an error with this body.
 func rawFailure(status int, contentType, body string) *failure {
 	return &failure{status: status, raw: &body, contentType: contentType}
 }

@@ -12,7 +12,6 @@ import (
 // maxBody limits a request body, in bytes. vLLM has no limit, but a broken test should fail rather than swap.
 const maxBody = 256 << 20
 
-// jsonType is the Content-Type of plain responses.
 const jsonType = "application/json"
 
 // exchange is one request with its response and the fault that applies to it, if any.
@@ -51,7 +50,6 @@ func (x *exchange) writeFailure(f *failure) {
 	x.writeResponse(f.status, contentType, x.server.spec.errorBody(f))
 }
 
-// writeJSON writes a 200 response.
 func (x *exchange) writeJSON(body []byte) { x.writeResponse(http.StatusOK, jsonType, body) }
 
 // writeResponse writes a plain response, damaged as the fault says.

@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// completionsPath is the path that faults apply to by default.
-const completionsPath = "/v1/completions"
-
-// chatPath is the path of chat completions.
-const chatPath = "/v1/chat/completions"
+const (
+	completionsPath = "/v1/completions" // that faults apply to by default
+	chatPath        = "/v1/chat/completions"
+)
 
 // Fault is a failure to simulate, and the body of POST /mock/fault.
 type Fault struct {
@@ -102,7 +101,6 @@ func (f *Fault) validate() error {
 // isMidStream reports whether the fault lets a response begin first.
 func (f *Fault) isMidStream() bool { return f.InStream || f.AfterTokens > 0 || f.AfterEvents > 0 }
 
-// faultList holds the faults that are still to be applied.
 type faultList struct {
 	mu      sync.Mutex
 	pending []*Fault

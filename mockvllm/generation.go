@@ -115,7 +115,6 @@ func (g *generation) begin() {
 	}
 }
 
-// draw returns the next token of an output.
 func (g *generation) draw(seq *sequence) int {
 	if seq.script != nil {
 		return seq.script[min(len(seq.output()), len(seq.script)-1)]

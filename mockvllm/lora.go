@@ -19,7 +19,6 @@ const (
 	bytePieces   = 256 // tokens of single bytes, before those of words
 )
 
-// adapter is a LoRA adapter that the server has loaded.
 type adapter struct {
 	name, path string
 	token      int // that its weights prefer

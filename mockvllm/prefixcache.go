@@ -24,9 +24,8 @@ func newPrefixCache(capacity int) *prefixCache {
 	return &prefixCache{capacity: capacity, blocks: blockcache.New(capacity, blockTokens)}
 }
 
-// lookup returns how many tokens at the start of a prompt are cached, and adds the prompt's blocks. Without read the tokens are
-// those of a finished sequence, or of a prompt that is computed anew and not counted, as in vLLM if its log-probabilities are
-// wanted.
+// lookup returns how many tokens at the start of a prompt are cached, and caches it. Without read they are those of a finished
+// sequence, or of a prompt that is computed anew and not counted, as in vLLM if its log-probabilities are wanted.
 func (c *prefixCache) lookup(prompt []int, salt string, read bool) (cached int) {
 	if c.capacity == 0 {
 		return 0
@@ -49,7 +48,6 @@ func (c *prefixCache) reset() {
 	c.blocks.Clear()
 }
 
-// counts returns how many tokens were looked up, and how many of them were found.
 func (c *prefixCache) counts() (queries, hits int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -81,7 +81,6 @@ func (s *versionSpec) requestID(header http.Header, r *completionRequest) string
 	return prefix + cmp.Or(header.Get("X-Request-Id"), r.RequestID, s.randomID())
 }
 
-// randomID returns a random id of the version's length.
 func (s *versionSpec) randomID() string {
 	id := make([]byte, s.RandomBytes)
 	rand.Read(id)

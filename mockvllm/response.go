@@ -114,7 +114,6 @@ func (g *generation) metrics(f form) any {
 	return f.encode(o)
 }
 
-// completion encodes the body of a plain response.
 func (g *generation) completion() []byte {
 	o := g.head("chat.completion")
 	var choices []any

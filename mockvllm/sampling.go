@@ -12,7 +12,6 @@ const (
 	lowestTemperature = 0.01 // vLLM raises a lower temperature to this
 )
 
-// sampling holds the request's sampling parameters.
 type sampling struct {
 	Temperature float64         `json:"temperature"`
 	TopP        float64         `json:"top_p"`

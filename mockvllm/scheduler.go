@@ -18,7 +18,6 @@ type scheduler struct {
 	queue   []*waiter // the next to run first
 }
 
-// waiter is a request in the queue.
 type waiter struct {
 	sequences int
 	priority  int

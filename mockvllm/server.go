@@ -1,14 +1,11 @@
-// Package mockvllm is an HTTP server that imitates vLLM's OpenAI API for completions, for development and tests
-// without a GPU.
+// Package mockvllm is an HTTP server that imitates vLLM's OpenAI API, for development and tests without a GPU.
 //
 // It promises the wire format of the vLLM version in Options.Version: status codes, headers, key order, error texts
-// and when they appear. A small real language model generates the text, so that temperature, top_k, top_p, min_p,
-// penalties, logit_bias, seed, stop, echo, logprobs and prompt_logprobs have their effect and tests can assert it.
-// Structured output conforms to its constraint. A Fault simulates a failure of a real server.
+// and when they appear. A small language model generates the text, so that sampling parameters have their effect and tests can
+// assert it. A Fault simulates a failure of a real server. README.md has the details.
 //
-// With Options.ChatTemplate it serves chat completions too. It leaves out embeddings, beam search, prompt_embeds,
-// UTF-16 bodies and everything about GPUs, and ignores their fields. It shares no code with the gateway, so that the two
-// cannot have the same bug. Real servers are the truth about vLLM: the mock checks of a request only what tests need.
+// It shares no code with the gateway, so that the two cannot have the same bug. Real servers are the truth about vLLM: the mock
+// checks of a request only what tests need.
 package mockvllm
 
 import (

@@ -19,10 +19,8 @@ const (
 //go:embed vocabulary.txt
 var vocabulary string
 
-// tokenizer encodes text as token ids and decodes it without loss. Ids 0 to 255 are the bytes, so any text can be
-// encoded and has no more tokens than bytes. Then follow the vocabulary and the two special tokens. A
-// piece never spans a word boundary, so a prompt that ends with a word has the same tokens as those words within a
-// longer text.
+// tokenizer encodes text as token ids and decodes it without loss: ids 0 to 255 are the bytes, then follow the vocabulary and the two
+// special tokens. A piece never spans a word boundary, so words have the same tokens at the end of a prompt as within a longer text.
 type tokenizer struct {
 	pieces      []string
 	ids         map[string]int
@@ -57,7 +55,6 @@ func (t *tokenizer) add(piece string) int {
 	return id
 }
 
-// size returns the number of tokens in the vocabulary.
 func (t *tokenizer) size() int { return len(t.pieces) }
 
 // longestPiece returns the length of the longest token in characters, a factor of vLLM's check before tokenisation.

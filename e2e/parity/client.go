@@ -29,7 +29,6 @@ var (
 	errKeyNotAccepted = errors.New("the gateway does not accept the temporary key; does it run on this configuration's database?")
 )
 
-// client sends requests to backends and to the gateway.
 type client struct{ http http.Client }
 
 // do sends a request and reads the whole response, whatever its status.
@@ -107,7 +106,6 @@ func (c *client) checkServed(ctx context.Context, gateway Endpoint, model string
 // fallbackIDs stand for a text if the backend has no /tokenize. Every vocabulary has them.
 var fallbackIDs = []int64{40, 41, 42, 43}
 
-// tokenize returns the token ids of a text.
 func (c *client) tokenize(ctx context.Context, b Endpoint, checkpoint, text string) []int64 {
 	body := fmt.Sprintf(`{"model": %s, "prompt": %s, "add_special_tokens": false}`, encode(checkpoint), encode(text))
 	o, err := c.do(ctx, b, http.MethodPost, "/tokenize", body)

@@ -101,7 +101,6 @@ func (o *observation) normalize() {
 	}
 }
 
-// appendMember appends a member to a plain response.
 func (o *observation) appendMember(member string) {
 	if end := strings.LastIndexByte(o.parts[0], '}'); end >= 0 {
 		o.parts[0] = o.parts[0][:end] + "," + member + o.parts[0][end:]

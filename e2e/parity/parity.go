@@ -69,7 +69,6 @@ func Run(ctx context.Context, s Settings) (*Report, error) {
 	return r.report, nil
 }
 
-// runner is a run in progress.
 type runner struct {
 	settings Settings
 	client   *client
@@ -105,7 +104,6 @@ func (r *runner) prepare(ctx context.Context) error {
 	return nil
 }
 
-// runCase compares a case in each of its modes.
 func (r *runner) runCase(ctx context.Context, c Case) error {
 	row := Row{Name: c.Name, Prompt: cmp.Or(c.Prompt, "text")}
 	var err error

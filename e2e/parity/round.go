@@ -146,7 +146,6 @@ func (c *comparison) failure() *Result {
 	return &Result{Different, difference(direct[0], c.through)}
 }
 
-// vary reports whether a backend has sent different responses.
 func (r responses) vary() bool {
 	for _, list := range r {
 		if slices.ContainsFunc(list, func(o *observation) bool { return !equal(list[0], o) }) {

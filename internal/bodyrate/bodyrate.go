@@ -62,10 +62,9 @@ func (r *Reader) Read(p []byte) (int, error) {
 // End removes the read deadline.
 func (r *Reader) End() { r.setDeadline(time.Time{}) }
 
-// Discard reads the rest of a body, at most so many bytes and for five seconds, before the response that refuses it: otherwise a
-// client that is still sending would see a connection reset in place of the response. With 0 it reads nothing, for a client that
-// waits for "100 Continue", which a read asks for. The read deadline stays set in each case, since net/http also reads on, before or
-// after it sends the response, for as long as that takes.
+// Discard reads the rest of a body, at most so many bytes and for five seconds, before the response that refuses it: a client that is
+// still sending would see a connection reset otherwise. With 0 it reads nothing, for a client that waits for "100 Continue", which a
+// read asks for. The read deadline stays set, since net/http reads on too.
 func Discard(w http.ResponseWriter, body io.Reader, most int64) {
 	if http.NewResponseController(w).SetReadDeadline(time.Now().Add(discardTimeout)) == nil {
 		io.CopyN(io.Discard, body, most) //nolint:errcheck // best effort

@@ -8,9 +8,8 @@ const (
 	prefixIPv6 = 56 // a provider gives a customer up to this many addresses
 )
 
-// Network returns the network of a client's address, as the key of a limit for clients that are not signed in: the /24
-// of an IPv4 address, the /56 of an IPv6 address. One client often has all addresses of such a network. A text that is
-// not an address is returned as it is.
+// Network returns the network of a client's address, as the key of a limit for clients that are not signed in: one client often has
+// all its addresses. A text that is not an address is returned as it is.
 func Network(address string) string {
 	a, err := netip.ParseAddr(address)
 	if err != nil {

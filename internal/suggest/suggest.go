@@ -4,13 +4,9 @@ package suggest
 
 import "iter"
 
-// Nearest returns the known name with the smallest edit distance to name, the first one of several, or "" if no known
-// name is within its limit. limit returns the largest acceptable distance to a known name; it should grow with the
-// name's length, since every short text is near a short name.
-//
-// The distance is the optimal string alignment distance in bytes: the number of insertions, deletions, substitutions
-// and transpositions of adjacent bytes. The plain Levenshtein distance counts a transposition, the most common typo, as
-// two.
+// Nearest returns the known name with the smallest optimal string alignment distance to name, the first one of several, or "" if
+// none is within its limit. Unlike Levenshtein's, that distance counts a transposition, the most common typo, once. limit should
+// grow with the length of the known name, since every short text is near a short name.
 func Nearest(name string, known iter.Seq[string], limit func(known string) int) string {
 	nearest, smallest := "", -1
 	for k := range known {

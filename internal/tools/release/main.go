@@ -25,7 +25,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// options describe an image.
 type options struct {
 	out, version, revision, certificates string
 	created                              int64             // seconds since 1970, of all files and of the image
@@ -56,7 +55,6 @@ func main() {
 	}
 }
 
-// write writes the image's file.
 func write(o *options) (err error) {
 	dir, err := os.MkdirTemp("", "basegate-release-")
 	if err != nil {
