@@ -63,17 +63,14 @@ type residents struct {
 	inPlace map[string]bool      // names that vLLM lists though its engine has dropped them: they are loaded anew in place
 }
 
-// errSuperseded is returned for an adapter that was added again while a request waited for it.
-var errSuperseded = errors.New("the adapter has a newer version")
-
-// IsSuperseded reports whether an error of LoadAdapter says that the request should use Model.Current.
-func IsSuperseded(err error) bool { return errors.Is(err, errSuperseded) }
+// ErrSuperseded is returned for an adapter that was added again while a request waited for it, which should use Model.Current.
+var ErrSuperseded = errors.New("the adapter has a newer version")
 
 // LoadAdapter waits until the backend has loaded the adapter of the model, until Release. wait is called if it is not loaded yet, and
-// what it returns at the end. The error is an *AdapterError, errSuperseded, or the cause of ctx.
+// what it returns at the end. The error is an *AdapterError, ErrSuperseded, or the cause of ctx.
 func (l *Lease) LoadAdapter(ctx context.Context, m *Model, wait func() (end func())) error {
 	if m.Current().adapter.Version != m.adapter.Version {
-		return errSuperseded
+		return ErrSuperseded
 	}
 	r, err := l.claim(m.adapter)
 	if err != nil {
@@ -244,7 +241,7 @@ func (b *Backend) load(ctx context.Context, r *resident) {
 		}
 	}
 	if b.fleet.isOutdated(r.name, false) {
-		b.settle(r, errSuperseded)
+		b.settle(r, ErrSuperseded)
 		return
 	}
 	if r.adapter.Changed() {

@@ -224,7 +224,7 @@ func loadingAdapter() string { return "loading adapter" }
 
 // passOver notes that a backend has not loaded the adapter of the request, so that another one is tried.
 func (x *exchange) passOver(lease *fleet.Lease, err error) {
-	if fleet.IsSuperseded(err) {
+	if errors.Is(err, fleet.ErrSuperseded) {
 		x.attempts.model = x.model.Current()
 		return
 	}

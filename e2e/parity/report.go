@@ -81,20 +81,17 @@ func (r *Report) Summary() string {
 
 // Remarks returns the remarks of a row, once if both modes have the same.
 func (r Row) Remarks() string {
-	var plain, streamed string
-	if r.Plain != nil && r.Plain.Remark != "" {
-		plain = "plain: " + r.Plain.Remark
-	}
-	if r.Stream != nil && r.Stream.Remark != "" {
-		streamed = "streamed: " + r.Stream.Remark
-	}
-	switch {
-	case plain == "" || streamed == "":
-		return plain + streamed
-	case r.Plain.Remark == r.Stream.Remark:
+	if r.Plain != nil && r.Stream != nil && r.Plain.Remark == r.Stream.Remark {
 		return r.Plain.Remark
 	}
-	return plain + "; " + streamed
+	var remarks []string
+	if r.Plain != nil && r.Plain.Remark != "" {
+		remarks = append(remarks, "plain: "+r.Plain.Remark)
+	}
+	if r.Stream != nil && r.Stream.Remark != "" {
+		remarks = append(remarks, "streamed: "+r.Stream.Remark)
+	}
+	return strings.Join(remarks, "; ")
 }
 
 // String returns the verdict; "-" if the mode was not sent.
