@@ -96,7 +96,7 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		Deps: d, downloads: downloads{running: map[string]int{}}, patience: downloadPatience, clock: time.Now,
 		formLimiter: ratelimit.New(anonymousForms), crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log),
-		tutorial: readTutorial(), assets: readAssets(),
+		tutorial: docs.Pages(), assets: readAssets(),
 	}
 	c.settings.Store(&s)
 	c.templates = parseTemplates(c.assets)

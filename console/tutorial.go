@@ -7,15 +7,6 @@ import (
 	"basegate/docs"
 )
 
-// readTutorial returns the embedded pages of the tutorial.
-func readTutorial() []docs.Page {
-	pages, err := docs.Pages()
-	if err != nil { // impossible: a test of package docs reads the same pages
-		panic("read tutorial: " + err.Error())
-	}
-	return pages
-}
-
 // exampleModel is shown if there is no model.
 const exampleModel = "llama-8b"
 
@@ -56,7 +47,7 @@ func (c *Console) tutorialSearch(r *request) error {
 }
 
 // tutorialPage shows one page. The suffix .md selects its Markdown, and all.md is the Markdown of all pages for users.
-func (c *Console) tutorialPage(r *request) (err error) {
+func (c *Console) tutorialPage(r *request) error {
 	vars := c.tutorialVariables()
 	slug, markdown := strings.CutSuffix(r.param("page"), ".md")
 	if markdown && slug == "all" {
@@ -75,10 +66,7 @@ func (c *Console) tutorialPage(r *request) (err error) {
 		if markdown {
 			return r.sendText("text/markdown", p.Markdown(vars))
 		}
-		view := tutorialView{Pages: c.tutorial, Slug: slug, Operators: p.Operators}
-		if view.HTML, err = p.HTML(vars); err != nil {
-			return err
-		}
+		view := tutorialView{Pages: c.tutorial, Slug: slug, Operators: p.Operators, HTML: p.HTML(vars)}
 		if i > 0 && c.tutorial[i-1].Operators == p.Operators {
 			view.Previous = &c.tutorial[i-1]
 		}
@@ -108,9 +96,5 @@ func (c *Console) llms(r *request) error {
 
 // openAPI serves the OpenAPI description of the API.
 func (c *Console) openAPI(r *request) error {
-	text, err := docs.OpenAPI(c.tutorialVariables())
-	if err != nil {
-		return err
-	}
-	return r.sendText("application/json", text)
+	return r.sendText("application/json", docs.OpenAPI(c.tutorialVariables()))
 }

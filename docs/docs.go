@@ -106,23 +106,19 @@ func linkPages(file, text string) string {
 }
 
 // Pages returns all pages in reading order, those for operators last.
-func Pages() ([]Page, error) {
-	var all []Page
+func Pages() (all []Page) {
 	for _, file := range pageFiles {
 		content, err := files.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read page: %w", err)
-		}
 		text := linkPages(file, expectedOutput.ReplaceAllString(string(content), ""))
 		heading, _, _ := strings.Cut(text, "\n")
 		title, ok := strings.CutPrefix(heading, "# ")
-		if !ok {
-			return nil, fmt.Errorf("read page: %s does not begin with its title", file)
+		if err != nil || !ok {
+			panic(file + " is no page that begins with its title") // impossible: the files are embedded
 		}
 		slug, _ := slugOf(file)
 		all = append(all, Page{Slug: slug, Title: title, Operators: strings.HasPrefix(file, "operations/"), text: text})
 	}
-	return all, nil
+	return all
 }
 
 // Markdown returns the page's Markdown. For users it has the gateway's address, model and limits.
@@ -142,16 +138,13 @@ func (v Variables) maxLogprobs() string {
 }
 
 // OpenAPI returns the OpenAPI 3.1 description of the API, in JSON, with the address and the limits of this gateway.
-func OpenAPI(v Variables) (string, error) {
-	base, err := json.Marshal(v.Base)
-	if err != nil {
-		return "", fmt.Errorf("render OpenAPI description: %w", err)
-	}
+func OpenAPI(v Variables) string {
+	base, _ := json.Marshal(v.Base) // cannot fail
 	return strings.NewReplacer(
 		`"url": "/"`, `"url": `+string(base),
 		`"maximum": "{{max_logprobs}}"`, `"maximum": `+strconv.Itoa(v.MaxLogprobs[1]),
 		"{{max_logprobs}}", v.maxLogprobs(),
-	).Replace(openAPI), nil
+	).Replace(openAPI)
 }
 
 // Summary returns the page's first paragraph as one line.
@@ -164,12 +157,10 @@ func (p Page) Summary(v Variables) string {
 var renderer = goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 
 // HTML renders the page. Headings have anchors; raw HTML in the Markdown is omitted.
-func (p Page) HTML(v Variables) (template.HTML, error) {
+func (p Page) HTML(v Variables) template.HTML {
 	var out bytes.Buffer
-	if err := renderer.Convert([]byte(p.Markdown(v)), &out); err != nil {
-		return "", fmt.Errorf("render %s: %w", p.Slug, err)
-	}
-	return template.HTML(out.String()), nil //nolint:gosec // rendered from embedded files, without raw HTML
+	_ = renderer.Convert([]byte(p.Markdown(v)), &out) // its only errors are those of writing
+	return template.HTML(out.String())                //nolint:gosec // rendered from embedded files, without raw HTML
 }
 
 // SearchResult is a section of a page that contains the searched words.

@@ -14,24 +14,6 @@ import (
 
 var variables = docs.Variables{Base: "http://gate.example", Model: "my-model", MaxLogprobs: [2]int{5, 20}}
 
-func pages(t *testing.T) []docs.Page {
-	t.Helper()
-	all, err := docs.Pages()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-func html(t *testing.T, p docs.Page) string {
-	t.Helper()
-	text, err := p.HTML(variables)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 func TestEveryFileOfTutorialAndOperationsIsAPage(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"tutorial/*.md", "operations/*.md"} {
@@ -42,7 +24,7 @@ func TestEveryFileOfTutorialAndOperationsIsAPage(t *testing.T) {
 		files = append(files, found...)
 	}
 	known := map[string]bool{}
-	for _, p := range pages(t) {
+	for _, p := range docs.Pages() {
 		known[p.Slug] = true
 		if p.Operators != strings.HasPrefix(p.Slug, "operations-") {
 			t.Errorf("%s: for operators: %t", p.Slug, p.Operators)
@@ -60,14 +42,14 @@ func TestEveryFileOfTutorialAndOperationsIsAPage(t *testing.T) {
 }
 
 func TestPagesAreThoseOfTheGateway(t *testing.T) {
-	text := html(t, pages(t)[0])
+	text := string(docs.Pages()[0].HTML(variables))
 	for _, part := range []string{"http://gate.example/v1", "my-model", `<code class="language-sh">`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q is missing in %s", part, text)
 		}
 	}
-	for _, p := range pages(t) {
-		text := html(t, p)
+	for _, p := range docs.Pages() {
+		text := string(p.HTML(variables))
 		if strings.Contains(text, "{{") || strings.Contains(text, "prints:") || strings.Contains(text, "raw HTML") {
 			t.Errorf("%s: contains a placeholder, a test comment or raw HTML", p.Slug)
 		}
@@ -80,7 +62,7 @@ func TestPagesAreThoseOfTheGateway(t *testing.T) {
 // What a reader copies must run: no snippet has a part that is left out.
 func TestSnippetsAreWhole(t *testing.T) {
 	snippet := regexp.MustCompile("(?ms)^```(?:sh|bash|python|js)\n.*?^```")
-	for _, p := range pages(t) {
+	for _, p := range docs.Pages() {
 		for _, text := range snippet.FindAllString(p.Markdown(variables), -1) {
 			if strings.Contains(text, "…") {
 				t.Errorf("%s: a snippet leaves something out:\n%s", p.Slug, text)
@@ -91,20 +73,17 @@ func TestSnippetsAreWhole(t *testing.T) {
 
 // A value, such as an address, must not become markup.
 func TestPlaceholderValuesAreNotMarkup(t *testing.T) {
-	text, err := pages(t)[0].HTML(docs.Variables{Base: "<script>alert(1)</script>", Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := docs.Pages()[0].HTML(docs.Variables{Base: "<script>alert(1)</script>", Model: "m"})
 	if strings.Contains(string(text), "<script>") {
 		t.Errorf("the value became markup: %s", text)
 	}
 }
 
 func TestLinksHaveTargets(t *testing.T) {
-	all := pages(t)
+	all := docs.Pages()
 	bodies := map[string]string{}
 	for _, p := range all {
-		bodies[p.Slug] = html(t, p)
+		bodies[p.Slug] = string(p.HTML(variables))
 	}
 	link := regexp.MustCompile(`href="([^"]*)"`)
 	for slug, body := range bodies {
@@ -125,7 +104,7 @@ func TestLinksHaveTargets(t *testing.T) {
 }
 
 func TestSearchFindsSectionsWithAllWords(t *testing.T) {
-	all := pages(t)
+	all := docs.Pages()
 	for query, want := range map[string]string{"token ids": "prompts#token-ids", "SCORING a text": "logprobs#scoring-a-text", "cold boot max_retries": "models#", "keep_requests months": "operations-ledger-and-backup#how-long-requests-are-kept", "": "", "xyzzy plugh": ""} {
 		got := ""
 		if found := docs.Search(all, query, variables); len(found) > 0 {
@@ -136,7 +115,7 @@ func TestSearchFindsSectionsWithAllWords(t *testing.T) {
 		}
 	}
 	for _, f := range docs.Search(all, "the", variables) {
-		body := html(t, f.Page)
+		body := string(f.Page.HTML(variables))
 		if f.Anchor != "" && !strings.Contains(body, `id="`+f.Anchor+`"`) {
 			t.Errorf("%s has no anchor %q", f.Page.Slug, f.Anchor)
 		}
