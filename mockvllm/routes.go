@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,15 +19,15 @@ func (handle failing) serve(x *exchange) {
 	}
 }
 
-// route is the methods and the handler of a path.
+// route is the method and the handler of a path.
 type route struct {
-	methods      []string
+	method       string
 	countsAsLoad bool // in GET /load, which counts running requests
 	handle       func(*exchange)
 }
 
 func (s *Server) buildRoutes() map[string]route {
-	get, post := []string{http.MethodGet}, []string{http.MethodPost}
+	const get, post = http.MethodGet, http.MethodPost
 	routes := map[string]route{
 		"/v1/completions": {post, true, s.complete(s.spec.parseCompletion).serve},
 		chatPath:          {post, true, s.complete(s.parseChat).serve},
@@ -70,8 +69,8 @@ func (s *Server) route(x *exchange) {
 		x.writeFailure(memberFailure(http.StatusNotFound, "detail", "Not Found"))
 		return
 	}
-	if !slices.Contains(found.methods, x.r.Method) {
-		x.w.Header().Set("Allow", strings.Join(found.methods, ", "))
+	if x.r.Method != found.method {
+		x.w.Header().Set("Allow", found.method)
 		x.writeFailure(memberFailure(http.StatusMethodNotAllowed, "detail", "Method Not Allowed"))
 		return
 	}
