@@ -277,13 +277,10 @@ func (c *cluster) commands(ctx context.Context) ([]queuedCommand, error) {
 func (c *cluster) publish(ctx context.Context, gateway int32, epoch, version int64, backends map[string]entry,
 	heir int32,
 ) error {
-	text, err := json.Marshal(backends)
-	if err != nil {
-		return err
-	}
+	text, _ := json.Marshal(backends) // cannot fail
 	const statement = `UPDATE fleet_leader SET gateway = $3, version = $4, backends = $5
 		WHERE gateway = $1 AND epoch = $2 AND ` + isMember
-	err = c.db.WriteExclusive(ctx, func(tx database.Tx) error {
+	err := c.db.WriteExclusive(ctx, func(tx database.Tx) error {
 		if led, err := database.Change(ctx, tx, statement, gateway, epoch, heir, version, string(text)); err != nil || led == 0 {
 			return cmp.Or(err, errNotLeader)
 		}
@@ -396,10 +393,7 @@ func (f *Fleet) report(ctx context.Context, gateway int32, epoch int64) error {
 		}
 		sent[id] = u
 	}
-	text, err := json.Marshal(sent)
-	if err != nil {
-		return err
-	}
+	text, _ := json.Marshal(sent) // cannot fail
 	const statement = `INSERT INTO fleet_reports (gateway, epoch, seen, uses, reported_at)
 		SELECT $1::int, $2::bigint, $3::bigint, $4::text, ` + databaseTime + ` WHERE ` + isMember + `
 		ON CONFLICT (gateway) DO UPDATE SET epoch = excluded.epoch, seen = excluded.seen, uses = excluded.uses,
