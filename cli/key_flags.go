@@ -38,17 +38,12 @@ func (k *keyFlags) add(flags *pflag.FlagSet) {
 	k.budgets.add(flags)
 }
 
-// childrenFlag returns the right to make keys; it is not valid without the flag.
-func (k *keyFlags) childrenFlag() sql.NullBool {
-	return sql.NullBool{Bool: k.children, Valid: k.flags.Changed("children")}
-}
-
 // resolve resolves the models of the flags, which must be in the configuration, or adapters of such.
 func (k *keyFlags) resolve(ctx context.Context, cfg *config.Config, db *database.DB) (err error) {
-	var ids []string
 	if len(k.models.value) == 0 {
 		return nil
 	}
+	var ids []string
 	adapters, err := fleet.Adapters(ctx, db, cfg.Models)
 	if err != nil {
 		return err
@@ -64,22 +59,17 @@ func (k *keyFlags) resolve(ctx context.Context, cfg *config.Config, db *database
 		}
 		ids = append(ids, m.ID)
 	}
-	if len(ids) > 0 {
-		k.modelList, err = identity.NewModelList(ids)
-	}
+	k.modelList, err = identity.NewModelList(ids)
 	return err
 }
 
 // newKey returns the key that the flags describe. Without a flag, it expires as configured.
 func (k *keyFlags) newKey(cfg *config.Config, email string) identity.Key {
-	key := identity.Key{
-		Email: email, Name: k.name, Concurrency: k.concurrency, ExpiresAt: k.expires.value, Models: k.modelList,
-		Children: k.childrenFlag(), Adapters: k.adapters,
-	}
+	key := identity.Key{Email: email}
+	k.apply(&key)
 	if lifetime := cfg.Limits.KeyLifetime; lifetime > 0 && !k.flags.Changed("expires") {
 		key.ExpiresAt = time.Now().Add(lifetime)
 	}
-	k.budgets.apply(&key.Caps)
 	return key
 }
 
@@ -99,7 +89,7 @@ func (k *keyFlags) apply(f *identity.Key) {
 		f.Models, f.Operator.Models = k.modelList, k.modelList
 	}
 	if k.flags.Changed("children") {
-		f.Children = k.childrenFlag()
+		f.Children = sql.NullBool{Bool: k.children, Valid: true}
 	}
 	if k.flags.Changed("adapters") {
 		f.Adapters = k.adapters
