@@ -78,22 +78,22 @@ func newTimeFlag(kind string, parse func(string) (time.Time, error)) *parsedFlag
 
 // parseTime parses a time with its offset from UTC.
 func parseTime(text string) (time.Time, error) {
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
-		if at, err := time.Parse(layout, text); err == nil {
-			return at, nil
-		}
-	}
-	return time.Time{}, errNotATime
+	return parseLayouts(text, errNotATime, time.RFC3339, "2006-01-02T15:04Z07:00")
 }
 
 // parseDate parses a time, or a day in UTC, which means its start.
 func parseDate(text string) (time.Time, error) {
-	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+	return parseLayouts(text, errNotADate, time.RFC3339, time.DateOnly)
+}
+
+// parseLayouts parses a time by the first layout that fits.
+func parseLayouts(text string, none error, layouts ...string) (time.Time, error) {
+	for _, layout := range layouts {
 		if at, err := time.Parse(layout, text); err == nil {
 			return at, nil
 		}
 	}
-	return time.Time{}, errNotADate
+	return time.Time{}, none
 }
 
 // parseEndDate parses a time, or a day in UTC, which means its end.
