@@ -94,7 +94,7 @@ func newAccountSet() *cobra.Command {
 	return asSetCommand(cmd)
 }
 
-// accountJSON is what precedes the budgets of an account.
+// accountJSON is an account as JSON lists have it.
 type accountJSON struct {
 	ID          string `json:"id"`
 	Email       string `json:"email"`
@@ -102,6 +102,8 @@ type accountJSON struct {
 	Admin       bool   `json:"admin"`
 	State       string `json:"state"`
 	Concurrency *int   `json:"concurrency"` // null: limits.concurrency_per_key
+	budgetsJSON
+	CreatedAt time.Time `json:"created_at"`
 }
 
 func newAccountList() *cobra.Command {
@@ -110,23 +112,18 @@ func newAccountList() *cobra.Command {
 		if err != nil {
 			return l, err
 		}
-		objects := []joined{}
+		l.headings = slices.Concat([]string{"EMAIL", "NAME", "STATE", "ROLE", "AT A TIME"}, budgetHeadings(), []string{"CREATED", "ID"})
 		for _, a := range accounts {
 			role := "-"
 			if a.Admin {
 				role = "admin"
 			}
-			l.rows = append(l.rows, slices.Concat([]string{a.Email, dash(a.Name), string(a.State), role, formatConcurrency(a.Concurrency)},
-				budgets(a.Caps).cells(), []string{formatTime(a.CreatedAt), a.ID}))
-			head := accountJSON{
-				ID: a.ID, Email: a.Email, Name: a.Name, Admin: a.Admin, State: string(a.State), Concurrency: proxy.OrNull(a.Concurrency),
+			object := accountJSON{
+				a.ID, a.Email, a.Name, a.Admin, string(a.State), proxy.OrNull(a.Concurrency), newBudgetsJSON(&a.Caps), a.CreatedAt.UTC(),
 			}
-			objects = append(objects, joined{head, budgets(a.Caps), struct {
-				CreatedAt time.Time `json:"created_at"`
-			}{a.CreatedAt.UTC()}})
+			l.add(object, slices.Concat([]string{a.Email, dash(a.Name), string(a.State), role, formatConcurrency(a.Concurrency)},
+				budgetCells(&a.Caps), []string{formatTime(a.CreatedAt), a.ID})...)
 		}
-		l.objects = objects
-		l.headings = slices.Concat([]string{"EMAIL", "NAME", "STATE", "ROLE", "AT A TIME"}, budgetHeadings(), []string{"CREATED", "ID"})
 		return l, nil
 	})
 }

@@ -17,15 +17,6 @@ func newAdapter() *cobra.Command {
 	return newGroup("adapter", "Add, list and remove the LoRA adapters of models", newAdapterAdd(), newAdapterList(), newAdapterRemove())
 }
 
-// withAdapters opens the database for one operation on adapters.
-func withAdapters(cmd *cobra.Command, operation func(context.Context, *database.DB, *config.Config) error) error {
-	cfg, err := loadConfig(cmd)
-	if err != nil {
-		return err
-	}
-	return useDatabase(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error { return operation(ctx, db, cfg) })
-}
-
 func newAdapterAdd() *cobra.Command {
 	var path string
 	const short = "Add an adapter, which clients then use as a model"
@@ -33,7 +24,7 @@ func newAdapterAdd() *cobra.Command {
 		"The running gateways know it within a second; a backend loads it when it is first needed there.\n"+
 		"An adapter of the same ID gets a new version. Files do not change once they are added: put new ones in another folder.",
 		func(cmd *cobra.Command, args []string) error {
-			return withAdapters(cmd, func(ctx context.Context, db *database.DB, cfg *config.Config) error {
+			return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
 				base, err := findModel(cfg, args[0])
 				if err != nil {
 					return err
@@ -67,8 +58,8 @@ type adapterJSON struct {
 
 func newAdapterList() *cobra.Command {
 	return newList("List the adapters", "", func(cmd *cobra.Command) (l list, err error) {
-		objects := []adapterJSON{}
-		err = withAdapters(cmd, func(ctx context.Context, db *database.DB, cfg *config.Config) error {
+		l.headings = []string{"ADAPTER", "MODEL", "PATH", "VERSION", "SOURCE", "FILES", "CREATED"}
+		err = withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
 			adapters, err := fleet.Adapters(ctx, db, cfg.Models)
 			for _, a := range adapters {
 				o := adapterJSON{a.ID, a.Model, a.Path, a.Version, a.Configured, a.Changed(), a.CreatedAt}
@@ -79,12 +70,10 @@ func newAdapterList() *cobra.Command {
 				if o.Changed {
 					files = "changed: add it again"
 				}
-				objects = append(objects, o)
-				l.rows = append(l.rows, []string{a.ID, a.Model, a.Path, strconv.FormatInt(a.Version, 10), source, files, formatTime(a.CreatedAt)})
+				l.add(o, a.ID, a.Model, a.Path, strconv.FormatInt(a.Version, 10), source, files, formatTime(a.CreatedAt))
 			}
 			return err
 		})
-		l.objects, l.headings = objects, []string{"ADAPTER", "MODEL", "PATH", "VERSION", "SOURCE", "FILES", "CREATED"}
 		return l, err
 	})
 }
@@ -93,7 +82,7 @@ func newAdapterRemove() *cobra.Command {
 	const short = "Remove an adapter that was added"
 	return newCommand("remove ID", short, short+". Requests that run are completed; new ones get model_not_found.",
 		func(cmd *cobra.Command, args []string) error {
-			return withAdapters(cmd, func(ctx context.Context, db *database.DB, cfg *config.Config) error {
+			return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
 				_, err := fleet.RemoveAdapter(ctx, db, cfg.Models, args[0], "")
 				return err
 			})

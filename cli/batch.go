@@ -165,9 +165,8 @@ func newBatchesList[T any](
 				prefixes[k.ID] = k.Prefix + "…"
 			}
 			for i := range all {
-				l.rows = append(l.rows, row(&all[i], prefixes))
+				l.add(&all[i], row(&all[i], prefixes)...)
 			}
-			l.objects = append([]T{}, all...) // [] if there are none
 			return nil
 		})
 		return l, err

@@ -1,9 +1,6 @@
 package cli
 
 import (
-	"bytes"
-	"encoding/json"
-
 	"github.com/spf13/pflag"
 
 	"basegate/budget/quota"
@@ -40,26 +37,19 @@ func (b *budgetFlags) apply(c *quota.Caps) {
 	}
 }
 
-// budgets are the caps of an account or a key in lists.
-type budgets quota.Caps
-
-// MarshalJSON encodes an object; unbounded is null.
-func (b budgets) MarshalJSON() ([]byte, error) {
-	text := []byte{'{'}
-	for i, id := range offered() {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		limit, err := b[id].MarshalJSON()
-		if err != nil {
-			return nil, err
-		}
-		text = append(append(text, `"`+quota.Table[id].Member()+`":`...), limit...)
-	}
-	return append(text, '}'), nil
+// budgetsJSON are the offered caps of an account or a key; null is unbounded.
+type budgetsJSON struct {
+	Monthly quota.Cap `json:"monthly_budget"`
+	Daily   quota.Cap `json:"daily_budget"`
+	Input   quota.Cap `json:"input_budget"`
+	Output  quota.Cap `json:"output_budget"`
 }
 
-// budgetHeadings returns the headings of the columns of budgets.cells.
+func newBudgetsJSON(c *quota.Caps) budgetsJSON {
+	return budgetsJSON{c[quota.MonthTotal], c[quota.DayTotal], c[quota.MonthInput], c[quota.MonthOutput]}
+}
+
+// budgetHeadings returns the headings of the columns of budgetCells.
 func budgetHeadings() (headings []string) {
 	for _, id := range offered() {
 		headings = append(headings, quota.Table[id].Heading)
@@ -67,29 +57,16 @@ func budgetHeadings() (headings []string) {
 	return headings
 }
 
-func (b budgets) cells() (cells []string) {
+func budgetCells(c *quota.Caps) (cells []string) {
 	for _, id := range offered() {
-		cell := "-"
-		if b[id].Bounded() {
-			cell = b[id].String()
-		}
-		cells = append(cells, cell)
+		cells = append(cells, budgetCell(c[id]))
 	}
 	return cells
 }
 
-// joined is encoded as one JSON object with the members of several, which are not empty.
-type joined []any
-
-// MarshalJSON implements json.Marshaler.
-func (j joined) MarshalJSON() ([]byte, error) {
-	objects := make([][]byte, len(j))
-	for i, object := range j {
-		text, err := json.Marshal(object)
-		if err != nil {
-			return nil, err
-		}
-		objects[i] = text[1 : len(text)-1]
+func budgetCell(c quota.Cap) string {
+	if !c.Bounded() {
+		return "-"
 	}
-	return append(append([]byte{'{'}, bytes.Join(objects, []byte{','})...), '}'), nil
+	return c.String()
 }

@@ -103,11 +103,10 @@ func knownModels(cfg *config.Config, ids []string) error {
 }
 
 func printFindings(cmd *cobra.Command, findings []finding, asJSON bool) error {
-	l := list{objects: findings, headings: []string{"PART", "VERDICT", "DETAIL"}}
-	for i := range findings {
-		f := &findings[i]
+	l := list{headings: []string{"PART", "VERDICT", "DETAIL"}}
+	for _, f := range findings {
 		f.Detail = strings.ReplaceAll(f.Detail, "\n\t", " ") // the driver lists the hosts of a database in lines of their own
-		l.rows = append(l.rows, []string{f.Part, f.Verdict, f.Detail})
+		l.add(f, f.Part, f.Verdict, f.Detail)
 	}
 	if err := l.print(cmd, asJSON); err != nil {
 		return err

@@ -47,7 +47,7 @@ func findGateways(cmd *cobra.Command) ([]cluster.Gateway, error) {
 func findOnlyGateway(ctx context.Context, cfg *config.Partial) ([]cluster.Gateway, error) {
 	holder, here, err := findHolder(cfg)
 	if err != nil || holder.Admin == "" { // a command holds the lock, or nothing does
-		return []cluster.Gateway{}, err
+		return nil, err
 	}
 	g := cluster.Gateway{Name: holder.Host, Alive: true, State: cluster.GatewayAlive} // it holds the lock, so it runs
 	s, err := fetchStatus(ctx, cfg)
@@ -61,16 +61,14 @@ func findOnlyGateway(ctx context.Context, cfg *config.Partial) ([]cluster.Gatewa
 }
 
 func listGateways(gateways []cluster.Gateway) list {
-	l := list{objects: gateways, headings: []string{"GATEWAY", "STATE", "EPOCH", "VERSION", "IN FLIGHT", "WAITING", "HEARTBEAT"}}
+	l := list{headings: []string{"GATEWAY", "STATE", "EPOCH", "VERSION", "IN FLIGHT", "WAITING", "HEARTBEAT"}}
 	for _, g := range gateways {
 		epoch, beat := "-", "-"
 		if g.Epoch > 0 {
 			epoch = strconv.FormatInt(g.Epoch, 10)
 			beat = time.Duration(g.HeartbeatLag*float64(time.Second)).Round(100*time.Millisecond).String() + " ago"
 		}
-		l.rows = append(l.rows, []string{
-			g.Name, string(g.State), epoch, dash(g.Version), strconv.FormatInt(g.InFlight, 10), strconv.FormatInt(g.Waiting, 10), beat,
-		})
+		l.add(g, g.Name, string(g.State), epoch, dash(g.Version), strconv.FormatInt(g.InFlight, 10), strconv.FormatInt(g.Waiting, 10), beat)
 	}
 	return l
 }

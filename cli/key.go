@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"basegate/database"
+	"basegate/gateway/config"
 	"basegate/identity"
 	"basegate/proxy"
 )
@@ -29,11 +30,7 @@ func newKeyCreate() *cobra.Command {
 	var flags keyFlags
 	cmd := newCommand("create --account EMAIL --name NAME", "Create a key and print its secret, which is not shown again", "",
 		func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
-			return useDatabase(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error {
+			return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
 				if err := flags.resolve(ctx, cfg, db); err != nil {
 					return err
 				}
@@ -59,12 +56,7 @@ func newKeySet() *cobra.Command {
 	const short = "Change a key's budgets, expiry, models, name, concurrency or rights"
 	cmd := newCommand("set ID", short, short+".\n"+keyHelp+"\n"+keySetHelp+"\n"+setHelp, func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("models") {
-			cfg, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
-			err = useDatabase(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error { return flags.resolve(ctx, cfg, db) })
-			if err != nil {
+			if err := withConfig(cmd, flags.resolve); err != nil {
 				return err
 			}
 		}
@@ -129,7 +121,7 @@ func newKeyRotate() *cobra.Command {
 	return cmd
 }
 
-// keyJSON is what precedes the budgets of a key.
+// keyJSON is a key as JSON lists have it.
 type keyJSON struct {
 	ID          string `json:"id"`
 	Prefix      string `json:"prefix"`
@@ -137,45 +129,44 @@ type keyJSON struct {
 	Account     string `json:"account"`
 	State       string `json:"state"`
 	Concurrency *int   `json:"concurrency"` // null: limits.concurrency_per_key
+	budgetsJSON
+	ExpiresAt           *time.Time   `json:"expires_at"`            // null: never
+	Models              []string     `json:"models"`                // null: any
+	ReplacedSecretUntil *time.Time   `json:"replaced_secret_until"` // null: no replaced secret works
+	Operator            operatorJSON `json:"operator"`
+	CreatedAt           time.Time    `json:"created_at"`
+	Children            *bool        `json:"children"` // whether the key may make keys; null: limits.children
+	Adapters            bool         `json:"adapters"` // it may add LoRA adapters
+	Parent              *string      `json:"parent"`   // id of the key that has made this one; null: none has
+	Run                 *string      `json:"run"`      // null: none
 }
 
-// keyTermsJSON follows the budgets of a key.
-type keyTermsJSON struct {
-	ExpiresAt           *time.Time `json:"expires_at"`            // null: never
-	Models              []string   `json:"models"`                // null: any
-	ReplacedSecretUntil *time.Time `json:"replaced_secret_until"` // null: no replaced secret works
-	Operator            joined     `json:"operator"`              // what the operator has set; null is not set
-	CreatedAt           time.Time  `json:"created_at"`
-	Children            *bool      `json:"children"` // whether the key may make keys; null: limits.children
-	Adapters            bool       `json:"adapters"` // it may add LoRA adapters
-	Parent              *string    `json:"parent"`   // id of the key that has made this one; null: none has
-	Run                 *string    `json:"run"`      // null: none
+// operatorJSON is what the operator has set of a key; null is not set.
+type operatorJSON struct {
+	Paused      bool `json:"paused"` // only the operator can resume the key
+	Concurrency *int `json:"concurrency"`
+	budgetsJSON
+	ExpiresAt *time.Time `json:"expires_at"`
+	Models    []string   `json:"models"`
 }
 
-// newKeyJSON returns a key as JSON lists have it.
-func newKeyJSON(k identity.Key) joined {
-	terms := keyTermsJSON{ExpiresAt: proxy.OrNull(k.ExpiresAt), Models: k.Models.IDs(), CreatedAt: k.CreatedAt.UTC(), Operator: joined{
-		struct {
-			Paused      bool `json:"paused"` // only the operator can resume the key
-			Concurrency *int `json:"concurrency"`
-		}{k.PausedByOperator, proxy.OrNull(k.Operator.Concurrency)},
-		budgets(k.Operator.Caps),
-		struct {
-			ExpiresAt *time.Time `json:"expires_at"`
-			Models    []string   `json:"models"`
-		}{proxy.OrNull(k.Operator.ExpiresAt), k.Operator.Models.IDs()},
-	}}
-	if k.Children.Valid {
-		terms.Children = &k.Children.Bool
-	}
-	terms.Parent, terms.Run, terms.Adapters = proxy.OrNull(k.Parent), proxy.OrNull(k.Run), k.Adapters
-	if k.ReplacedSecretWorks() {
-		terms.ReplacedSecretUntil = &k.ReplacedUntil
-	}
-	head := keyJSON{
+func newKeyJSON(k *identity.Key) keyJSON {
+	o := keyJSON{
 		ID: k.ID, Prefix: k.Prefix, Name: k.Name, Account: k.Email, State: string(k.State), Concurrency: proxy.OrNull(k.Concurrency),
+		budgetsJSON: newBudgetsJSON(&k.Caps), ExpiresAt: proxy.OrNull(k.ExpiresAt), Models: k.Models.IDs(), CreatedAt: k.CreatedAt.UTC(),
+		Operator: operatorJSON{
+			k.PausedByOperator, proxy.OrNull(k.Operator.Concurrency), newBudgetsJSON(&k.Operator.Caps),
+			proxy.OrNull(k.Operator.ExpiresAt), k.Operator.Models.IDs(),
+		},
+		Adapters: k.Adapters, Parent: proxy.OrNull(k.Parent), Run: proxy.OrNull(k.Run),
 	}
-	return joined{head, budgets(k.Caps), terms}
+	if k.Children.Valid {
+		o.Children = &k.Children.Bool
+	}
+	if k.ReplacedSecretWorks() {
+		o.ReplacedSecretUntil = &k.ReplacedUntil
+	}
+	return o
 }
 
 // stateCell returns the state of a key for tables, which show that an active key has expired.
@@ -200,14 +191,11 @@ func newKeyList() *cobra.Command {
 		if err != nil {
 			return l, err
 		}
-		objects := []joined{}
 		for _, k := range keys {
-			objects = append(objects, newKeyJSON(k))
-			l.rows = append(l.rows, slices.Concat(
-				[]string{k.Prefix + "…", k.Name, k.Email, stateCell(k), formatConcurrency(k.Concurrency)}, budgets(k.Caps).cells(),
-				[]string{formatTimeOr(k.ExpiresAt, never), strings.ReplaceAll(k.Models.String(), " ", ""), formatTime(k.CreatedAt), k.ID}))
+			l.add(newKeyJSON(&k), slices.Concat(
+				[]string{k.Prefix + "…", k.Name, k.Email, stateCell(k), formatConcurrency(k.Concurrency)}, budgetCells(&k.Caps),
+				[]string{formatTimeOr(k.ExpiresAt, never), strings.ReplaceAll(k.Models.String(), " ", ""), formatTime(k.CreatedAt), k.ID})...)
 		}
-		l.objects = objects
 		l.headings = slices.Concat([]string{"KEY", "NAME", "ACCOUNT", "STATE", "AT A TIME"}, budgetHeadings(), []string{"EXPIRES", "MODELS", "CREATED", "ID"})
 		return l, nil
 	})

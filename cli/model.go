@@ -66,7 +66,7 @@ func withProbedFleet(ctx context.Context, cfg *config.Config, operation func(*fl
 }
 
 func listModels(snapshots []fleet.ModelSnapshot) list {
-	l := list{objects: snapshots, headings: []string{"MODEL", "CHECKPOINT", "PRECISION", "STATUS", "CONTEXT", "BOOT", "BACKENDS", "WINDOWS"}}
+	l := list{headings: []string{"MODEL", "CHECKPOINT", "PRECISION", "STATUS", "CONTEXT", "BOOT", "BACKENDS", "WINDOWS"}}
 	for _, m := range snapshots {
 		length, boot := "-", "-"
 		if m.MaxModelLen != nil {
@@ -83,10 +83,7 @@ func listModels(snapshots []fleet.ModelSnapshot) list {
 		for _, b := range m.Booked {
 			windows = append(windows, formatTime(b.From)+" to "+formatTime(b.To))
 		}
-		l.rows = append(l.rows, []string{
-			m.ID, m.Checkpoint, dash(m.Precision), m.Status, length, boot,
-			strings.Join(states, ", "), dash(strings.Join(windows, "; ")),
-		})
+		l.add(m, m.ID, m.Checkpoint, dash(m.Precision), m.Status, length, boot, strings.Join(states, ", "), dash(strings.Join(windows, "; ")))
 	}
 	return l
 }

@@ -26,15 +26,20 @@ func printTable(cmd *cobra.Command, headings []string, rows [][]string) error {
 
 // list is what a command lists.
 type list struct {
-	objects  any // for --json
 	headings []string
+	objects  []any // for --json
 	rows     [][]string
+}
+
+// add adds an object, and its row of a table.
+func (l *list) add(object any, cells ...string) {
+	l.objects, l.rows = append(l.objects, object), append(l.rows, cells)
 }
 
 // print prints the list as JSON, or as a table.
 func (l list) print(cmd *cobra.Command, asJSON bool) error {
 	if asJSON {
-		return printJSON(cmd, l.objects)
+		return printJSON(cmd, append([]any{}, l.objects...)) // [] if there are none
 	}
 	return printTable(cmd, l.headings, l.rows)
 }

@@ -90,26 +90,14 @@ func newRunList() *cobra.Command {
 		if err != nil {
 			return l, err
 		}
-		objects := []runJSON{}
 		l.headings = []string{"RUN", "ACCOUNT", "STATE", "KEYS", "REQUESTS", "ERRORS", "TOKENS", "BUDGET"}
 		for _, r := range found.runs {
 			o := newRunJSON(r, found.names)
-			objects = append(objects, o)
-			l.rows = append(l.rows, []string{
-				o.Run, o.Account, o.State, strconv.Itoa(o.Keys), strconv.FormatInt(o.Requests, 10), strconv.FormatInt(o.Errors, 10),
-				strconv.FormatInt(o.TotalTokens, 10), budgetCell(o.Budget),
-			})
+			l.add(o, o.Run, o.Account, o.State, strconv.Itoa(o.Keys), strconv.FormatInt(o.Requests, 10), strconv.FormatInt(o.Errors, 10),
+				strconv.FormatInt(o.TotalTokens, 10), budgetCell(o.Budget))
 		}
-		l.objects = objects
 		return l, nil
 	})
-}
-
-func budgetCell(c quota.Cap) string {
-	if !c.Bounded() {
-		return "-"
-	}
-	return c.String()
 }
 
 var (
@@ -203,7 +191,11 @@ func printRun(cmd *cobra.Command, asJSON bool, run runJSON, keys []runKeyJSON, m
 		for _, row := range models {
 			byModel[row.Model] = row.Tokens()
 		}
-		return printJSON(cmd, joined{run, map[string]any{"of_keys": keys, "tokens_by_model": byModel}})
+		return printJSON(cmd, struct {
+			runJSON
+			Keys    []runKeyJSON     `json:"of_keys"`
+			ByModel map[string]int64 `json:"tokens_by_model"`
+		}{run, keys, byModel})
 	}
 	out := cmd.OutOrStdout()
 	fmt.Fprintf(out, "run %s of %s, %s: %s (%s), %d of %s tokens\n", run.Run, run.Account, run.State,

@@ -41,9 +41,9 @@ func newWindowAdd() *cobra.Command {
 func newWindowList() *cobra.Command {
 	return newList("List the booked windows that have not ended", "", func(cmd *cobra.Command) (list, error) {
 		booked, err := fromDatabase(cmd, fleet.Windows)
-		l := list{objects: booked, headings: []string{"ID", "MODEL", "FROM", "TO"}}
+		l := list{headings: []string{"ID", "MODEL", "FROM", "TO"}}
 		for _, b := range booked {
-			l.rows = append(l.rows, []string{strconv.FormatInt(b.ID, 10), b.Model, b.From.Format(time.RFC3339), b.To.Format(time.RFC3339)})
+			l.add(b, strconv.FormatInt(b.ID, 10), b.Model, b.From.Format(time.RFC3339), b.To.Format(time.RFC3339))
 		}
 		return l, err
 	})
