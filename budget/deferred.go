@@ -61,40 +61,33 @@ func WriteSettlements(ctx context.Context, tx database.Tx, all []Settlement) err
 	return nil
 }
 
-// deferredSettlement is the Settlement of a Ledger.
-type deferredSettlement struct{ pending *pendingSettlement }
-
 // Prepare implements Reservation.
 func (r *reservation) Prepare(o Outcome) Settlement {
 	var s Settlement
 	r.endOnce.Do(func() {
-		s = &deferredSettlement{&pendingSettlement{reservation: r, row: r.close(usage.Settled, o), deferred: true}}
+		s = &pendingSettlement{reservation: r, row: r.close(usage.Settled, o), deferred: true}
 	})
 	return s
 }
 
 // Write implements Settlement.
-func (s *deferredSettlement) Write(ctx context.Context, tx database.Tx) error {
-	p := s.pending
-	if p.attempted {
-		return p.rewrite(ctx, tx)
+func (s *pendingSettlement) Write(ctx context.Context, tx database.Tx) error {
+	if s.attempted {
+		return s.rewrite(ctx, tx)
 	}
-	p.attempted = true
-	return p.insert(ctx, tx)
+	s.attempted = true
+	return s.insert(ctx, tx)
 }
 
 // Commit implements Settlement.
-func (s *deferredSettlement) Commit() {
-	r, o := s.pending.reservation, &s.pending.row.outcome
-	r.charge(o.Prompt, o.Completion, usage.Settled)
+func (s *pendingSettlement) Commit() {
+	s.reservation.charge(s.row.outcome.Prompt, s.row.outcome.Completion, usage.Settled)
 }
 
 // Abandon implements Settlement.
-func (s *deferredSettlement) Abandon() {
-	p := s.pending
-	r := p.reservation
-	r.charge(0, 0, usage.Interrupted)
-	p.row.state, p.row.outcome.Prompt, p.row.outcome.Completion = usage.Interrupted, 0, 0
-	r.ledger.writeSettlement(p, false)
-	r.ledger.enqueueRetry(p)
+func (s *pendingSettlement) Abandon() {
+	s.reservation.charge(0, 0, usage.Interrupted)
+	s.row.state, s.row.outcome.Prompt, s.row.outcome.Completion = usage.Interrupted, 0, 0
+	s.reservation.ledger.writeSettlement(s, false)
+	s.reservation.ledger.enqueueRetry(s)
 }

@@ -12,14 +12,14 @@ import (
 )
 
 // pendingSettlement is the final state of a row until it is on disk. If its first write fails, it goes to the backlog,
-// which the maintenance goroutine retries.
+// which the maintenance goroutine retries. It is the Settlement of a Ledger if deferred is set.
 type pendingSettlement struct {
 	reservation *reservation
 	row         row
 	write       *database.Pending // the latest attempt; owned by the maintenance goroutine once queued is set
 	queued      bool              // it is or was in the backlog; guarded by the ledger's lock
 	attempted   bool              // an earlier attempt may have reached the disk although it failed
-	deferred    bool              // a Settlement: a row on disk is kept, since the rest of its transaction is on disk too
+	deferred    bool              // a row on disk is kept, since the rest of its transaction is on disk too
 	finished    bool              // on disk, or given up; owned by the maintenance goroutine
 }
 
