@@ -131,7 +131,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 	if err := g.newLedger(); err != nil {
 		return nil, err
 	}
-	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Settings{})
+	g.refusals = refusals.New(g.db, log.Named("refusals"), refusals.Default)
 	g.registry.MustRegister(g.refusals.Collectors()...)
 	g.newFleet(transport)
 	g.mailer = mail.New(mail.Settings{Mail: cfg.Mail})

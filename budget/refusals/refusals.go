@@ -11,12 +11,11 @@
 package refusals
 
 import (
-	"cmp"
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
@@ -47,7 +46,7 @@ type Refusal struct {
 	Total     time.Duration
 }
 
-// Settings limit what is recorded. Zero fields have the defaults below.
+// Settings limit what is recorded.
 type Settings struct {
 	AccountBurst    int           // rows of an account that has had none for long
 	AccountInterval time.Duration // after which an account may have one more row
@@ -59,17 +58,10 @@ type Settings struct {
 	KeepCounts      time.Duration // how long the numbers of refusals are kept
 }
 
-func (s Settings) withDefaults() Settings {
-	return Settings{
-		AccountBurst:    cmp.Or(s.AccountBurst, 100),
-		AccountInterval: cmp.Or(s.AccountInterval, 5*time.Second),
-		Burst:           cmp.Or(s.Burst, 400),
-		PerSecond:       cmp.Or(s.PerSecond, 20),
-		AccountRows:     cmp.Or(s.AccountRows, 5000),
-		Rows:            cmp.Or(s.Rows, 200_000),
-		Keep:            cmp.Or(s.Keep, 30*day),
-		KeepCounts:      cmp.Or(s.KeepCounts, 400*day),
-	}
+// Default are the settings of a gateway.
+var Default = Settings{
+	AccountBurst: 100, AccountInterval: 5 * time.Second, Burst: 400, PerSecond: 20,
+	AccountRows: 5000, Rows: 200_000, Keep: 30 * day, KeepCounts: 400 * day,
 }
 
 const (
@@ -95,7 +87,7 @@ type Recorder struct {
 	rows   []Refusal
 	counts map[count]int64
 
-	recorded, dropped atomic.Int64 // rows
+	recorded, dropped prometheus.Counter // rows
 
 	pruned  time.Time       // when old rows were last deleted; accessed by the writing goroutine only
 	written map[string]bool // accounts with new rows since then; accessed by the writing goroutine only
@@ -112,13 +104,22 @@ type count struct {
 
 // New returns a Recorder. Refusals recorded before Start are written after it.
 func New(db *database.DB, log *zap.Logger, s Settings) *Recorder {
-	s = s.withDefaults()
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "basegate_refusals_" + name, Help: help})
+	}
 	return &Recorder{
 		db: db, log: log, settings: s,
+		recorded: counter("recorded_total", "Refused requests of known accounts that have a row of their own."),
+		dropped:  counter("dropped_total", "Refused requests of known accounts that are only counted, because there were too many."),
 		accounts: ratelimit.New(ratelimit.Settings{Interval: s.AccountInterval, Burst: s.AccountBurst, MaxKeys: maxAccounts}),
 		all:      rate.NewLimiter(rate.Limit(s.PerSecond), s.Burst),
 		counts:   map[count]int64{}, written: map[string]bool{},
 	}
+}
+
+// Collectors returns the metrics.
+func (r *Recorder) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{r.recorded, r.dropped}
 }
 
 // Start starts to write what is recorded, until Close.
@@ -150,7 +151,7 @@ func (r *Recorder) Record(f *Refusal) {
 		r.rows = append(r.rows, *f)
 		return
 	}
-	r.dropped.Add(1)
+	r.dropped.Inc()
 }
 
 // flush writes what has been recorded. If it fails, the rows are dropped and the numbers are written with the next flush.
@@ -166,11 +167,11 @@ func (r *Recorder) flush(ctx context.Context) {
 		return addCounts(ctx, tx, counts)
 	})
 	if err != nil { // package database logs the outage
-		r.dropped.Add(int64(len(rows)))
+		r.dropped.Add(float64(len(rows)))
 		r.restore(counts)
 		return
 	}
-	r.recorded.Add(int64(len(rows)))
+	r.recorded.Add(float64(len(rows)))
 	for i := range rows {
 		r.written[rows[i].AccountID] = true
 	}

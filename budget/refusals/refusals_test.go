@@ -52,7 +52,7 @@ func selectInt(tb testing.TB, db *database.DB, query string) (n int) {
 
 func TestRefusalIsWrittenWithinSecondsAndReadAsARequest(t *testing.T) {
 	db := openDatabase(t)
-	r := refusals.New(db, zap.NewNop(), refusals.Settings{})
+	r := refusals.New(db, zap.NewNop(), refusals.Default)
 	r.Start(t.Context())
 	defer r.Close()
 	f := refusal("ada", 1)
@@ -78,9 +78,9 @@ func TestRefusalIsWrittenWithinSecondsAndReadAsARequest(t *testing.T) {
 
 func TestFloodIsCountedButHasFewRows(t *testing.T) {
 	db := openDatabase(t)
-	r := refusals.New(db, zap.NewNop(), refusals.Settings{
-		AccountBurst: 10, AccountInterval: time.Hour, Burst: 25, PerSecond: 1, AccountRows: 5,
-	})
+	few := refusals.Default
+	few.AccountBurst, few.AccountInterval, few.Burst, few.PerSecond, few.AccountRows = 10, time.Hour, 25, 1, 5
+	r := refusals.New(db, zap.NewNop(), few)
 	for n := range 100_000 {
 		r.Record(refusal("flood", n))
 	}
@@ -114,7 +114,9 @@ func TestFloodIsCountedButHasFewRows(t *testing.T) {
 
 func TestOldRefusalsAreDeleted(t *testing.T) {
 	db := openDatabase(t)
-	r := refusals.New(db, zap.NewNop(), refusals.Settings{Rows: 20, Keep: time.Hour, KeepCounts: 2 * time.Hour})
+	short := refusals.Default
+	short.Rows, short.Keep, short.KeepCounts = 20, time.Hour, 2*time.Hour
+	r := refusals.New(db, zap.NewNop(), short)
 	for n := range 30 {
 		r.Record(refusal("ada", n))
 	}
@@ -138,7 +140,7 @@ func TestOldRefusalsAreDeleted(t *testing.T) {
 
 func TestNumbersSurviveAnOutage(t *testing.T) {
 	db := openDatabase(t)
-	r := refusals.New(db, zap.NewNop(), refusals.Settings{})
+	r := refusals.New(db, zap.NewNop(), refusals.Default)
 	must(t, db.WriteExclusive(t.Context(), func(tx database.Tx) error {
 		_, err := tx.ExecContext(t.Context(), `ALTER TABLE refusal_hours RENAME TO elsewhere`)
 		return err
@@ -157,7 +159,7 @@ func TestNumbersSurviveAnOutage(t *testing.T) {
 }
 
 func BenchmarkRecordFlood(b *testing.B) {
-	r := refusals.New(openDatabase(b), zap.NewNop(), refusals.Settings{})
+	r := refusals.New(openDatabase(b), zap.NewNop(), refusals.Default)
 	f := refusal("flood", 1)
 	b.ReportAllocs()
 	for b.Loop() {
