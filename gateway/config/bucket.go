@@ -135,8 +135,8 @@ func (b *Bucket) parseEndpoint(text string, insecure bool) error {
 	case scheme == "https" && insecure:
 		return errors.New("insecure=true contradicts https://")
 	}
-	b.Plaintext = scheme == "http" || scheme == "" && (insecure || isLoopback(u.Hostname()))
-	if b.Plaintext && !insecure && !isLoopback(u.Hostname()) {
+	b.Plaintext = scheme == "http" || scheme == "" && (insecure || IsLoopback(u.Hostname()))
+	if b.Plaintext && !insecure && !IsLoopback(u.Hostname()) {
 		return errors.New("http:// sends files without TLS: want https://, or add insecure=true")
 	}
 	b.Endpoint = u.Host
@@ -146,5 +146,5 @@ func (b *Bucket) parseEndpoint(text string, insecure bool) error {
 // isLocal reports whether the server is this machine.
 func (b *Bucket) isLocal() bool {
 	u := url.URL{Host: b.Endpoint}
-	return isLoopback(u.Hostname())
+	return IsLoopback(u.Hostname())
 }

@@ -61,20 +61,23 @@ func parseServerURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-func parseExactServer(s *scalar) (*url.URL, error) {
-	u, err := parseServerURL(s.text)
+// parseExactServer parses the URL of a server as it is written.
+func parseExactServer(s *scalar, text, want string) (*url.URL, error) {
+	u, err := parseServerURL(text)
 	if err == nil {
 		return u, nil
 	}
 	if u != nil && u.User != nil {
 		s.got = ""
 	}
-	return nil, s.unwanted(fmt.Sprintf("%s; %v", wantServer, err))
+	return nil, s.unwanted(fmt.Sprintf("%s; %v", want, err))
 }
 
-// parseServer returns the URL of a server without trailing slashes, so that paths can be appended.
-func parseServer(s *scalar) (any, error) {
-	u, err := parseExactServer(s)
+func parseServer(s *scalar) (any, error) { return parseBase(s, s.text, wantServer) }
+
+// parseBase returns the URL of a server without trailing slashes, so that paths can be appended.
+func parseBase(s *scalar, text, want string) (any, error) {
+	u, err := parseExactServer(s, text, want)
 	if err != nil {
 		return nil, err
 	}
@@ -94,17 +97,18 @@ func parsePublicURL(s *scalar) (any, error) {
 
 // parseIssuer parses the URL of an identity provider. It is compared exactly, its trailing slash included.
 func parseIssuer(s *scalar) (any, error) {
-	u, err := parseExactServer(s)
+	u, err := parseExactServer(s, s.text, wantServer)
 	if err != nil {
 		return nil, err
 	}
-	if u.Scheme != "https" && !isLoopback(u.Hostname()) {
+	if u.Scheme != "https" && !IsLoopback(u.Hostname()) {
 		err = s.unwanted(wantIssuer)
 	}
 	return u, err
 }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether a host is this machine.
+func IsLoopback(host string) bool {
 	address, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
@@ -161,22 +165,13 @@ func parseOrigin(s *scalar) (any, error) {
 
 // parseCollector parses the URL of an OpenTelemetry collector, which has the scheme grpc or grpcs for OTLP over gRPC.
 func parseCollector(s *scalar) (any, error) {
-	text, isGRPC := strings.CutPrefix(s.text, "grpc")
-	if isGRPC {
-		text = "http" + text
-	} else {
-		text = s.text
+	rest, isGRPC := strings.CutPrefix(s.text, "grpc")
+	if !isGRPC {
+		return parseBase(s, s.text, wantCollector)
 	}
-	u, err := parseServerURL(text)
-	if err != nil {
-		if u != nil && u.User != nil {
-			s.got = ""
-		}
-		return nil, s.unwanted(fmt.Sprintf("%s; %v", wantCollector, err))
-	}
-	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")
-	if isGRPC {
+	parsed, err := parseBase(s, "http"+rest, wantCollector)
+	if u, ok := parsed.(*url.URL); ok {
 		u.Scheme = "grpc" + strings.TrimPrefix(u.Scheme, "http")
 	}
-	return u, nil
+	return parsed, err
 }

@@ -78,7 +78,7 @@ func isSecureDatabase(u *url.URL) bool {
 		if name, _, err := net.SplitHostPort(host); err == nil {
 			host = name
 		}
-		if host != "" && !strings.HasPrefix(host, "/") && !isLoopback(strings.Trim(host, "[]")) {
+		if host != "" && !strings.HasPrefix(host, "/") && !IsLoopback(strings.Trim(host, "[]")) {
 			return false
 		}
 	}

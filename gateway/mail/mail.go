@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -83,7 +82,7 @@ func (s *Settings) options() []gomail.Option {
 	switch {
 	case s.SMTP.Scheme == "smtps":
 		options = append(options, gomail.WithSSL())
-	case s.local():
+	case config.IsLoopback(s.SMTP.Hostname()): // nothing travels over a network
 		options = append(options, gomail.WithTLSPolicy(gomail.TLSOpportunistic))
 	default:
 		options = append(options, gomail.WithTLSPolicy(gomail.TLSMandatory))
@@ -96,14 +95,4 @@ func (s *Settings) options() []gomail.Option {
 			gomail.WithSMTPAuth(gomail.SMTPAuthAutoDiscover), gomail.WithUsername(s.Username), gomail.WithPassword(s.Password.Reveal()))
 	}
 	return options
-}
-
-// local reports whether the server is on this machine, so that nothing travels over a network.
-func (s *Settings) local() bool {
-	host := s.SMTP.Hostname()
-	if host == "localhost" {
-		return true
-	}
-	address, err := netip.ParseAddr(host)
-	return err == nil && address.IsLoopback()
 }
