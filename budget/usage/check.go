@@ -78,22 +78,14 @@ func (s *Store) periods(ctx context.Context, levels []*level) ([]int64, error) {
 
 // checkTimes compares the rollups of a range of times while they do not change.
 func (s *Store) checkTimes(ctx context.Context, levels []*level, from, to int64, report func(Difference)) error {
-	tx, err := s.db.Read().BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	reads := source{tx, s.dialect}
-	now, err := reads.freezeRollups(ctx)
-	if err != nil {
-		return err
-	}
-	for _, l := range levels {
-		if err := reads.compare(ctx, l, from, to, now.watermark, report); err != nil {
-			return fmt.Errorf("%s: %w", l.table, err)
+	return inSnapshot(ctx, s.db, func(reads source, now state) error {
+		for _, l := range levels {
+			if err := reads.compare(ctx, l, from, to, now.watermark, report); err != nil {
+				return fmt.Errorf("%s: %w", l.table, err)
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // sums are those of a rollup.

@@ -166,6 +166,21 @@ func (s source) freezeRollups(ctx context.Context) (now state, err error) {
 	return now, nil
 }
 
+// inSnapshot calls read with the rollups frozen, in a transaction that reads only, without the limits of a report.
+func inSnapshot(ctx context.Context, db *database.DB, read func(from source, now state) error) error {
+	tx, err := db.Read().BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	from := source{tx, dialectOf(db)}
+	now, err := from.freezeRollups(ctx)
+	if err != nil {
+		return err
+	}
+	return read(from, now)
+}
+
 func selectWatermark(ctx context.Context, from database.Reader) (number int64, err error) {
 	if err := from.QueryRowContext(ctx, `SELECT seq FROM usage_watermark`).Scan(&number); err != nil {
 		return 0, fmt.Errorf("read watermark: %w", err)

@@ -461,17 +461,7 @@ func KeyTotals(ctx context.Context, db *database.DB, each func(*Row)) error {
 func readKeys(ctx context.Context, db *database.DB, dimensions []dimension, f *Filter, each func(*Row)) error {
 	g := newGroupSum(dimensions, f)
 	g.visit = each
-	tx, err := db.Read().BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("read usage by key: %w", err)
-	}
-	defer tx.Rollback()
-	from := source{tx, dialectOf(db)}
-	now, err := from.freezeRollups(ctx)
-	if err == nil {
-		err = g.read(ctx, from, now)
-	}
-	if err != nil {
+	if err := inSnapshot(ctx, db, func(from source, now state) error { return g.read(ctx, from, now) }); err != nil {
 		return fmt.Errorf("read usage by key: %w", err)
 	}
 	return nil
