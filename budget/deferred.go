@@ -61,7 +61,6 @@ func WriteSettlements(ctx context.Context, tx database.Tx, all []Settlement) err
 	return nil
 }
 
-// Prepare implements Reservation.
 func (r *reservation) Prepare(o Outcome) Settlement {
 	var s Settlement
 	r.endOnce.Do(func() {
@@ -70,7 +69,6 @@ func (r *reservation) Prepare(o Outcome) Settlement {
 	return s
 }
 
-// Write implements Settlement.
 func (s *pendingSettlement) Write(ctx context.Context, tx database.Tx) error {
 	if s.attempted {
 		return s.rewrite(ctx, tx)
@@ -79,12 +77,10 @@ func (s *pendingSettlement) Write(ctx context.Context, tx database.Tx) error {
 	return s.insert(ctx, tx)
 }
 
-// Commit implements Settlement.
 func (s *pendingSettlement) Commit() {
 	s.reservation.charge(s.row.outcome.Prompt, s.row.outcome.Completion, usage.Settled)
 }
 
-// Abandon implements Settlement.
 func (s *pendingSettlement) Abandon() {
 	s.reservation.charge(0, 0, usage.Interrupted)
 	s.row.state, s.row.outcome.Prompt, s.row.outcome.Completion = usage.Interrupted, 0, 0

@@ -34,13 +34,10 @@ type replayed struct {
 	once    sync.Once
 }
 
-// WriteError implements Reservation.
 func (r *replayed) WriteError() error { return r.ledger.db.WriteError() }
 
-// Lost implements Reservation.
 func (*replayed) Lost() context.Context { return nil }
 
-// Settle implements Reservation.
 func (r *replayed) Settle(ctx context.Context, o Outcome) (err error) {
 	r.once.Do(func() {
 		err = r.ledger.db.WriteGrouped(ctx, func(tx database.Tx) error { return r.write(ctx, tx, &o) })
@@ -51,16 +48,13 @@ func (r *replayed) Settle(ctx context.Context, o Outcome) (err error) {
 	return nil
 }
 
-// Prepare implements Reservation.
 func (r *replayed) Prepare(o Outcome) (s Settlement) {
 	r.once.Do(func() { s = &replayedSettlement{r, o} })
 	return s
 }
 
-// Drop implements Reservation.
 func (r *replayed) Drop() { r.once.Do(func() {}) }
 
-// Release implements Reservation.
 func (r *replayed) Release() { r.Drop() }
 
 // write inserts the row, once.
@@ -85,15 +79,12 @@ type replayedSettlement struct {
 	outcome Outcome
 }
 
-// Write implements Settlement.
 func (s *replayedSettlement) Write(ctx context.Context, tx database.Tx) error {
 	return s.write(ctx, tx, &s.outcome)
 }
 
-// Commit implements Settlement.
 func (*replayedSettlement) Commit() {}
 
-// Abandon implements Settlement.
 func (*replayedSettlement) Abandon() {}
 
 // insertReplayed is ledger_replay_v1 on SQLite.

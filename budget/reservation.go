@@ -285,7 +285,6 @@ func (r *reservation) applyFallback() {
 	r.account.Correct(&r.lease, after.Prompt-before.Prompt, after.Completion-before.Completion)
 }
 
-// Release implements Reservation.
 func (r *reservation) Release() {
 	if r.ended.Load() {
 		return
@@ -294,7 +293,6 @@ func (r *reservation) Release() {
 	r.ledger.enqueueRetry(r.settlement)
 }
 
-// Drop implements Reservation.
 func (r *reservation) Drop() {
 	r.endOnce.Do(func() {
 		r.ledger.mu.Lock()

@@ -91,7 +91,6 @@ func prefixOf(c *cobra.Command) string {
 	return below
 }
 
-// unknownCommand returns the error that a word is no command of a group.
 func unknownCommand(group *cobra.Command, word string) error {
 	hint := "there are " + strings.Join(commandNames(group), ", ")
 	switch found := suggestions(group, word); len(found) {
@@ -104,7 +103,6 @@ func unknownCommand(group *cobra.Command, word string) error {
 	return fmt.Errorf("unknown command %q; %s", prefixOf(group)+word, hint)
 }
 
-// commandNames returns the names of the commands of a group.
 func commandNames(group *cobra.Command) (names []string) {
 	for _, c := range group.Commands() {
 		if c.IsAvailableCommand() {

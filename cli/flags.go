@@ -21,7 +21,6 @@ type parsedFlag[T any] struct {
 	format func(T) string
 }
 
-// Set implements pflag.Value.
 func (f *parsedFlag[T]) Set(text string) error {
 	value, err := f.parse(text)
 	if err == nil {
@@ -30,10 +29,8 @@ func (f *parsedFlag[T]) Set(text string) error {
 	return err
 }
 
-// String implements pflag.Value.
 func (f *parsedFlag[T]) String() string { return f.format(f.value) }
 
-// Type implements pflag.Value.
 func (f *parsedFlag[T]) Type() string { return f.kind }
 
 // The errors of flags.

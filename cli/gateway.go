@@ -137,5 +137,4 @@ func printBreakers(cmd *cobra.Command, models []fleet.ModelSnapshot) error {
 	return printTable(cmd, []string{"MODEL", "BACKEND", "STATE", "BREAKER", "IN FLIGHT", "REASON"}, rows)
 }
 
-// formatSecond returns a time in UTC, to the second.
 func formatSecond(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }

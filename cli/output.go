@@ -58,7 +58,6 @@ func newList(short, long string, read func(cmd *cobra.Command) (list, error)) *c
 	return cmd
 }
 
-// isTerminal reports whether a stream of a command is a terminal.
 func isTerminal(stream io.Writer) bool {
 	f, is := stream.(*os.File)
 	return is && isatty.IsTerminal(f.Fd())

@@ -131,7 +131,6 @@ func addAccountFlag(cmd *cobra.Command, email *string) {
 	cmd.Flags().StringVar(email, "account", "", "the account with the address `EMAIL`")
 }
 
-// runKeyJSON is one key of a run.
 type runKeyJSON struct {
 	ID        string     `json:"id"`
 	Name      string     `json:"name"`

@@ -37,7 +37,6 @@ var (
 	errVerifyBudget = errors.New("--budget: want a number of tokens over 0")
 )
 
-// verifyFlags are the flags of verify.
 type verifyFlags struct {
 	budget          *parsedFlag[quota.Cap]
 	asJSON          bool

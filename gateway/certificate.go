@@ -108,7 +108,6 @@ func (c *certificate) apply(digest [sha256.Size]byte, pair *tls.Certificate, err
 
 var errCertificateExpired = errors.New("the certificate has expired")
 
-// metrics returns the metrics of the certificate.
 func (c *certificate) metrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -60,7 +60,6 @@ func (r *fdLimitListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close implements net.Listener.
 func (r *fdLimitListener) Close() error { return r.close() }
 
 // lowestFreeDescriptor returns the lowest number that is free, or the limit if none is. The kernel gives out the lowest one,

@@ -2,7 +2,6 @@ package gateway
 
 import "basegate/console/history"
 
-// sampleGauges returns what the history samples.
 func (g *Gateway) sampleGauges() history.Gauges {
 	load := g.ledger.Load()
 	sampled := history.Gauges{Waiting: load.Waiting, Running: load.Running, InFlight: map[history.Key]int{}}

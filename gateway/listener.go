@@ -33,7 +33,6 @@ type httpServer interface {
 // strictServer is net/http's server with strict parsing of request heads.
 type strictServer struct{ *http.Server }
 
-// Serve implements httpServer.
 func (s strictServer) Serve(socket net.Listener) error {
 	return s.Server.Serve(strict.NewListener(socket))
 }
@@ -45,7 +44,6 @@ type tlsServer struct {
 	baseContext context.Context
 }
 
-// Serve implements httpServer.
 func (s tlsServer) Serve(socket net.Listener) error {
 	return server.ServeTLS(s.baseContext, s.Server, socket, s.certificate.get)
 }

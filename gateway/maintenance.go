@@ -53,10 +53,8 @@ type optionalGauge struct {
 	read func() (value float64, known bool)
 }
 
-// Describe implements prometheus.Collector.
 func (g optionalGauge) Describe(to chan<- *prometheus.Desc) { to <- g.desc }
 
-// Collect implements prometheus.Collector.
 func (g optionalGauge) Collect(to chan<- prometheus.Metric) {
 	if value, known := g.read(); known {
 		to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, value)

@@ -38,7 +38,6 @@ func (s *reloadState) successful() float64 {
 	return 1
 }
 
-// status returns the state for Status.
 func (s *reloadState) status() ReloadStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()

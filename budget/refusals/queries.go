@@ -8,7 +8,6 @@ import (
 	"basegate/database"
 )
 
-// insertRows inserts rows.
 func insertRows(ctx context.Context, tx database.Tx, rows []Refusal) error {
 	const text = `
 		INSERT INTO refusals (request_id, time, key_id, account_id, model, backend, endpoint, workload, user_tag,

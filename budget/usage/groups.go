@@ -337,7 +337,6 @@ func (g *groupSum) scanSymbols(ctx context.Context, from source, q *statement) e
 	return g.each(ctx, from, q, &r, add, &symbol, &n)
 }
 
-// group returns the group of a row.
 func (g *groupSum) group(r *Row) *Row {
 	key := r.groupKey()
 	if g.rows[key] == nil {
@@ -352,7 +351,6 @@ func (g *groupSum) group(r *Row) *Row {
 	return g.rows[key]
 }
 
-// add adds the sums of a row to its group.
 func (g *groupSum) add(r *Row) { g.group(r).Add(r) }
 
 // Add adds the sums of another row.

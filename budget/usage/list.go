@@ -89,7 +89,6 @@ func (f Filter) endAt(c Cursor) Filter {
 	return f
 }
 
-// requestTable is a table with requests.
 type requestTable struct {
 	name    string
 	columns string // that list scans

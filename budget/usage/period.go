@@ -41,7 +41,6 @@ func (l *level) number(at int64) int64 {
 	return int64(year)*12 + int64(month) - 1
 }
 
-// start returns the start of a period.
 func (l *level) start(period int64) int64 {
 	if l.width > 0 {
 		return period * l.width

@@ -51,7 +51,6 @@ func describe(all *[]Setting, path string, v reflect.Value) {
 	}
 }
 
-// describe returns the setting of a key.
 func (k kind) describe(of key, byDefault reflect.Value) Setting {
 	s := Setting{Key: of.name, Value: k.format(of.field), Default: k.format(byDefault)}
 	s.Changed = !reflect.DeepEqual(of.field.Interface(), byDefault.Interface()) && (s.Value != s.Default || s.Value != "")

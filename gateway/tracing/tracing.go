@@ -93,7 +93,6 @@ type gate struct {
 	provider *Provider
 }
 
-// OnEnd implements sdk.SpanProcessor.
 func (g *gate) OnEnd(s sdk.ReadOnlySpan) {
 	if !s.SpanContext().IsSampled() {
 		return
@@ -112,7 +111,6 @@ type countingExporter struct {
 	provider *Provider
 }
 
-// ExportSpans implements sdk.SpanExporter.
 func (e *countingExporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	p, n := e.provider, len(spans)
 	err := e.SpanExporter.ExportSpans(ctx, spans)
