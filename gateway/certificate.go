@@ -110,13 +110,9 @@ var errCertificateExpired = errors.New("the certificate has expired")
 
 func (c *certificate) metrics() []prometheus.Collector {
 	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "basegate_tls_certificate_expiry_timestamp_seconds",
-			Help: "When the TLS certificate that is in force expires.",
-		}, func() float64 { return float64(c.current.Load().Leaf.NotAfter.Unix()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "basegate_tls_certificate_last_reload_successful",
-			Help: "1 if the last new TLS certificate was accepted, 0 if it was refused and an older one is in force.",
-		}, c.state.successful),
+		gauge("basegate_tls_certificate_expiry_timestamp_seconds", "When the TLS certificate that is in force expires.",
+			func() float64 { return float64(c.current.Load().Leaf.NotAfter.Unix()) }),
+		gauge("basegate_tls_certificate_last_reload_successful",
+			"1 if the last new TLS certificate was accepted, 0 if it was refused and an older one is in force.", c.state.successful),
 	}
 }

@@ -107,7 +107,7 @@ func New(ctx context.Context, cfg *config.Config, version string, log *zap.Logge
 		}
 	}()
 	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		droppedLines(writer))
+		counter("basegate_log_lines_dropped_total", "Lines of the log that could not be written.", func() float64 { return float64(writer.Dropped()) }))
 	g.configState.succeed()
 	g.registry.MustRegister(configMetrics(&g.configState)...)
 	if err := g.openCertificate(); err != nil {
@@ -258,10 +258,8 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("read keys: %w", err)
 	}
 	g.onClose("keys", g.keys.Close)
-	g.history.Start(ctx) // before those whose events it records
-	g.onClose("history", g.history.Close)
-	g.notifier.Start(ctx)
-	g.onClose("notifications", g.notifier.Close)
+	g.start(ctx, "history", g.history) // before those whose events it records
+	g.start(ctx, "notifications", g.notifier)
 	g.startDiskWatch(ctx)
 	if err := g.setClusterConcurrency(ctx, g.booted); err != nil {
 		return err
@@ -270,12 +268,14 @@ func (g *Gateway) Start(ctx context.Context) (err error) {
 		return err
 	}
 	g.onClose("ledger", g.ledger.Close)
-	g.startReceipts(ctx)
-	g.usage.Start(ctx)
-	g.onClose("usage", g.usage.Close)
-	g.startRetention(ctx)
-	g.refusals.Start(ctx)
-	g.onClose("refusals", g.refusals.Close)
+	if g.receipts != nil {
+		g.start(ctx, "receipts", g.receipts)
+	}
+	g.start(ctx, "usage", g.usage)
+	if keep := g.config.Database.KeepRequests; keep > 0 {
+		g.start(ctx, "retention", usage.NewRetention(g.db, g.log.Named("usage"), keep))
+	}
+	g.start(ctx, "refusals", g.refusals)
 	if err := g.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start fleet: %w", err)
 	}
@@ -420,6 +420,17 @@ func (g *Gateway) onStop(name string, run func(context.Context) error) {
 // onClose is onStop for a component whose Close cannot fail.
 func (g *Gateway) onClose(name string, closeIt func()) {
 	g.onStop(name, func(context.Context) error { closeIt(); return nil })
+}
+
+// component is a part of the gateway that works until it is closed.
+type component interface {
+	Start(ctx context.Context)
+	Close()
+}
+
+func (g *Gateway) start(ctx context.Context, name string, c component) {
+	c.Start(ctx)
+	g.onClose(name, c.Close)
 }
 
 // startEvery calls do at once and then in every interval, until the gateway stops.

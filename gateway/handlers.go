@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
@@ -120,12 +119,4 @@ func (g *Gateway) configNote() string {
 		return ""
 	}
 	return "note: the configuration has mistakes; the one that was read before is in force\n"
-}
-
-// droppedLines returns the metric of the log lines that are lost.
-func droppedLines(w LogWriter) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "basegate_log_lines_dropped_total",
-		Help: "Lines of the log that could not be written.",
-	}, func() float64 { return float64(w.Dropped()) })
 }

@@ -62,14 +62,10 @@ func (s *reloadState) notices(what string) []string {
 // configMetrics returns the metrics of the last reload of the configuration.
 func configMetrics(s *reloadState) []prometheus.Collector {
 	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "basegate_config_last_reload_successful",
-			Help: "1 if the last reload of the configuration succeeded, 0 if it was refused and an older configuration is in force.",
-		}, s.successful),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "basegate_config_last_reload_success_timestamp_seconds",
-			Help: "When the configuration that is in force was read.",
-		}, func() float64 { return float64(s.status().ReadAt.UnixMilli()) / 1000 }),
+		gauge("basegate_config_last_reload_successful",
+			"1 if the last reload of the configuration succeeded, 0 if it was refused and an older configuration is in force.", s.successful),
+		gauge("basegate_config_last_reload_success_timestamp_seconds", "When the configuration that is in force was read.",
+			func() float64 { return float64(s.status().ReadAt.UnixMilli()) / 1000 }),
 	}
 }
 

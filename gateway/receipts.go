@@ -51,25 +51,12 @@ func (g *Gateway) openReceipts(ctx context.Context, transport http.RoundTripper)
 	return nil
 }
 
-// startReceipts starts the receipt log if it is enabled, and registers its stop.
-func (g *Gateway) startReceipts(ctx context.Context) {
-	if g.receipts == nil {
-		return
-	}
-	g.receipts.Start(ctx)
-	g.onClose("receipts", g.receipts.Close)
-}
-
 func receiptMetrics(l *receipt.Log) []prometheus.Collector {
 	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "basegate_receipt_log_entries",
-			Help: "Entries of the receipt log's latest signed tree head.",
-		}, func() float64 { return float64(l.Size()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "basegate_receipt_publish_failures_total",
-			Help: "Failed attempts to publish a tree head of the receipt log.",
-		}, func() float64 { return float64(l.PublishFailures()) }),
+		gauge("basegate_receipt_log_entries", "Entries of the receipt log's latest signed tree head.",
+			func() float64 { return float64(l.Size()) }),
+		counter("basegate_receipt_publish_failures_total", "Failed attempts to publish a tree head of the receipt log.",
+			func() float64 { return float64(l.PublishFailures()) }),
 	}
 }
 

@@ -6,20 +6,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"basegate/budget/usage"
 	"basegate/database"
 	"basegate/database/postgres"
 )
 
-// startRetention deletes old requests if it is configured.
-func (g *Gateway) startRetention(ctx context.Context) {
-	keep := g.config.Database.KeepRequests
-	if keep == 0 {
-		return
-	}
-	retention := usage.NewRetention(g.db, g.log.Named("usage"), keep)
-	retention.Start(ctx)
-	g.onClose("retention", retention.Close)
+// gauge returns a metric whose value is read at each scrape.
+func gauge(name, help string, read func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+}
+
+// counter is gauge for a value that only rises.
+func counter(name, help string, read func() float64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read)
 }
 
 // snapshotTimeout limits the query of a scrape.
