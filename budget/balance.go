@@ -3,7 +3,6 @@ package budget
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"basegate/budget/quota"
@@ -79,13 +78,10 @@ func (b *Balance) appendLimits(to []limit) []limit {
 	return appendLimits(to, placeAccount, &b.Payer.AccountCaps, &b.Account)
 }
 
-// exceeded returns a cap with the end of its window.
-func (b *Balance) exceeded(l *limit) *Exceeded { return l.exceeded(DateOf(b.Time)) }
-
 // Caps returns the caps that are set, with what is used of them: the key's, its parent's, then the account's.
 func (b Balance) Caps() (all []Exceeded) {
 	for _, l := range b.appendLimits(nil) {
-		all = append(all, *b.exceeded(&l))
+		all = append(all, *l.exceeded(DateOf(b.Time)))
 	}
 	return all
 }
@@ -107,14 +103,7 @@ func (b Balance) TightestTotal() (tightest Exceeded, ok bool) {
 	if found == nil {
 		return Exceeded{}, false
 	}
-	return *b.exceeded(found), true
-}
-
-// Fits reports whether a demand fits all the caps beside what is used and reserved.
-func (b Balance) Fits(d Demand) bool {
-	d = d.Normalized()
-	need := quota.Tokens{Input: d.PromptTokens, Output: d.Output(d.MaxTokens)}
-	return !slices.ContainsFunc(b.appendLimits(make([]limit, 0, maxLimits)), func(l limit) bool { return !l.fitsBesideReserved(need) })
+	return *found.exceeded(DateOf(b.Time)), true
 }
 
 // named returns the cap that a refusal would name of those that is selects, or nil.
@@ -129,5 +118,5 @@ func (b *Balance) named(is func(l *limit) bool) *Exceeded {
 	if chosen == nil {
 		return nil
 	}
-	return b.exceeded(chosen)
+	return chosen.exceeded(DateOf(b.Time))
 }

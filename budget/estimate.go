@@ -15,7 +15,7 @@ func (b Balance) Estimate(d Demand) Estimate {
 	decided := decide(b.appendLimits(make([]limit, 0, maxLimits)), &d)
 	estimate := Estimate{Output: d.Output(d.MaxTokens)}
 	if decided.refusing != nil {
-		estimate.Refused = b.exceeded(decided.refusing)
+		estimate.Refused = decided.refusing.exceeded(DateOf(b.Time))
 		estimate.LimitedBy = estimate.Refused
 		return estimate
 	}

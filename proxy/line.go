@@ -225,7 +225,7 @@ func (x *exchange) lineBudgetErr(demand budget.Demand, err error) error {
 	switch {
 	case errors.Is(err, budget.ErrReserved):
 		return &lineWaitsError{reason: WaitsForBudget}
-	case isExceeded && budget.Balance{Payer: x.caller.payer}.Fits(demand):
+	case isExceeded && budget.Balance{Payer: x.caller.payer}.Estimate(demand).LimitedBy == nil: // it would fit if nothing were used
 		return waitsForCap(exceeded)
 	default:
 		return x.reserveErr(err)

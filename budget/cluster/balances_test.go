@@ -128,7 +128,8 @@ func TestEstimateIsWhatReserveWouldDecide(t *testing.T) {
 	if _, err := l.ReadBalance(t.Context(), budget.Payer{Key: "other"}); !errors.Is(err, budget.ErrKeyDisabled) {
 		t.Errorf("got %v, want ErrKeyDisabled", err)
 	}
-	if unused := (budget.Balance{Payer: capped(100)}); !unused.Fits(demand(50, 50)) || unused.Fits(demand(50, 51)) {
+	unused := budget.Balance{Payer: capped(100)}
+	if unused.Estimate(demand(50, 50)).LimitedBy != nil || unused.Estimate(demand(50, 51)).LimitedBy == nil {
 		t.Error("a demand does not fit exactly the whole cap")
 	}
 }
