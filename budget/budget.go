@@ -3,28 +3,19 @@
 //
 // A key, the key that has made it, if one has, and its account have caps: those of quota.Table. Before a request is sent to a
 // backend, its worst-case cost is reserved against all of them in one decision, so used and reserved tokens together never exceed
-// a cap, however many requests run at once. Used tokens alone cause a refusal or a lower max_tokens. If only the reservations of
-// other requests stand in the way, the request waits, in order of arrival among the requests that the same caps block, and is
-// evaluated again when a reservation ends. Settlement replaces the reservation by the exact count, once, however often it is
-// called.
+// a cap, however many requests run at once. Used tokens alone cause a refusal or a lower max_tokens. If only reservations of
+// others stand in the way, or their slots, of which a reservation holds one of each owner, the request waits in order of arrival.
+// Settlement replaces the reservation by the exact count, once, however often it is called.
 //
-// A reservation also holds a slot of each of them, of which there are as many as requests of them may run at once; a line of a
-// batch needs none. Requests that wait for a slot get it in order of arrival. Waiting has no time limit of its own, and takes no
-// goroutine besides the caller's.
-//
-// Counters are held in memory. Every request is one row of the table requests, inserted when it ends. Settle returns
-// when the row is on disk: a caller that withholds a response's last byte until then never completes a response that is
-// not on the ledger. A request that runs for longer than a second has a row in the table inflight until it ends. Start
-// moves the rows that a crash has left there to requests, as interrupted, with the tokens of their last checkpoint,
-// which is about a second old.
+// Counters are held in memory. Every request is one row of the table requests, inserted when it ends. A request that runs for
+// longer than a second has a row in the table inflight until it ends. Start moves the rows that a crash has left there to
+// requests, as interrupted, with the tokens of their last checkpoint, which is about a second old.
 //
 // Windows are calendar days and months in UTC, by the clock at admission. A request is charged to the windows in which
 // it was admitted, even if it ends later; its row's time lies in them. The used tokens of a window are always the sum
 // over the rows whose times lie in it: when the clock enters a month, forward or back, the ledger reads the month's
-// counters from the database before it admits a request. So if a clock was ahead and is corrected, today's window
-// continues where it was, no window can be used twice, and none is skipped. Tokens used while the clock was ahead
-// belong to the windows that it showed, and count when these begin. The window of a cap for life is all time: what a key has
-// ever used is added up once, by Start.
+// counters from the database before it admits a request. So if a clock was ahead and is corrected, no window can be used
+// twice, and none is skipped. What a key has ever used, for its caps for life, is added up once, by Start.
 //
 // Only one Ledger may admit requests on a database; the gateway's lock ensures that. Rows hold tokens, times and names,
 // and nothing of prompts and completions. Package quota defines the caps, package usage sums up and reads the rows, and

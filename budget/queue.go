@@ -41,8 +41,7 @@ func (d *Demand) Count(ctx context.Context, requester Requester) error {
 // Reserve reserves the worst-case cost of a request against every cap at once. The reservation may allow fewer tokens
 // than demanded. The error is *Exceeded if the tokens already used leave no room for the request.
 //
-// If d is not exact and the bound does not fit beside what is used and reserved, Reserve counts the prompt once and
-// evaluates the demand with that count, so that no refusal, lower max_tokens or wait rests on the bound alone. If
+// If d is not exact and the bound does not fit beside what is used and reserved, Reserve counts the prompt once. If
 // requester is nil, the bound is used as if it were the exact count, and the memory held during a wait is not accounted
 // for.
 //

@@ -247,11 +247,8 @@ func (r *reservation) asDuplicate(inserted bool, err error) error {
 	return err
 }
 
-// Settle ends the reservation: it charges the outcome at once and waits until that is on disk. The last byte of the
-// response may be sent when Settle has returned nil.
-//
-// If Settle returns an error, the settlement may not be on disk, and the client must not receive a complete response.
-// The outcome, or its Fallback, is charged in memory, and the ledger retries the write.
+// Settle implements Reservation. If it returns an error, the settlement may not be on disk; the outcome, or its Fallback, is
+// charged in memory, and the ledger retries the write.
 func (r *reservation) Settle(ctx context.Context, o Outcome) error {
 	r.end(usage.Settled, o)
 	start := time.Now()

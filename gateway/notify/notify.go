@@ -2,8 +2,8 @@
 // them the feedback of users too.
 //
 // Notify never blocks and never fails: each channel has a bounded queue and a goroutine of its own, which makes a few
-// attempts. Notices about the same subject are sent once in a while, and all notices together are limited, as are the messages
-// to a webhook: one a second. Notices that are not sent are counted, and the next message says how many. Which events are notices is left to the gateway.
+// attempts. Notices are limited; those that are not sent are counted, and the next message says how many. Which events are
+// notices is left to the gateway.
 package notify
 
 import (
