@@ -44,25 +44,23 @@ func newDatabaseCheck() *cobra.Command {
 			if !repair {
 				return useDatabase(cmd.Context(), &configured, func(ctx context.Context, db *database.DB) error { return checkConsistency(ctx, cmd, db) })
 			}
-			return withLock(cmd.Context(), configured, func() error {
-				return useDatabase(cmd.Context(), &configured, func(ctx context.Context, db *database.DB) error { return repairConsistency(ctx, cmd, db) })
-			})
+			return useAlone(cmd.Context(), &configured, func(ctx context.Context, db *database.DB) error { return repairConsistency(ctx, cmd, db) })
 		})
 	cmd.Flags().BoolVar(&repair, "repair", false, "mend what differs; on SQLite the gateway must be stopped")
 	return cmd
 }
 
-// withLock runs an operation that the gateway of a SQLite database may not interfere with.
-func withLock(ctx context.Context, configured config.Database, operation func() error) (err error) {
+// useAlone is useDatabase for an operation that the gateway of a SQLite database may not interfere with.
+func useAlone(ctx context.Context, configured *config.Database, operation func(context.Context, *database.DB) error) (err error) {
 	if configured.Postgres() {
-		return operation()
+		return useDatabase(ctx, configured, operation)
 	}
 	lock, err := database.Acquire(ctx, configured.Path, "repairs the database")
 	if err != nil {
 		return fmt.Errorf("lock database: %w", err)
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	return operation()
+	return useDatabase(ctx, configured, operation)
 }
 
 // checkConsistency prints what differs.

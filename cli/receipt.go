@@ -162,9 +162,9 @@ func newReceiptLogCheck() *cobra.Command {
 				remote := &receipt.Remote{URL: url, Client: &http.Client{Timeout: remoteLogTimeout}}
 				return checkTreeHeads(cmd, args, key, remote.Checkpoint, remote.Tiles(cmd.Context()))
 			}
-			return withReceiptLog(cmd, func(ctx context.Context, s receipt.Settings, db *database.DB) error {
+			return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
 				if len(args) == 0 {
-					return checkReceiptLog(ctx, cmd, s, db)
+					return checkReceiptLog(ctx, cmd, gateway.ReceiptSettings(cfg), db)
 				}
 				latest, vkey, err := receipt.Latest(ctx, db)
 				if err != nil {
@@ -182,13 +182,6 @@ func newReceiptLogCheck() *cobra.Command {
 	cmd.Flags().StringVar(&url, "url", "", "the address of the log, instead of the configured database")
 	cmd.Flags().StringVar(&key, "key", "", "the verifier key of the log; required with --url")
 	return cmd
-}
-
-// withReceiptLog opens the configured database for an operation on the receipt log.
-func withReceiptLog(cmd *cobra.Command, operation func(context.Context, receipt.Settings, *database.DB) error) error {
-	return withConfig(cmd, func(ctx context.Context, cfg *config.Config, db *database.DB) error {
-		return operation(ctx, gateway.ReceiptSettings(cfg), db)
-	})
 }
 
 func checkReceiptLog(ctx context.Context, cmd *cobra.Command, s receipt.Settings, db *database.DB) error {
@@ -251,20 +244,18 @@ func newReceiptLogNew() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withLock(cmd.Context(), cfg.Database, func() error { return beginReceiptLog(cmd) }) // PostgreSQL's gateways stop at a log with another key
+			// PostgreSQL's gateways stop at a log with another key.
+			return useAlone(cmd.Context(), &cfg.Database, func(ctx context.Context, db *database.DB) error {
+				s := gateway.ReceiptSettings(cfg)
+				key, suffix, err := receipt.NewLog(ctx, s, db, time.Now())
+				if err != nil {
+					return err
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), key)
+				fmt.Fprintf(cmd.ErrOrStderr(), "this is the verifier key of the new log; the files of the old one in %s are kept, with %s behind their names\n", filepath.Dir(s.Key), suffix)
+				return nil
+			})
 		})
-}
-
-func beginReceiptLog(cmd *cobra.Command) error {
-	return withReceiptLog(cmd, func(ctx context.Context, s receipt.Settings, db *database.DB) error {
-		key, suffix, err := receipt.NewLog(ctx, s, db, time.Now())
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(cmd.OutOrStdout(), key)
-		fmt.Fprintf(cmd.ErrOrStderr(), "this is the verifier key of the new log; the files of the old one in %s are kept, with %s behind their names\n", filepath.Dir(s.Key), suffix)
-		return nil
-	})
 }
 
 // checkReceipts checks the receipt log.
