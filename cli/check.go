@@ -90,10 +90,7 @@ func newCheck() *cobra.Command {
 
 // knownModels returns an error if an id is not one of a configured model.
 func knownModels(cfg *config.Config, ids []string) error {
-	var known []string
-	for i := range cfg.Models {
-		known = append(known, cfg.Models[i].ID)
-	}
+	known := cfg.ModelIDs()
 	for _, id := range ids {
 		if !slices.Contains(known, id) {
 			return fmt.Errorf("--model: no model %q is configured; there are %s", id, strings.Join(known, ", "))
@@ -118,11 +115,7 @@ func printFindings(cmd *cobra.Command, findings []finding, asJSON bool) error {
 }
 
 func checkConfig(cfg *config.Config) []finding {
-	var ids []string
-	for _, m := range cfg.Models {
-		ids = append(ids, m.ID)
-	}
-	findings := []finding{{"configuration", checkOK, "models: " + strings.Join(ids, ", ")}}
+	findings := []finding{{"configuration", checkOK, "models: " + strings.Join(cfg.ModelIDs(), ", ")}}
 	for _, w := range cfg.Warnings {
 		findings = append(findings, finding{"configuration", checkWarning, w.Error()})
 	}

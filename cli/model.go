@@ -113,15 +113,12 @@ func withManagedModel(cmd *cobra.Command, id string, operation func(ctx context.
 
 // findModel returns the model with an id or alias. The error lists the ids.
 func findModel(cfg *config.Config, id string) (*config.Model, error) {
-	var ids []string
 	for i := range cfg.Models {
-		m := &cfg.Models[i]
-		if m.ID == id || slices.Contains(m.Aliases, id) {
+		if m := &cfg.Models[i]; m.ID == id || slices.Contains(m.Aliases, id) {
 			return m, nil
 		}
-		ids = append(ids, m.ID)
 	}
-	return nil, fmt.Errorf("%w: %s; there are %s", errNoModel, id, strings.Join(ids, ", "))
+	return nil, fmt.Errorf("%w: %s; there are %s", errNoModel, id, strings.Join(cfg.ModelIDs(), ", "))
 }
 
 // newModelCommand returns a command that the running gateway executes.

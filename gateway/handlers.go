@@ -49,7 +49,8 @@ func (g *Gateway) adminHandler() http.Handler {
 	e := newEcho(g.log, func(echo.Context, int) bool { return false })
 	g.mountHealth(e)
 	e.GET("/models", func(c echo.Context) error { return c.JSON(http.StatusOK, g.fleet.Snapshot()) })
-	g.mountStatus(e)
+	// The configuration's mistakes may name hosts and paths, so this is not for the public listener.
+	e.GET("/status", func(c echo.Context) error { return c.JSON(http.StatusOK, g.status(c.Request().Context())) })
 	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})))
 	e.GET("/debug/pprof/cmdline", echo.WrapHandler(http.HandlerFunc(pprof.Cmdline)))
 	e.GET("/debug/pprof/profile", echo.WrapHandler(http.HandlerFunc(pprof.Profile)))

@@ -82,14 +82,8 @@ const (
 )
 
 func batchSettings(c *config.Config) batch.Settings {
-	var models []string
-	chat := false
-	for i := range c.Models {
-		models = append(models, c.Models[i].ID)
-		chat = chat || c.Models[i].Chat
-	}
 	return batch.Settings{
-		Models: models, Chat: chat,
+		Models: c.ModelIDs(), Chat: slices.ContainsFunc(c.Models, func(m config.Model) bool { return m.Chat }),
 		MaxFileBytes: c.Files.MaxBytes, MaxAccountBytes: c.Files.MaxBytesPerAccount, MaxAccountFiles: c.Files.MaxPerAccount, Keep: c.Files.Keep,
 		MaxLineBytes:  c.Server.MaxBodyBytes,
 		MaxUnfinished: c.Limits.UnfinishedBatchesPerAccount,

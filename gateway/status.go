@@ -2,11 +2,8 @@ package gateway
 
 import (
 	"context"
-	"net/http"
 	"os"
 	"time"
-
-	"github.com/labstack/echo/v4"
 
 	"basegate/fleet"
 )
@@ -57,13 +54,6 @@ type DatabaseStatus struct {
 type LogStatus struct {
 	Failing bool   `json:"failing"`
 	Dropped uint64 `json:"dropped_lines"`
-}
-
-// mountStatus serves the status. The configuration's mistakes may name hosts and paths, so only the admin listener may.
-func (g *Gateway) mountStatus(e *echo.Echo) {
-	e.GET("/status", func(c echo.Context) error {
-		return c.JSON(http.StatusOK, g.status(c.Request().Context()))
-	})
 }
 
 func (g *Gateway) status(ctx context.Context) *Status {

@@ -119,6 +119,15 @@ func (m *Model) check(v value) {
 	}
 }
 
+// ModelIDs returns the ids of the models.
+func (c *Config) ModelIDs() []string {
+	ids := make([]string, len(c.Models))
+	for i := range c.Models {
+		ids[i] = c.Models[i].ID
+	}
+	return ids
+}
+
 // Managed reports whether the gateway can start, stop or wake a backend of the model.
 func (m *Model) Managed() bool {
 	return slices.ContainsFunc(m.Backends, func(b Backend) bool { return b.Launch != nil || b.Sleep != nil })
