@@ -84,6 +84,6 @@ func (k *Keys) readShared(ctx context.Context) error {
 		err = fmt.Errorf("%w: %w", ErrKeysUnreadable, err)
 	}
 	ended := time.Now()
-	k.unknown.next = ended.Add(max(k.settings.CatchUpInterval, ended.Sub(began)))
+	k.unknown.next = ended.Add(max(k.settings.Load().CatchUpInterval, ended.Sub(began)))
 	return err
 }

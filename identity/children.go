@@ -2,10 +2,10 @@ package identity
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"regexp"
-	"sync/atomic"
 
 	"basegate/budget/quota"
 	"basegate/database"
@@ -32,12 +32,6 @@ func (e *TooManyChildrenError) Error() string {
 	return fmt.Sprintf("the key has made %d keys that are neither revoked nor expired, as many as it may have", e.Most)
 }
 
-// childSettings are Settings.ChildrenPerKey and Settings.Children, which a reload may change.
-type childSettings struct {
-	most    atomic.Int64
-	allowed atomic.Bool
-}
-
 var runName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // CheckRun returns ErrBadRun for what cannot be the name of a run.
@@ -50,19 +44,17 @@ func CheckRun(name string) error {
 
 // MayMakeKeys reports whether a key may have children.
 func (k *Keys) MayMakeKeys(p *Principal) bool {
-	return p.Parent == nil && k.mayMakeKeys(p.Children.Valid, p.Children.Bool)
+	return p.Parent == nil && k.allowsChildren(p.Children)
 }
 
 // HasRight is MayMakeKeys for a key that may not be in the snapshot yet.
-func (k *Keys) HasRight(key Key) bool {
-	return key.Parent == "" && k.mayMakeKeys(key.Children.Valid, key.Children.Bool)
-}
+func (k *Keys) HasRight(key Key) bool { return key.Parent == "" && k.allowsChildren(key.Children) }
 
-func (k *Keys) mayMakeKeys(set, allowed bool) bool {
-	if set {
-		return allowed
+func (k *Keys) allowsChildren(own sql.NullBool) bool {
+	if own.Valid {
+		return own.Bool
 	}
-	return k.children.allowed.Load()
+	return k.settings.Load().Children
 }
 
 // checkParent returns an error if a key cannot be a child of its parent: the one with which that is refused, ErrNoKey,
@@ -81,7 +73,7 @@ func (k *Keys) checkParent(ctx context.Context, tx database.Tx, account Account,
 	}
 	most := Principal{
 		Concurrency: parent.Concurrency, ConcurrencyByOperator: parent.Operator.Concurrency > 0, AccountConcurrency: account.Concurrency,
-	}.MaxRunning(int(k.perKey.Load()))
+	}.MaxRunning(k.settings.Load().ConcurrencyPerKey)
 	switch {
 	case parent.Expired():
 		return ErrKeyExpired
@@ -92,7 +84,7 @@ func (k *Keys) checkParent(ctx context.Context, tx database.Tx, account Account,
 	case !key.Models.Any() && key.Models.beyond(parent.Models) != "":
 		return fmt.Errorf("%w: %s", ErrAboveParent, key.Models.beyond(parent.Models))
 	}
-	limit := int(k.children.most.Load())
+	limit := k.settings.Load().ChildrenPerKey
 	if limit == 0 {
 		return nil
 	}

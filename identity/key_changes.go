@@ -178,7 +178,9 @@ func (k *Keys) checkConcurrencyOfHolder(n int, account Account) error {
 }
 
 // MaxConcurrency returns the highest concurrency that the holder of an account can give to a key.
-func (k *Keys) MaxConcurrency(a Account) int { return cmp.Or(a.Concurrency, int(k.perKey.Load())) }
+func (k *Keys) MaxConcurrency(a Account) int {
+	return cmp.Or(a.Concurrency, k.settings.Load().ConcurrencyPerKey)
+}
 
 // findKeyOfActor is findKey, except that a holder finds its own keys only.
 func findKeyOfActor(ctx context.Context, tx database.Tx, ref string) (Key, error) {

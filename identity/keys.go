@@ -40,10 +40,7 @@ var (
 type Keys struct {
 	db       *database.DB
 	log      *zap.Logger
-	settings Settings
-	perKey   atomic.Int64 // Settings.ConcurrencyPerKey, which a reload may change
-	most     atomic.Int64 // Settings.KeysPerAccount, likewise
-	children childSettings
+	settings atomic.Pointer[Settings]
 	snapshot atomic.Pointer[snapshot]
 	unknown  catchUps
 
@@ -54,27 +51,18 @@ type Keys struct {
 }
 
 func newKeys(db *database.DB, log *zap.Logger, s Settings) *Keys {
-	if s.PollInterval == 0 {
-		s.PollInterval = DefaultPollInterval
-	}
-	if s.CatchUpInterval == 0 {
-		s.CatchUpInterval = DefaultCatchUpInterval
-	}
-	k := &Keys{db: db, log: log, settings: s}
+	k := &Keys{db: db, log: log}
 	k.snapshot.Store(&snapshot{})
 	k.Reload(s)
 	return k
 }
 
-// Reload replaces Settings.ConcurrencyPerKey, KeysPerAccount, ChildrenPerKey and Children. The other settings do not change.
+// Reload replaces the settings of keys. Another PollInterval counts only before Start.
 func (k *Keys) Reload(s Settings) {
-	if s.ConcurrencyPerKey == 0 {
-		s.ConcurrencyPerKey = DefaultConcurrencyPerKey
-	}
-	k.perKey.Store(int64(s.ConcurrencyPerKey))
-	k.most.Store(int64(s.KeysPerAccount))
-	k.children.most.Store(int64(s.ChildrenPerKey))
-	k.children.allowed.Store(s.Children)
+	s.PollInterval = cmp.Or(s.PollInterval, DefaultPollInterval)
+	s.CatchUpInterval = cmp.Or(s.CatchUpInterval, DefaultCatchUpInterval)
+	s.ConcurrencyPerKey = cmp.Or(s.ConcurrencyPerKey, DefaultConcurrencyPerKey)
+	k.settings.Store(&s)
 }
 
 // KeyState says whether a key may be used.
@@ -186,7 +174,7 @@ func (k *Keys) checkPlace(ctx context.Context, tx database.Tx, account Account, 
 // checkNumber returns ErrTooManyKeys if the account may not have another key. Writes follow each other, so that none is
 // created between the count and the insertion.
 func (k *Keys) checkNumber(ctx context.Context, tx database.Tx, account Account) error {
-	most := int(k.most.Load())
+	most := k.settings.Load().KeysPerAccount
 	if most == 0 {
 		return nil
 	}

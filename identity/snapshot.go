@@ -103,7 +103,7 @@ func (k *Keys) Start(ctx context.Context) error {
 		return err
 	}
 	k.poller.Start(ctx, func(ctx context.Context) {
-		wait.Every(ctx, k.settings.PollInterval, func(ctx context.Context) { k.logOutage(ctx, k.refresh(ctx)) })
+		wait.Every(ctx, k.settings.Load().PollInterval, func(ctx context.Context) { k.logOutage(ctx, k.refresh(ctx)) })
 	})
 	return nil
 }
@@ -160,8 +160,8 @@ func (k *Keys) refresh(ctx context.Context) error {
 	if err := k.read(ctx, last, source); err != nil {
 		return err
 	}
-	if k.settings.Changed != nil {
-		k.settings.Changed()
+	if changed := k.settings.Load().Changed; changed != nil {
+		changed()
 	}
 	return nil
 }
