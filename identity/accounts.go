@@ -92,7 +92,8 @@ func createAccount(ctx context.Context, tx database.Tx, a Account) (Account, err
 
 // List returns all accounts, ordered by their addresses.
 func (a *Accounts) List(ctx context.Context) ([]Account, error) {
-	return selectAccounts(ctx, a.db.Read())
+	const text = `SELECT` + accountColumns + ` FROM accounts a ORDER BY lower(a.email)`
+	return database.List(ctx, a.db.Read(), func(row database.Scanner) (Account, error) { return scanAccount(row) }, text)
 }
 
 // Find returns the account with this address. The error may be ErrNoAccount.
@@ -103,20 +104,16 @@ func (a *Accounts) Find(ctx context.Context, email string) (Account, error) {
 // Disable makes all keys of an account refused until Enable, and ends its sessions. To disable a disabled account is no
 // error. The error may be ErrNoAccount.
 func (a *Accounts) Disable(ctx context.Context, email string) (Account, error) {
-	return a.setState(ctx, email, AccountDisabled)
+	return a.setState(ctx, "disable account", email, AccountDisabled)
 }
 
 // Enable approves a pending account, or makes a disabled account active again, with its keys unchanged. To enable an
 // active account is no error. The error may be ErrNoAccount.
 func (a *Accounts) Enable(ctx context.Context, email string) (Account, error) {
-	return a.setState(ctx, email, AccountActive)
+	return a.setState(ctx, "approve account", email, AccountActive)
 }
 
-func (a *Accounts) setState(ctx context.Context, email string, to AccountState) (Account, error) {
-	what := "disable account"
-	if to == AccountActive {
-		what = "approve account"
-	}
+func (a *Accounts) setState(ctx context.Context, what, email string, to AccountState) (Account, error) {
 	return commit(ctx, a.keys, what, func(tx database.Tx) (Account, error) {
 		account, err := selectAccount(ctx, tx, email)
 		if err != nil || account.State == to {
@@ -137,12 +134,12 @@ func (a Account) withState(ctx context.Context, tx database.Tx, to AccountState)
 		action = "enable account"
 	}
 	a.State = to
-	err := updateAccountState(ctx, tx, a.ID, to)
+	err := database.Exec(ctx, tx, `UPDATE accounts SET state = $2 WHERE id = $1`, a.ID, to)
 	if err == nil {
-		err = deleteAccessRequest(ctx, tx, a.ID)
+		err = deleteOf(ctx, tx, a.ID, "access_requests")
 	}
 	if err == nil && to == AccountDisabled {
-		err = deleteSignInsOf(ctx, tx, a.ID)
+		err = deleteOf(ctx, tx, a.ID, signIns...)
 	}
 	if err == nil {
 		err = insertAuditEntry(ctx, tx, action, a.Email, fmt.Sprintf("%s → %s", before, to))

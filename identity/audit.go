@@ -44,7 +44,8 @@ func (l *AuditLog) Find(ctx context.Context, f AuditFilter, after string, limit 
 
 // Actions returns the actions that the log has, in alphabetical order.
 func (l *AuditLog) Actions(ctx context.Context) ([]string, error) {
-	return selectAuditActions(ctx, l.db.Read())
+	scan := func(row database.Scanner) (action string, err error) { return action, row.Scan(&action) }
+	return database.List(ctx, l.db.Read(), scan, `SELECT DISTINCT action FROM audit ORDER BY action`)
 }
 
 // Record writes an entry for a change that another package makes.

@@ -88,7 +88,7 @@ func (k *Keys) checkParent(ctx context.Context, tx database.Tx, account Account,
 	if limit == 0 {
 		return nil
 	}
-	n, err := countLiveChildren(ctx, tx, parent.ID, limit)
+	n, err := countLive(ctx, tx, ofParent, parent.ID, limit)
 	if err == nil && n >= limit {
 		err = &TooManyChildrenError{limit}
 	}
@@ -105,12 +105,15 @@ func (k *Keys) Children(ctx context.Context, parent, run, after string, limit in
 			return nil, fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(after))
 		}
 	}
-	return selectChildren(ctx, k.db.Read(), parent, run, last, limit)
+	const text = selectKey + `
+		WHERE k.parent = $1 AND ($2 = '' OR k.run = $2) AND ($3 = '' OR (k.created_at, k.id) < ($4, $3))
+		ORDER BY k.created_at DESC, k.id DESC LIMIT $5`
+	return database.List(ctx, k.db.Read(), scanKey, text, parent, run, last.ID, last.CreatedAt.UnixMicro(), limit)
 }
 
 // LiveChildren returns how many keys that a key has made are neither revoked nor expired, at most 10,000.
 func (k *Keys) LiveChildren(ctx context.Context, parent string) (int, error) {
-	return countLiveChildren(ctx, k.db.Read(), parent, 10_000)
+	return countLive(ctx, k.db.Read(), ofParent, parent, 10_000)
 }
 
 // Run returns the keys that are part of a run of an account, the oldest first. An empty account or run is all.
@@ -137,23 +140,13 @@ func (k *Keys) ResumeRun(ctx context.Context, account, run string) ([]Key, error
 // RaiseRun adds tokens to the lifetime budget of each key of a run that has one. The error may be ErrNoRun.
 func (k *Keys) RaiseRun(ctx context.Context, account, run string, tokens int64) ([]Key, error) {
 	return k.changeRun(ctx, "raise run", account, run, func(tx database.Tx, key Key) (Key, error) {
-		before := key
 		limit, bounded := key.Caps[quota.LifeTotal].Tokens()
 		if !bounded || key.Expired() {
 			return key, nil
 		}
-		key.Caps[quota.LifeTotal] = quota.Limit(limit + tokens)
-		if _, isHolder := holderOf(ctx); isHolder {
-			if err := k.checkChangeByHolder(before, &key, Account{}); err != nil {
-				return Key{}, err
-			}
-		} else {
-			key.claimForOperator(before)
-		}
-		if err := updateKey(ctx, tx, key); err != nil {
-			return Key{}, err
-		}
-		return key, insertAuditEntry(ctx, tx, "change key", key.ID, describeKeyChange(before, key))
+		raised := key
+		raised.Caps[quota.LifeTotal] = quota.Limit(limit + tokens)
+		return k.update(ctx, tx, Account{}, key, raised) // the account limits the concurrency, which stays
 	})
 }
 

@@ -68,7 +68,7 @@ func (s *Sessions) AcceptInvitation(ctx context.Context, token, password string)
 		if _, err := selectInvitedAccount(ctx, tx, token); err != nil {
 			return err
 		}
-		if err := deleteInvitation(ctx, tx, account.ID); err != nil {
+		if err := deleteOf(ctx, tx, account.ID, "invitations"); err != nil {
 			return err
 		}
 		return setPasswordAndSignIn(ctx, tx, account, passwordHash, tokens)

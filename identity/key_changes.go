@@ -101,20 +101,24 @@ func (k *Keys) Set(ctx context.Context, ref string, edit func(*Key)) (Key, error
 		if err := checkKeyCaps(key.Caps, account); err != nil {
 			return Key{}, err
 		}
-		if _, isHolder := holderOf(ctx); isHolder {
-			key.Operator = before.Operator
-			err = k.checkChangeByHolder(before, &key, account)
-		} else {
-			key.claimForOperator(before)
-		}
-		if err != nil {
-			return Key{}, err
-		}
-		if err := updateKey(ctx, tx, key); err != nil {
-			return Key{}, err
-		}
-		return key, insertAuditEntry(ctx, tx, "change key", key.ID, describeKeyChange(before, key))
+		return k.update(ctx, tx, account, before, key)
 	})
+}
+
+// update stores what Set can change. The error is ErrSetByOperator or ErrConcurrencyAboveAccount if the holder may not change it so.
+func (k *Keys) update(ctx context.Context, tx database.Tx, account Account, before, key Key) (Key, error) {
+	if _, isHolder := holderOf(ctx); isHolder {
+		key.Operator = before.Operator
+		if err := k.checkChangeByHolder(before, &key, account); err != nil {
+			return Key{}, err
+		}
+	} else {
+		key.claimForOperator(before)
+	}
+	if err := updateKey(ctx, tx, key); err != nil {
+		return Key{}, err
+	}
+	return key, insertAuditEntry(ctx, tx, "change key", key.ID, describeKeyChange(before, key))
 }
 
 // claimForOperator makes the limits that differ from those before limits of the operator.

@@ -178,7 +178,7 @@ func (k *Keys) checkNumber(ctx context.Context, tx database.Tx, account Account)
 	if most == 0 {
 		return nil
 	}
-	n, err := countLiveKeys(ctx, tx, account.ID, most)
+	n, err := countLive(ctx, tx, ofAccount, account.ID, most)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func checkNameFree(ctx context.Context, tx database.Tx, key Key) error {
 
 // List returns all keys, ordered by their accounts' addresses, then by age, the oldest first.
 func (k *Keys) List(ctx context.Context) ([]Key, error) {
-	return selectKeys(ctx, k.db.Read())
+	return database.List(ctx, k.db.Read(), scanKey, selectKey+` ORDER BY lower(a.email), k.created_at, k.id`)
 }
 
 // MaxListed is the number of keys that ListOf returns at a time.
@@ -215,8 +215,16 @@ const MaxListed = 200
 // ListOf returns keys of the account with this id, at most MaxListed after those that are skipped: first those that are not
 // revoked, then the revoked ones, the oldest first, and no children. An empty account is all, in no particular order.
 func (k *Keys) ListOf(ctx context.Context, account string, skip int) ([]Key, error) {
-	return selectKeysOf(ctx, k.db.Read(), account, skip, MaxListed)
+	if account == "" {
+		const text = selectKey + ` WHERE k.parent IS NULL ORDER BY k.id LIMIT $1 OFFSET $2`
+		return database.List(ctx, k.db.Read(), scanKey, text, MaxListed, skip)
+	}
+	const text = selectKey + ` WHERE k.account_id = $1 AND k.parent IS NULL` + listedOrder + ` LIMIT $2 OFFSET $3`
+	return database.List(ctx, k.db.Read(), scanKey, text, account, MaxListed, skip)
 }
+
+// listedOrder is the order of the index keys_listed.
+const listedOrder = ` ORDER BY (k.state = 'revoked'), k.created_at, k.id`
 
 const maxSearch = 400 // bytes: four times the longest name
 
@@ -226,19 +234,34 @@ func (k *Keys) Search(ctx context.Context, account, text string, skip int) ([]Ke
 	if len(text) > maxSearch || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 		return nil, nil
 	}
-	return searchKeysOf(ctx, k.db.Read(), account, strings.TrimSuffix(text, "…"), skip, MaxListed) // lists show a secret's beginning with one
+	const query = selectKey + `
+		WHERE k.account_id = $1 AND (lower(k.name) LIKE $2 ESCAPE '\' OR k.prefix LIKE $3 ESCAPE '\')` + listedOrder + ` LIMIT $4 OFFSET $5`
+	begins := likeEscaper.Replace(strings.TrimSuffix(text, "…")) + "%" // lists show a secret's beginning with an ellipsis
+	return database.List(ctx, k.db.Read(), scanKey, query, account, "%"+strings.ToLower(begins), begins, MaxListed, skip)
 }
 
 // Usable returns the keys of an account with which requests may be sent, at most MaxListed, the oldest first.
 func (k *Keys) Usable(ctx context.Context, account string) ([]Key, error) {
-	keys, err := selectUsableKeys(ctx, k.db.Read(), account, MaxListed)
+	const text = selectKey + `
+		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.parent IS NULL AND k.state = 'active' AND (k.expires_at IS NULL OR k.expires_at > $2)
+		LIMIT $3` // by the index keys_live
+	keys, err := database.List(ctx, k.db.Read(), scanKey, text, account, now().UnixMicro(), MaxListed)
 	slices.SortFunc(keys, func(a, b Key) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
 	return keys, err
 }
 
-// Count returns how many keys of each account are not revoked, by the account's id.
+// Count returns how many keys of each account are not revoked, without children, by the account's id.
 func (k *Keys) Count(ctx context.Context) (map[string]int, error) {
-	return countKeys(ctx, k.db.Read())
+	const text = `SELECT account_id, count(*) FROM keys WHERE state <> 'revoked' AND parent IS NULL GROUP BY account_id`
+	counts := map[string]int{}
+	err := database.Each(ctx, k.db.Read(), func(row *sql.Rows) error {
+		var account string
+		var n int
+		err := row.Scan(&account, &n)
+		counts[account] = n
+		return err
+	}, text)
+	return counts, err
 }
 
 // Get returns the key with this id. The error may be ErrNoKey.

@@ -102,7 +102,7 @@ func storePassword(ctx context.Context, tx database.Tx, account Account, passwor
 	if generation, err = upsertPasswordHash(ctx, tx, account.ID, passwordHash); err != nil {
 		return 0, err
 	}
-	if err := deleteSignInsOf(ctx, tx, account.ID); err != nil {
+	if err := deleteOf(ctx, tx, account.ID, signIns...); err != nil {
 		return 0, err
 	}
 	return generation, insertAuditEntry(ctx, tx, "set password", account.Email, "")

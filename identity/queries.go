@@ -55,37 +55,32 @@ func orMissing[T any](row T, err, missing error) (T, error) {
 	return row, nil
 }
 
-func selectAccounts(ctx context.Context, q database.Reader) ([]Account, error) {
-	const text = `SELECT` + accountColumns + ` FROM accounts a ORDER BY lower(a.email)`
-	return database.List(ctx, q, func(row database.Scanner) (Account, error) { return scanAccount(row) }, text)
-}
-
-func updateAccountState(ctx context.Context, tx database.Tx, id string, to AccountState) error {
-	return database.Exec(ctx, tx, `UPDATE accounts SET state = $2 WHERE id = $1`, id, to)
-}
-
 func updateAccount(ctx context.Context, tx database.Tx, a Account) error {
 	const text = `
 		UPDATE accounts SET name = $2, admin = $3, concurrency = $4, caps = $5 WHERE id = $1`
 	return database.Exec(ctx, tx, text, a.ID, a.Name, a.Admin, nullable(a.Concurrency), a.Caps)
 }
 
-// deletePendingAccount deletes an account and all rows that refer to it. It does not delete keys, because a pending
-// account has none: no account becomes pending after its creation.
-func deletePendingAccount(ctx context.Context, tx database.Tx, id string) error {
-	for _, text := range []string{
-		`DELETE FROM access_requests WHERE account_id = $1`,
-		`DELETE FROM invitations WHERE account_id = $1`,
-		`DELETE FROM passwords WHERE account_id = $1`,
-		`DELETE FROM sessions WHERE account_id = $1`,
-		`DELETE FROM known_browsers WHERE account_id = $1`,
-		`DELETE FROM accounts WHERE id = $1`,
-	} {
-		if err := database.Exec(ctx, tx, text, id); err != nil {
+// deleteOf deletes the rows of an account from tables.
+func deleteOf(ctx context.Context, tx database.Tx, account string, tables ...string) error {
+	for _, table := range tables {
+		if err := database.Exec(ctx, tx, `DELETE FROM `+table+` WHERE account_id = $1`, account); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// signIns are the tables of the sessions and the known browsers of accounts.
+var signIns = []string{"sessions", "known_browsers"}
+
+// deletePendingAccount deletes an account and all rows that refer to it. It does not delete keys, because a pending
+// account has none: no account becomes pending after its creation.
+func deletePendingAccount(ctx context.Context, tx database.Tx, id string) error {
+	if err := deleteOf(ctx, tx, id, append(signIns, "access_requests", "invitations", "passwords")...); err != nil {
+		return err
+	}
+	return database.Exec(ctx, tx, `DELETE FROM accounts WHERE id = $1`, id)
 }
 
 // Requests for access.
@@ -117,11 +112,6 @@ func scanAccessRequest(row database.Scanner) (r AccessRequest, err error) {
 	err = row.Scan(&r.Email, &r.Name, &r.Purpose, &r.Network, &at)
 	r.Time = time.UnixMicro(at).UTC()
 	return r, err
-}
-
-// deleteAccessRequest deletes what an applicant has sent. The account stays.
-func deleteAccessRequest(ctx context.Context, tx database.Tx, account string) error {
-	return database.Exec(ctx, tx, `DELETE FROM access_requests WHERE account_id = $1`, account)
 }
 
 // Keys.
@@ -163,36 +153,6 @@ func nullable(concurrency int) sql.NullInt64 {
 	return sql.NullInt64{Int64: int64(concurrency), Valid: concurrency > 0}
 }
 
-func selectKeys(ctx context.Context, q database.Reader) ([]Key, error) {
-	const text = selectKey + ` ORDER BY lower(a.email), k.created_at, k.id`
-	return database.List(ctx, q, scanKey, text)
-}
-
-// selectKeysOf reads in the order of the index keys_listed.
-func selectKeysOf(ctx context.Context, q database.Reader, account string, skip, limit int) ([]Key, error) {
-	if account == "" {
-		return database.List(ctx, q, scanKey, selectKey+` WHERE k.parent IS NULL ORDER BY k.id LIMIT $1 OFFSET $2`, limit, skip)
-	}
-	const text = selectKey + `
-		WHERE k.account_id = $1 AND k.parent IS NULL ORDER BY (k.state = 'revoked'), k.created_at, k.id LIMIT $2 OFFSET $3`
-	return database.List(ctx, q, scanKey, text, account, limit, skip)
-}
-
-func searchKeysOf(ctx context.Context, q database.Reader, account, search string, skip, limit int) ([]Key, error) {
-	const text = selectKey + `
-		WHERE k.account_id = $1 AND (lower(k.name) LIKE $2 ESCAPE '\' OR k.prefix LIKE $3 ESCAPE '\')
-		ORDER BY (k.state = 'revoked'), k.created_at, k.id LIMIT $4 OFFSET $5`
-	pattern := likeEscaper.Replace(search) + "%"
-	return database.List(ctx, q, scanKey, text, account, "%"+strings.ToLower(pattern), pattern, limit, skip)
-}
-
-// selectUsableKeys reads by the index keys_live.
-func selectUsableKeys(ctx context.Context, q database.Reader, account string, limit int) ([]Key, error) {
-	const text = selectKey + `
-		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.parent IS NULL AND k.state = 'active' AND (k.expires_at IS NULL OR k.expires_at > $2) LIMIT $3`
-	return database.List(ctx, q, scanKey, text, account, now().UnixMicro(), limit)
-}
-
 // selectKeysAbove returns keys of an account that are not revoked and have a cap above the account's, the oldest 20.
 func selectKeysAbove(ctx context.Context, q database.Reader, a Account) (above []Key, err error) {
 	const text = selectKey + `
@@ -207,57 +167,28 @@ func selectKeysAbove(ctx context.Context, q database.Reader, a Account) (above [
 	return above, err
 }
 
-// countKeys returns how many keys of each account are not revoked, without children.
-func countKeys(ctx context.Context, q database.Reader) (map[string]int, error) {
-	type count struct {
-		account string
-		n       int
-	}
-	counts, err := database.List(ctx, q, func(row database.Scanner) (c count, err error) { err = row.Scan(&c.account, &c.n); return c, err },
-		`SELECT account_id, count(*) FROM keys WHERE state <> 'revoked' AND parent IS NULL GROUP BY account_id`)
-	all := map[string]int{}
-	for _, c := range counts {
-		all[c.account] = c.n
-	}
-	return all, err
-}
-
 // selectKeysByID returns the key with an id, or none.
 func selectKeysByID(ctx context.Context, q database.Reader, id string) ([]Key, error) {
 	return database.List(ctx, q, scanKey, selectKey+` WHERE k.id = $1`, id)
 }
 
-// countLiveKeys returns the number of keys of an account that are neither revoked nor expired, without children, at most limit.
-func countLiveKeys(ctx context.Context, q database.Reader, account string, limit int) (n int, err error) {
-	const text = `
-		SELECT count(*) FROM (
-			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND parent IS NULL AND expires_at IS NULL
-			UNION ALL
-			SELECT 1 FROM keys WHERE account_id = $1 AND state <> 'revoked' AND parent IS NULL AND expires_at > $2
-			LIMIT $3) live`
-	err = q.QueryRowContext(ctx, text, account, now().UnixMicro(), limit).Scan(&n)
-	return n, err
-}
+// Conditions of countLive: the keys of an account, without children, and the children of a key.
+const (
+	ofAccount = `account_id = $1 AND parent IS NULL`
+	ofParent  = `parent = $1`
+)
 
-// countLiveChildren returns how many keys that a key has made are neither revoked nor expired, at most limit. It reads by the index
-// keys_parent, without those that have expired.
-func countLiveChildren(ctx context.Context, q database.Reader, parent string, limit int) (n int, err error) {
-	const text = `
+// countLive returns how many keys that a condition selects are neither revoked nor expired, at most limit. It reads by the indexes
+// keys_live and keys_parent, without those that have expired.
+func countLive(ctx context.Context, q database.Reader, condition, id string, limit int) (n int, err error) {
+	text := `
 		SELECT count(*) FROM (
-			SELECT 1 FROM keys WHERE parent = $1 AND state <> 'revoked' AND expires_at IS NULL
+			SELECT 1 FROM keys WHERE ` + condition + ` AND state <> 'revoked' AND expires_at IS NULL
 			UNION ALL
-			SELECT 1 FROM keys WHERE parent = $1 AND state <> 'revoked' AND expires_at > $2
+			SELECT 1 FROM keys WHERE ` + condition + ` AND state <> 'revoked' AND expires_at > $2
 			LIMIT $3) live`
-	err = q.QueryRowContext(ctx, text, parent, now().UnixMicro(), limit).Scan(&n)
+	err = q.QueryRowContext(ctx, text, id, now().UnixMicro(), limit).Scan(&n)
 	return n, err
-}
-
-// selectChildren returns the keys of a parent, of one run or of all, after one of them or from the first on.
-func selectChildren(ctx context.Context, q database.Reader, parent, run string, after Key, limit int) ([]Key, error) {
-	const text = selectKey + `
-		WHERE k.parent = $1 AND ($2 = '' OR k.run = $2) AND ($3 = '' OR (k.created_at, k.id) < ($4, $3))
-		ORDER BY k.created_at DESC, k.id DESC LIMIT $5`
-	return database.List(ctx, q, scanKey, text, parent, run, after.ID, after.CreatedAt.UnixMicro(), limit)
 }
 
 func selectRun(ctx context.Context, q database.Reader, account, run string) ([]Key, error) {
@@ -497,11 +428,6 @@ func findAuditEntries(ctx context.Context, q database.Reader, f AuditFilter, aft
 	}
 	args = append(args, limit)
 	return database.List(ctx, q, scanAuditEntry, text+" ORDER BY time DESC, id DESC LIMIT $"+strconv.Itoa(len(args)), args...)
-}
-
-func selectAuditActions(ctx context.Context, q database.Reader) ([]string, error) {
-	scan := func(row database.Scanner) (action string, err error) { return action, row.Scan(&action) }
-	return database.List(ctx, q, scan, `SELECT DISTINCT action FROM audit ORDER BY action`)
 }
 
 func scanAuditEntry(row database.Scanner) (e AuditEntry, err error) {

@@ -29,10 +29,6 @@ func selectInvitedAccount(ctx context.Context, q database.Reader, token string) 
 	return orMissing(a, err, ErrNoInvitation)
 }
 
-func deleteInvitation(ctx context.Context, tx database.Tx, account string) error {
-	return database.Exec(ctx, tx, `DELETE FROM invitations WHERE account_id = $1`, account)
-}
-
 // Passwords.
 
 // upsertPasswordHash returns the generation of the new password.
@@ -92,37 +88,6 @@ func insertSession(
 
 // databaseNow is the time of PostgreSQL's clock, by which all gateways agree whether a session has expired.
 const databaseNow = postgres.Now
-
-// selectSessionAccount returns ErrNoSession if no session has the token, it has expired, or the password has been changed
-// since.
-func selectSessionAccount(ctx context.Context, db *database.DB, token string) (a Account, err error) {
-	const text = `SELECT` + accountColumns + `
-		FROM sessions s JOIN accounts a ON a.id = s.account_id JOIN passwords p ON p.account_id = a.id
-		WHERE s.token_hash = $1 AND s.password_generation = p.generation AND s.expires_at > `
-	if db.Postgres() != nil {
-		a, err = scanAccount(db.Read().QueryRowContext(ctx, text+databaseNow, hashToken(token)))
-	} else {
-		a, err = scanAccount(db.Read().QueryRowContext(ctx, text+`$2`, hashToken(token), now().UnixMicro()))
-	}
-	return orMissing(a, err, ErrNoSession)
-}
-
-func deleteSession(ctx context.Context, tx database.Tx, token string) error {
-	return database.Exec(ctx, tx, `DELETE FROM sessions WHERE token_hash = $1`, hashToken(token))
-}
-
-// deleteSignInsOf deletes the sessions and the known browsers of an account.
-func deleteSignInsOf(ctx context.Context, tx database.Tx, account string) error {
-	for _, text := range []string{
-		`DELETE FROM sessions WHERE account_id = $1`,
-		`DELETE FROM known_browsers WHERE account_id = $1`,
-	} {
-		if err := database.Exec(ctx, tx, text, account); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Known browsers.
 
