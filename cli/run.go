@@ -48,7 +48,7 @@ type runJSON struct {
 
 func newRunJSON(r *report.Run, names report.Names) runJSON {
 	return runJSON{
-		Run: r.Name, Account: names.Emails[r.AccountID], State: r.State(), Keys: len(r.Keys), Requests: r.Usage.Requests,
+		Run: r.Name, Account: names.Email(r.AccountID), State: r.State(), Keys: len(r.Keys), Requests: r.Usage.Requests,
 		Errors: r.Usage.Errors, PromptTokens: r.Usage.PromptTokens, CompletionTokens: r.Usage.CompletionTokens,
 		TotalTokens: r.Tokens(), Budget: r.Budget(),
 	}
@@ -120,7 +120,7 @@ func findRun(ctx context.Context, db *database.DB, email, name string) (found fo
 	case len(found.runs) > 1:
 		var emails []string
 		for _, r := range found.runs {
-			emails = append(emails, found.names.Emails[r.AccountID])
+			emails = append(emails, found.names.Email(r.AccountID))
 		}
 		return found, fmt.Errorf("%w: %s", errSomeRuns, strings.Join(emails, ", "))
 	}

@@ -142,9 +142,10 @@ func readNames(ctx context.Context, db *database.DB) (names report.Names, err er
 		p, ok := known[id]
 		return p, ok
 	}
-	names.Emails = map[string]string{}
+	emails := map[string]string{}
 	for _, a := range accounts {
-		names.Emails[a.ID] = a.Email
+		emails[a.ID] = a.Email
 	}
+	names.Email = func(account string) string { return emails[account] }
 	return names, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 
 	"basegate/budget/quota"
 	"basegate/identity"
@@ -135,27 +134,25 @@ type adminAccount struct {
 	Problem        *problem   // why the account was not changed; nil if it was not tried
 }
 
-// accountOf returns the account with an id; false if there is none.
-func (c *Console) accountOf(ctx context.Context, id string) (a identity.Account, found bool, err error) {
-	all, err := c.Accounts.List(ctx)
-	at := slices.IndexFunc(all, func(a identity.Account) bool { return a.ID == id })
-	if err != nil || at < 0 {
-		return a, false, err
-	}
-	return all[at], true, nil
-}
-
-// pathAccount returns the account in the path.
-func (c *Console) pathAccount(r *request) (identity.Account, error) {
-	a, found, err := c.accountOf(r.ctx(), r.param("account"))
-	if err == nil && !found {
+// accountOf returns the account with an id, or errNotFound.
+func (c *Console) accountOf(ctx context.Context, id string) (identity.Account, error) {
+	a, err := c.Accounts.Find(ctx, c.Keys.Email(id))
+	if errors.Is(err, identity.ErrNoAccount) {
 		err = errNotFound
 	}
 	return a, err
 }
 
+// accountOptions returns the accounts among which the user can choose: all for an administrator, and none for others.
+func (c *Console) accountOptions(r *request) ([]identity.Account, error) {
+	if !r.account.Admin {
+		return nil, nil
+	}
+	return c.Accounts.List(r.ctx())
+}
+
 func (c *Console) adminAccountPage(r *request) error {
-	a, err := c.pathAccount(r)
+	a, err := c.accountOf(r.ctx(), r.param("account"))
 	if err != nil {
 		return err
 	}
@@ -175,18 +172,16 @@ func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	if err != nil {
 		return err
 	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
+	if page.Audit, err = c.auditRows(r, entries); err != nil {
 		return err
 	}
-	page.Audit = auditRows(entries, known)
 	page.gauges = newGauges(c.accountCounters(r.ctx(), page.ID), page.Account.Caps)
 	page.Self = page.ID == r.account.ID
 	return c.renderStatus(r, status, "admin-account", page.Email, page)
 }
 
 func (c *Console) setAccount(r *request) error {
-	a, err := c.pathAccount(r)
+	a, err := c.accountOf(r.ctx(), r.param("account"))
 	if err != nil {
 		return err
 	}
@@ -229,7 +224,7 @@ var accountActions = map[string]struct {
 }
 
 func (c *Console) changeAccount(r *request) error {
-	a, err := c.pathAccount(r)
+	a, err := c.accountOf(r.ctx(), r.param("account"))
 	if err != nil {
 		return err
 	}

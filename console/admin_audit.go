@@ -40,30 +40,33 @@ func (c *Console) auditPage(r *request) error {
 	if page.Actions, err = c.AuditLog.Actions(r.ctx()); err != nil {
 		return err
 	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
+	if page.Rows, err = c.auditRows(r, entries); err != nil {
 		return err
 	}
-	page.Rows = auditRows(entries, known)
 	return c.render(r, "admin-audit", "Audit log", page)
 }
 
 // auditRows returns entries with the names and pages of what they are about.
-func auditRows(entries []identity.AuditEntry, known names) []auditRow {
-	accounts := map[string]string{} // ids by e-mail address
-	for id, email := range known.emails {
-		accounts[email] = id
+func (c *Console) auditRows(r *request, entries []identity.AuditEntry) ([]auditRow, error) {
+	accounts, err := c.Accounts.List(r.ctx())
+	if err != nil {
+		return nil, err
 	}
+	ids := map[string]string{} // by e-mail address
+	for _, a := range accounts {
+		ids[a.Email] = a.ID
+	}
+	known := c.names(r)
 	rows := make([]auditRow, len(entries))
 	for i, e := range entries {
 		rows[i] = auditRow{AuditEntry: e, Name: e.Subject}
-		if k, ok := known.lookUp(e.Subject); ok {
+		if k, ok := known.Keys(e.Subject); ok {
 			rows[i].Name, rows[i].Link = k.KeyName, "/admin/keys/"+url.PathEscape(k.KeyID)
-		} else if id, ok := accounts[e.Subject]; ok {
+		} else if id, ok := ids[e.Subject]; ok {
 			rows[i].Link = "/admin/accounts/" + url.PathEscape(id)
 		} else if strings.HasSuffix(e.Action, " model") || strings.HasSuffix(e.Action, " window") {
 			rows[i].Link = modelPath(url.PathEscape(e.Subject))
 		}
 	}
-	return rows
+	return rows, nil
 }

@@ -35,12 +35,8 @@ func (c *Console) adminFeedbackPage(r *request) error {
 		rows = rows[:feedbackPageSize]
 	}
 	view.pager = r.pager(queryOf(map[string]string{"status": view.Status}), next)
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
-	}
 	for i := range rows {
-		rows[i].Email = known.account(rows[i].AccountID)
+		rows[i].Email = c.names(r).Account(rows[i].AccountID)
 	}
 	view.Rows = rows
 	return c.render(r, "admin-feedback", "Feedback received", view)
@@ -88,9 +84,8 @@ func (c *Console) answerFeedback(r *request) error {
 
 // announceReply mails a reply if a mail server is configured, and returns what to tell the administrator.
 func (c *Console) announceReply(r *request, f feedback) string {
-	known, err := c.readNames(r.ctx(), r.account)
-	email, ok := known.emails[f.AccountID]
-	if err != nil || !ok {
+	email := c.Keys.Email(f.AccountID)
+	if email == "" {
 		return "Saved."
 	}
 	text := r.account.Email + " has replied to your feedback of " + f.Time.Format("2 Jan 2006, 15:04") + " UTC:\n\n" + f.Reply +

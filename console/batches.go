@@ -210,14 +210,11 @@ func (c *Console) batchesPage(r *request) error {
 	if err != nil {
 		return c.batchProblem(r, err)
 	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
-	}
+	known := c.names(r)
 	page := &batchesPage{}
 	for _, b := range batches {
 		row := c.batchRow(r.ctx(), b)
-		row.KeyName, row.Email = known.key(b.Key), known.account(b.Account)
+		row.KeyName, row.Email = known.key(b.Key), known.Account(b.Account)
 		page.Batches = append(page.Batches, row)
 		page.Running = page.Running || row.Running()
 	}

@@ -27,11 +27,7 @@ func (c *Console) requestsCSV(r *request) error {
 	if err != nil {
 		return err
 	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
-	}
-	u := report.Usage{Columns: report.RequestColumns, Names: known.ofReport(), Rows: withoutErrors(newest.Rows)}
+	u := report.Usage{Columns: report.RequestColumns, Names: c.names(r).Names, Rows: withoutErrors(newest.Rows)}
 	return c.sendFile(r, "basegate-requests.csv", mediaCSV, func(w http.ResponseWriter) error { return u.WriteCSV(w) })
 }
 

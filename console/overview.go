@@ -59,7 +59,7 @@ func (c *Console) turnsRows(known names) (rows []turnsRow) {
 		accounts := c.Turns[work].Accounts()
 		slices.SortStableFunc(accounts, func(a, b admission.AccountTurns) int { return cmp.Compare(b.Longest, a.Longest) })
 		for _, a := range accounts[:min(len(accounts), maxTurnsShown)] {
-			row := turnsRow{AccountTurns: a, Work: cmp.Or(workNames[work], work), Places: c.Turns[work].Stats().Places, Email: known.emails[a.Account]}
+			row := turnsRow{AccountTurns: a, Work: cmp.Or(workNames[work], work), Places: c.Turns[work].Stats().Places, Email: known.Email(a.Account)}
 			if a.Waiting > 0 {
 				row.Wait = formatSeconds(a.Longest.Seconds())
 			}
@@ -86,7 +86,7 @@ func (c *Console) topRows(r *request, known names) (accounts, keys []topRow, err
 	}
 	named := func(rows []usage.Row) (all []topRow) {
 		for _, row := range rows[:min(len(rows), maxTopShown)] {
-			all = append(all, topRow{row, known.account(row.AccountID), known.key(row.KeyID)})
+			all = append(all, topRow{row, known.Account(row.AccountID), known.key(row.KeyID)})
 		}
 		return all
 	}
@@ -203,10 +203,7 @@ func (c *Console) overviewPage(r *request) (err error) {
 	page.Errors, page.Refusals = errors[:min(len(errors), maxCodesShown)], refusals[:min(len(refusals), maxCodesShown)]
 	page.Interval = formatDuration(report.Interval)
 	page.Times = overviewTimes(rows, page.Selected)
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
-	}
+	known := c.names(r)
 	if page.Events, err = c.timeline(r.ctx(), known, report.Begin); err != nil {
 		return err
 	}
@@ -460,9 +457,9 @@ func (c *Console) timeline(ctx context.Context, known names, since time.Time) ([
 		t := timelineEvent{Event: e, Text: look.text, Level: look.level, Subject: seriesName(history.Key{Model: e.Model, Backend: e.Backend})}
 		switch {
 		case e.KeyID != "":
-			t.Subject, t.Link = known.account(e.AccountID)+", key "+known.key(e.KeyID), "/admin/keys/"+url.PathEscape(e.KeyID)
+			t.Subject, t.Link = known.Account(e.AccountID)+", key "+known.key(e.KeyID), "/admin/keys/"+url.PathEscape(e.KeyID)
 		case e.AccountID != "":
-			t.Subject, t.Link = known.account(e.AccountID), "/admin/accounts/"+url.PathEscape(e.AccountID)
+			t.Subject, t.Link = known.Account(e.AccountID), "/admin/accounts/"+url.PathEscape(e.AccountID)
 		case e.Model != "":
 			t.Link = modelPath(url.PathEscape(e.Model))
 		}

@@ -201,8 +201,8 @@ func (c *Console) readShared(r *request, share string) (p prompts.Prompt, owner 
 	if err != nil {
 		return p, owner, nil, err
 	}
-	owner, found, err := c.accountOf(r.ctx(), p.Account)
-	if err == nil && (!found || owner.State != identity.AccountActive) {
+	owner, err = c.accountOf(r.ctx(), p.Account)
+	if errors.Is(err, errNotFound) || err == nil && owner.State != identity.AccountActive {
 		err = errNotShared
 	}
 	return p, owner, document, err

@@ -84,11 +84,10 @@ func (c *Console) requests(r *request) error {
 	if err != nil {
 		return err
 	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
+	if page.Accounts, err = c.accountOptions(r); err != nil {
 		return err
 	}
-	page.Accounts = known.accounts
+	known := c.names(r)
 	if filter.Account != r.account.ID {
 		page.Account = cmp.Or(filter.Account, allAccounts)
 	}
@@ -110,7 +109,7 @@ func (c *Console) requests(r *request) error {
 	for _, row := range found.Rows {
 		shown := requestRow{Row: row, KeyName: known.key(row.KeyID)}
 		if page.Account != "" {
-			shown.Email = known.account(row.AccountID)
+			shown.Email = known.Account(row.AccountID)
 		}
 		page.Rows = append(page.Rows, shown)
 	}

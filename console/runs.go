@@ -107,15 +107,12 @@ func (c *Console) runsPage(r *request) error {
 	if err != nil {
 		return err
 	}
-	names, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
-	}
+	known := c.names(r)
 	runs := report.Runs(keys, used[0])
 	page.More = max(0, len(runs)-maxRunsShown)
 	for _, run := range runs[:len(runs)-page.More] {
 		row := c.newRunRow(r, run, recent)
-		row.Email = names.account(run.AccountID)
+		row.Email = known.Account(run.AccountID)
 		page.Rows = append(page.Rows, row)
 	}
 	return c.render(r, "runs", "Runs", page)
@@ -170,24 +167,21 @@ func (c *Console) showRun(r *request, status int, p *problem) error {
 	for _, row := range groups[1] {
 		page.Models = append(page.Models, share{Row: row, Name: row.Model})
 	}
-	names, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
-	}
-	page.ByKey = runKeys(keys, groups[2], names)
+	known := c.names(r)
+	page.ByKey = runKeys(keys, groups[2], known)
 	if err := c.drawRun(r, &page, filter); err != nil {
 		return err
 	}
 	if page.All {
 		page.KeysPath = "/admin/keys/"
 	}
-	page.Email = names.account(account)
+	page.Email = known.Account(account)
 	return c.renderStatus(r, status, "run", "Run "+name, &page)
 }
 
 // runKeys returns the keys of a run, the newest first, with what they have used of their budgets, and then the keys whose requests
 // name it.
-func runKeys(keys []identity.Key, used []usage.Row, names names) (all []runKey) {
+func runKeys(keys []identity.Key, used []usage.Row, known names) (all []runKey) {
 	for _, k := range slices.Backward(keys) {
 		row := usage.Row{}
 		if at := slices.IndexFunc(used, func(u usage.Row) bool { return u.KeyID == k.ID }); at >= 0 {
@@ -199,7 +193,7 @@ func runKeys(keys []identity.Key, used []usage.Row, names names) (all []runKey) 
 		if slices.ContainsFunc(keys, func(k identity.Key) bool { return k.ID == row.KeyID }) {
 			continue
 		}
-		p, _ := names.lookUp(row.KeyID)
+		p, _ := known.Keys(row.KeyID)
 		all = append(all, runKey{
 			Key:   identity.Key{ID: row.KeyID, Name: cmp.Or(p.KeyName, row.KeyID), Prefix: p.KeyPrefix},
 			Label: true, Gauge: newGauge(row.Tokens(), quota.Unbounded()),

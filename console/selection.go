@@ -41,10 +41,7 @@ func (c *Console) scope(r *request) (scope, error) {
 	case s.All():
 		return s, nil
 	}
-	a, found, err := c.accountOf(r.ctx(), s.Account)
-	if err == nil && !found {
-		err = errNotFound
-	}
+	a, err := c.accountOf(r.ctx(), s.Account)
 	s.caps = a.Caps
 	return s, err
 }

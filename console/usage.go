@@ -106,18 +106,14 @@ func (c *Console) usage(r *request) error {
 		selection: s, Intervals: intervalOptions, Groups: s.options(), Models: c.Fleet.Models(),
 		Presets: s.presets(c.clock()), HasLatency: s.latency(),
 	}
-	names, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
+	if page.Accounts, err = c.accountOptions(r); err != nil {
 		return err
-	}
-	if r.account.Admin {
-		page.Accounts = names.accounts
 	}
 	if page.Keys, err = c.keyOptions(r.ctx(), s.accountID(), s.Key); err != nil {
 		return err
 	}
 	slices.SortFunc(page.Keys, func(a, b identity.Key) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
-	if err := c.readUsage(r, &page, names); err != nil {
+	if err := c.readUsage(r, &page, c.names(r)); err != nil {
 		return err
 	}
 	if now := c.clock(); s.From.Equal(monthOf(now)) && s.To.Equal(now.UTC().Truncate(24*time.Hour)) && s.Key == "" && s.Model == "" {
@@ -329,10 +325,6 @@ func (c *Console) exportUsage(r *request) error {
 	if format != "csv" && format != "json" {
 		return errNotFound
 	}
-	known, err := c.readNames(r.ctx(), r.account)
-	if err != nil {
-		return err
-	}
 	filter := s.filter(r.account.ID, false)
 	by, columns := s.By, report.GroupColumns("", s.By, s.latency())
 	switch r.query("what") {
@@ -347,7 +339,7 @@ func (c *Console) exportUsage(r *request) error {
 	}
 	const day = "20060102"
 	name := fmt.Sprintf("basegate-usage-%s-%s-by-%s.%s", s.From.Format(day), s.To.Format(day), by, format)
-	u := report.Usage{Columns: columns, Names: known.ofReport(), Rows: c.Usage.Rows(r.ctx(), filter, by)}
+	u := report.Usage{Columns: columns, Names: c.names(r).Names, Rows: c.Usage.Rows(r.ctx(), filter, by)}
 	if format == "csv" {
 		return c.sendFile(r, name, mediaCSV, func(w http.ResponseWriter) error { return u.WriteCSV(w) })
 	}

@@ -26,7 +26,7 @@ var (
 	keyColumn        = column{name: "key", value: func(n Names, r *usage.Row) any { return n.keyPrefix(r.KeyID) }}
 	nameColumn       = column{name: "name", value: func(n Names, r *usage.Row) any { return n.keyName(r.KeyID) }}
 	keyNameColumn    = column{name: "key_name", value: nameColumn.value}
-	accountColumn    = column{name: "account", value: func(n Names, r *usage.Row) any { return n.account(r.AccountID) }}
+	accountColumn    = column{name: "account", value: func(n Names, r *usage.Row) any { return n.Account(r.AccountID) }}
 	modelColumn      = field("model", func(r *usage.Row) any { return r.Model })
 	backendColumn    = field("backend", func(r *usage.Row) any { return r.Backend })
 	endpointColumn   = field("endpoint", func(r *usage.Row) any { return r.Endpoint })

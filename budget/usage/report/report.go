@@ -14,8 +14,8 @@ import (
 
 // Names resolves the ids of the ledger. An id that it does not have is shown as it is.
 type Names struct {
-	Keys   func(id string) (identity.Principal, bool) // nil: none is known
-	Emails map[string]string                          // by account id
+	Keys  func(id string) (identity.Principal, bool) // nil: none is known
+	Email func(account string) string                // empty if it is not known; nil: none is
 }
 
 func (n Names) key(id string) (key identity.Principal) {
@@ -27,7 +27,14 @@ func (n Names) key(id string) (key identity.Principal) {
 
 func (n Names) keyPrefix(id string) string { return cmp.Or(n.key(id).KeyPrefix, id) }
 func (n Names) keyName(id string) string   { return n.key(id).KeyName }
-func (n Names) account(id string) string   { return cmp.Or(n.Emails[id], id) }
+
+// Account returns the address of an account.
+func (n Names) Account(id string) string {
+	if n.Email == nil {
+		return id
+	}
+	return cmp.Or(n.Email(id), id)
+}
 
 // Usage is a report of usage. Each of its methods reads the rows once, and returns the first error of reading or
 // writing.

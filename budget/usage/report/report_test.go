@@ -95,8 +95,8 @@ func keysNamed(names map[string]identity.Principal) func(string) (identity.Princ
 }
 
 var testNames = report.Names{
-	Keys:   keysNamed(map[string]identity.Principal{"key_1": {KeyPrefix: "acs-bm-abcdef", KeyName: "laptop"}}),
-	Emails: map[string]string{"acc_1": "ada@example.org"},
+	Keys:  keysNamed(map[string]identity.Principal{"key_1": {KeyPrefix: "acs-bm-abcdef", KeyName: "laptop"}}),
+	Email: func(account string) string { return map[string]string{"acc_1": "ada@example.org"}[account] },
 }
 
 // testRequests are a request of a known key and account, and one whose ids have no names.
