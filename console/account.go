@@ -135,7 +135,7 @@ func (c *Console) changePassword(r *request) error {
 		return err
 	}
 	c.setSignInCookies(r, tokens)
-	c.useSession(r, tokens.Session)
+	r.session = tokens.Session // which seals the message
 	return c.redirectDone(r, nil, "/account", "Password changed. All other sessions are signed out.")
 }
 

@@ -143,6 +143,11 @@ func (c *Console) accountOf(ctx context.Context, id string) (identity.Account, e
 	return a, err
 }
 
+// pathAccount returns the account in the path.
+func (c *Console) pathAccount(r *request) (identity.Account, error) {
+	return c.accountOf(r.ctx(), r.param("account"))
+}
+
 // accountOptions returns the accounts among which the user can choose: all for an administrator, and none for others.
 func (c *Console) accountOptions(r *request) ([]identity.Account, error) {
 	if !r.account.Admin {
@@ -151,11 +156,7 @@ func (c *Console) accountOptions(r *request) ([]identity.Account, error) {
 	return c.Accounts.List(r.ctx())
 }
 
-func (c *Console) adminAccountPage(r *request) error {
-	a, err := c.accountOf(r.ctx(), r.param("account"))
-	if err != nil {
-		return err
-	}
+func (c *Console) adminAccountPage(r *request, a identity.Account) error {
 	return c.showAccount(r, http.StatusOK, adminAccount{
 		Account: a, Caps: fieldsOf(a.Caps, quota.Caps{}), MaxConcurrency: formatConcurrency(a.Concurrency),
 		Name: a.Name, Admin: a.Admin,
@@ -180,15 +181,11 @@ func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	return c.renderStatus(r, status, "admin-account", page.Email, page)
 }
 
-func (c *Console) setAccount(r *request) error {
-	a, err := c.accountOf(r.ctx(), r.param("account"))
-	if err != nil {
-		return err
-	}
+func (c *Console) setAccount(r *request, a identity.Account) error {
 	page := adminAccount{Account: a, Caps: r.capFields(quota.Caps{}), MaxConcurrency: r.field("concurrency"), Name: r.field("name")}
 	page.Admin = r.field("admin") != "" || a.ID == r.account.ID // administrators cannot take the rights from themselves
 	caps := a.Caps
-	err = r.readCaps(&caps)
+	err := r.readCaps(&caps)
 	var concurrency int
 	if err == nil {
 		concurrency, err = parseConcurrency(page.MaxConcurrency)
@@ -223,11 +220,7 @@ var accountActions = map[string]struct {
 	}, "All sessions of the account are signed out."},
 }
 
-func (c *Console) changeAccount(r *request) error {
-	a, err := c.accountOf(r.ctx(), r.param("account"))
-	if err != nil {
-		return err
-	}
+func (c *Console) changeAccount(r *request, a identity.Account) error {
 	if r.param("action") == "invite" {
 		return c.createInvitation(r, a.Email, false, nil)
 	}
@@ -238,6 +231,5 @@ func (c *Console) changeAccount(r *request) error {
 	if r.param("action") == "disable" && a.ID == r.account.ID {
 		return invalid("This is your own account. Another administrator has to disable it.")
 	}
-	err = action.change(c, r.ctx(), a.Email)
-	return c.redirectDone(r, err, "/admin/accounts/"+a.ID, action.done)
+	return c.redirectDone(r, action.change(c, r.ctx(), a.Email), "/admin/accounts/"+a.ID, action.done)
 }

@@ -14,13 +14,9 @@ var adapterErrors = []error{
 }
 
 // addAdapter adds an adapter to a model.
-func (c *Console) addAdapter(r *request) error {
-	m, err := c.pathModel(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) addAdapter(r *request, m *fleet.Model) error {
 	a := fleet.Adapter{ID: r.field("id"), Model: m.Base().ID(), Path: r.field("path")}
-	err = fleet.CheckAdapterID(a.ID)
+	err := fleet.CheckAdapterID(a.ID)
 	switch {
 	case err != nil:
 		return c.adapterProblem(r, m, fmt.Sprintf("Adapter: %v.", err))
@@ -32,11 +28,7 @@ func (c *Console) addAdapter(r *request) error {
 }
 
 // removeAdapter removes an adapter of a model.
-func (c *Console) removeAdapter(r *request) error {
-	m, err := c.pathModel(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) removeAdapter(r *request, m *fleet.Model) error {
 	removed, err := c.Fleet.RemoveAdapter(r.ctx(), r.field("id"), "")
 	return c.adapterChanged(r, m, "remove adapter", removed, err)
 }

@@ -4,7 +4,7 @@
 // browser, what a page shows once after a form (once.go), the choices of a theme and of shortcuts, presets of parameters,
 // and drafts of the workbench until the user signs out.
 //
-// A page is a row in the table of routes.go, a handler and a template. The middleware common to all routes is in
+// A page is a row in the table of routes.go, a handler and a template. What all routes have in common is in
 // security.go (browser security headers, cross-origin requests), session.go (the account that is signed in, the access
 // check) and problem.go (errors and panics); templates.go renders pages in the common layout.
 //

@@ -219,16 +219,18 @@ type filePage struct {
 // usualWindow is the completion window that the form proposes.
 const usualWindow = "24h"
 
-func (c *Console) filePage(r *request) error {
-	return c.showFile(r, http.StatusOK, filePage{Window: usualWindow})
+// pathFile returns the file in the path.
+func (c *Console) pathFile(r *request) (batch.File, error) {
+	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
+	return f, c.batchProblem(r, err)
 }
 
-// showFile renders the page of the file in the path.
-func (c *Console) showFile(r *request, status int, page filePage) error {
-	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
-	if err != nil {
-		return c.batchProblem(r, err)
-	}
+func (c *Console) filePage(r *request, f batch.File) error {
+	return c.showFile(r, http.StatusOK, f, filePage{Window: usualWindow})
+}
+
+// showFile renders the page of a file.
+func (c *Console) showFile(r *request, status int, f batch.File, page filePage) (err error) {
 	if page.Keys, err = c.Keys.Usable(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
@@ -247,13 +249,9 @@ func (c *Console) showFile(r *request, status int, page filePage) error {
 	return c.renderStatus(r, status, "file", f.Name, &page)
 }
 
-// runFile creates a batch of the file in the path.
-func (c *Console) runFile(r *request) error {
+// runFile creates a batch of a file.
+func (c *Console) runFile(r *request, f batch.File) error {
 	page := filePage{Key: r.field("key"), Window: r.field("window"), Endpoint: r.field("endpoint"), Once: r.field("once")}
-	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
-	if err != nil {
-		return c.batchProblem(r, err)
-	}
 	key, err := c.payingKey(r.ctx(), r.account.ID, page.Key)
 	var id string
 	if err == nil {
@@ -265,27 +263,20 @@ func (c *Console) runFile(r *request) error {
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p != errNotFound {
 		page.Problem = p
-		return c.showFile(r, p.status, page)
+		return c.showFile(r, p.status, f, page)
 	}
 	return c.redirectDone(r, err, "/batches/"+id, "Batch of "+f.Name+" created.")
 }
 
 // downloadFile sends a file.
-func (c *Console) downloadFile(r *request) error {
-	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
-	if err != nil {
-		return c.batchProblem(r, err)
-	}
+func (c *Console) downloadFile(r *request, f batch.File) error {
 	return c.sendFile(r, f.Name, "application/jsonl", func(w http.ResponseWriter) error {
 		return c.batchProblem(r, c.Batches.ServeContent(w, r.Request(), r.account.ID, f.ID))
 	})
 }
 
-func (c *Console) deleteFile(r *request) error {
-	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
-	if err == nil {
-		err = c.Batches.DeleteOf(r.ctx(), r.account.ID, f.ID)
-	}
+func (c *Console) deleteFile(r *request, f batch.File) error {
+	err := c.Batches.DeleteOf(r.ctx(), r.account.ID, f.ID)
 	return c.redirectDone(r, c.batchProblem(r, err), "/files", f.Name+" deleted.")
 }
 
@@ -294,12 +285,18 @@ var (
 		"The upload arrived incomplete. Nothing was stored. Upload the file again.").on("file")
 	errUploadSlow = newProblem(http.StatusBadRequest, "Slow upload",
 		"The upload was too slow. Nothing was stored. Upload the file again, or a part of it.").on("file")
-	errManyUploads = newProblem(http.StatusServiceUnavailable, "Busy",
-		"Too many files are being uploaded. Nothing was stored. Try again in a moment.")
-	errFileInUse  = knownProblem(http.StatusConflict, "The file is in use", apierr.FileInUse)
-	errBatchEnded = knownProblem(http.StatusConflict, "The batch has ended", apierr.BatchNotCancellable)
-	errNoStorage  = knownProblem(http.StatusServiceUnavailable, "Files cannot be read or written", apierr.StorageUnavailable)
 )
+
+// apiProblems are the problems of errors of the API about files and batches whose texts are the same for all.
+var apiProblems = map[apierr.Code]*problem{
+	apierr.NotFound:            errNotFound,
+	apierr.FileInUse:           knownProblem(http.StatusConflict, "The file is in use", apierr.FileInUse),
+	apierr.BatchNotCancellable: knownProblem(http.StatusConflict, "The batch has ended", apierr.BatchNotCancellable),
+	apierr.StorageUnavailable:  knownProblem(http.StatusServiceUnavailable, "Files cannot be read or written", apierr.StorageUnavailable),
+	apierr.TooManyBatches:      knownProblem(apierr.TooManyBatches.Status(), "Too many batches", apierr.TooManyBatches),
+	apierr.Overloaded: newProblem(http.StatusServiceUnavailable, "Busy",
+		"Too many files are being uploaded. Nothing was stored. Try again in a moment."),
+}
 
 // batchProblem converts an error of the API about files and batches, or of an upload's form, to a problem. It returns any
 // other error unchanged, and those of a client that has disconnected.
@@ -323,22 +320,15 @@ func (c *Console) batchProblem(r *request, err error) error {
 // apiProblem converts an error of the API about files and batches to a problem. It returns any other one unchanged.
 func (c *Console) apiProblem(r *request, e *apierr.Error) error {
 	limits := c.Batches.Limits()
-	switch e.Code { //nolint:exhaustive // the others are not the user's
-	case apierr.NotFound:
-		return errNotFound
-	case apierr.FileInUse:
-		return errFileInUse
-	case apierr.BatchNotCancellable:
-		return errBatchEnded
-	case apierr.Overloaded:
-		return errManyUploads
-	case apierr.StorageUnavailable:
+	if e.Code == apierr.StorageUnavailable {
 		c.Log.Warn("page failed", zap.String("path", r.Path()), zap.Error(e))
-		return errNoStorage
+	}
+	if p := apiProblems[e.Code]; p != nil {
+		return p
+	}
+	switch e.Code { //nolint:exhaustive // the others are not the user's
 	case apierr.RequestTooLarge:
 		return tooMuch("The file is larger than " + formatBytes(limits.MaxFileBytes) + ". Split it. Nothing was stored.")
-	case apierr.TooManyBatches:
-		return knownProblem(e.Status(), "Too many batches", e.Code)
 	case apierr.StorageQuotaExceeded:
 		return tooMuch("The file does not fit: the files of an account may take " + formatBytes(limits.MaxAccountBytes) +
 			", and their number is limited. Delete some. Nothing was stored.")

@@ -22,8 +22,8 @@ func TestFailureOfTheStorageIsNotTheUploads(t *testing.T) {
 	c := &Console{Deps: Deps{Log: zap.NewNop(), Batches: batch.New(nil, nil, nil, batch.Settings{}, zap.NewNop())}}
 	r := &request{Context: echo.New().NewContext(httptest.NewRequest(http.MethodPost, "/files", nil), httptest.NewRecorder()), body: &requestBody{Reader: new(bodyrate.Reader)}}
 	for _, cause := range []error{os.ErrDeadlineExceeded, io.ErrUnexpectedEOF} {
-		if err := c.batchProblem(r, fmt.Errorf("store: %w", apierr.Storage(cause))); !errors.Is(err, errNoStorage) {
-			t.Errorf("%v of the storage: got %v, want %v", cause, err, errNoStorage)
+		if err := c.batchProblem(r, fmt.Errorf("store: %w", apierr.Storage(cause))); !errors.Is(err, apiProblems[apierr.StorageUnavailable]) {
+			t.Errorf("%v of the storage: got %v, want %v", cause, err, apiProblems[apierr.StorageUnavailable])
 		}
 		if err := c.batchProblem(r, cause); !errors.Is(err, errUploadSlow) && !errors.Is(err, errUploadCut) {
 			t.Errorf("%v of the upload: got %v", cause, err)

@@ -208,15 +208,11 @@ func (c *Console) pathKey(r *request) (keyPage, error) {
 	return page, err
 }
 
-// keyPage shows a key and its usage.
-func (c *Console) keyPage(r *request) error {
-	page, err := c.pathKey(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) keyPage(r *request, page keyPage) error {
 	return c.showKey(r, http.StatusOK, page)
 }
 
+// showKey shows a key and its usage.
 func (c *Console) showKey(r *request, status int, p keyPage) (err error) {
 	if p.LastUse, err = c.Ledger.LastUse(r.ctx(), p.ID); err != nil {
 		return err
@@ -232,13 +228,9 @@ func (c *Console) showKey(r *request, status int, p keyPage) (err error) {
 }
 
 // setKey saves the form of a key. If a field is invalid, it shows the form again.
-func (c *Console) setKey(r *request) error {
-	page, err := c.pathKey(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) setKey(r *request, page keyPage) error {
 	wanted := page.Key
-	err = r.readKey(&page.keyForm, &wanted)
+	err := r.readKey(&page.keyForm, &wanted)
 	if err == nil {
 		_, err = c.Keys.Set(r.ctx(), page.ID, func(f *identity.Key) {
 			f.Name, f.Caps, f.Concurrency = wanted.Name, wanted.Caps, wanted.Concurrency
@@ -263,15 +255,11 @@ var keyActions = map[string]struct {
 }
 
 // changeKey pauses, resumes or revokes a key, or gives it a new secret.
-func (c *Console) changeKey(r *request) error {
-	page, err := c.pathKey(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) changeKey(r *request, page keyPage) error {
 	action, ok := keyActions[r.param("action")]
 	switch {
 	case ok:
-		_, err = action.change(c.Keys, r.ctx(), page.ID)
+		_, err := action.change(c.Keys, r.ctx(), page.ID)
 		return c.redirectDone(r, err, page.Back, fmt.Sprintf("Key %s %s.", page.Key.Name, action.done))
 	case page.Own && r.param("action") == "rotate":
 		return c.rotateKey(r, page.ID)

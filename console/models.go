@@ -49,11 +49,7 @@ func newModelRow(m *fleet.Model) modelRow {
 }
 
 // warmModel starts a model.
-func (c *Console) warmModel(r *request) error {
-	m, err := c.pathModel(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) warmModel(r *request, m *fleet.Model) error {
 	if err := m.Warm("requested at the console"); err != nil {
 		if public, ok := errors.AsType[*apierr.Error](m.APIError(err)); ok {
 			return newProblem(public.Code.Status(), "The model cannot be started", public.Message)
@@ -66,7 +62,7 @@ func (c *Console) warmModel(r *request) error {
 		return newProblem(http.StatusBadGateway, "The model cannot be started",
 			"Starting "+m.ID()+" failed, and the reason has been logged. Tell an administrator if it persists.")
 	}
-	err = c.AuditLog.Record(r.ctx(), "warm model", m.ID(), "")
+	err := c.AuditLog.Record(r.ctx(), "warm model", m.ID(), "")
 	return c.redirectDone(r, err, "/dashboard#models", m.ID()+" is starting.")
 }
 
@@ -99,11 +95,7 @@ func (c *Console) pathModel(r *request) (*fleet.Model, error) {
 }
 
 // controlModel warms a model, stops it or puts it to sleep.
-func (c *Console) controlModel(r *request) error {
-	m, err := c.pathModel(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) controlModel(r *request, m *fleet.Model) error {
 	action, ok := modelActions[r.param("action")]
 	if !ok {
 		return errNotFound
@@ -112,19 +104,16 @@ func (c *Console) controlModel(r *request) error {
 		return newProblem(http.StatusConflict, "Nothing was changed",
 			m.ID()+": "+err.Error()+".")
 	}
-	err = c.AuditLog.Record(r.ctx(), action.audit, m.ID(), "")
+	err := c.AuditLog.Record(r.ctx(), action.audit, m.ID(), "")
 	return c.redirectDone(r, err, modelPath(m.ID()), fmt.Sprintf(action.done, m.ID()))
 }
 
 // bookWindow books a window in which a model is kept warm.
-func (c *Console) bookWindow(r *request) error {
-	m, err := c.pathModel(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) bookWindow(r *request, m *fleet.Model) error {
 	view := adminModelsView{From: r.field("from"), To: r.field("to"), Booking: m.ID()}
 	from, fromErr := time.Parse(formTime, view.From)
 	to, toErr := time.Parse(formTime, view.To)
+	var err error
 	badTime := invalid("Enter a date and a time in UTC, such as 2026-12-24 18:00.")
 	switch {
 	case !m.Controls().Warm:
@@ -151,11 +140,7 @@ func (c *Console) bookWindow(r *request) error {
 }
 
 // removeWindow removes a booked window.
-func (c *Console) removeWindow(r *request) error {
-	m, err := c.pathModel(r)
-	if err != nil {
-		return err
-	}
+func (c *Console) removeWindow(r *request, m *fleet.Model) error {
 	id, err := strconv.ParseInt(r.param("window"), 10, 64)
 	if err != nil {
 		return errNotFound

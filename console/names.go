@@ -39,23 +39,16 @@ func (n names) key(id string) string {
 
 // group returns the name of a group, and the prefix of its key if it is one.
 func (n names) group(r *usage.Row, by usage.Grouping) (name, note string) {
+	value := groupings[by].value(r)
 	switch by {
-	case usage.ByModel:
-		return r.Model, ""
 	case usage.ByKey:
-		key, _ := n.Keys(r.KeyID)
-		return cmp.Or(key.KeyName, r.KeyID), key.KeyPrefix
-	case usage.ByWorkload:
-		return cmp.Or(r.Workload, "Not set"), ""
-	case usage.ByRun:
-		return cmp.Or(r.Run, "Not set"), ""
-	case usage.ByUser:
-		return cmp.Or(r.User, "Not set"), ""
+		key, _ := n.Keys(value)
+		return cmp.Or(key.KeyName, value), key.KeyPrefix
 	case usage.ByAccount:
-		return n.Account(r.AccountID), ""
-	case usage.ByEndpoint:
-		return r.Endpoint, ""
+		return n.Account(value), ""
+	case usage.ByModel, usage.ByEndpoint:
+		return value, ""
 	default:
-		return "", ""
+		return cmp.Or(value, "Not set"), ""
 	}
 }

@@ -112,7 +112,7 @@ func (c *Console) setSealedCookie(r *request, name, path string, value any, life
 	if err != nil {
 		return fmt.Errorf("encode cookie: %w", err)
 	}
-	sealer, err := c.sealer(r)
+	sealer, err := r.sealer()
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (c *Console) readSealedCookie(r *request, name, path string, into any) bool
 		if err != nil {
 			continue
 		}
-		sealer, err := c.sealer(r)
+		sealer, err := r.sealer()
 		if err != nil {
 			return false
 		}
@@ -141,12 +141,11 @@ func (c *Console) readSealedCookie(r *request, name, path string, into any) bool
 }
 
 // sealer returns the cipher of the request's session.
-func (c *Console) sealer(r *request) (cipher.AEAD, error) {
-	session, err := r.Request().Cookie(c.cookieName())
-	if err != nil {
+func (r *request) sealer() (cipher.AEAD, error) {
+	if r.session == "" {
 		return nil, errSignedOut
 	}
-	key, err := hkdf.Key(sha256.New, []byte(session.Value), nil, "basegate console: shown once", 32)
+	key, err := hkdf.Key(sha256.New, []byte(r.session), nil, "basegate console: shown once", 32)
 	if err != nil {
 		return nil, fmt.Errorf("derive key of cookie: %w", err)
 	}

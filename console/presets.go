@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 	"unicode/utf8"
@@ -17,10 +16,7 @@ const (
 // listPresets responds with the presets of the user.
 func (c *Console) listPresets(r *request) error {
 	all, err := c.Prompts.Presets(r.ctx(), r.account.ID)
-	if err != nil {
-		return err
-	}
-	return r.sendJSON(http.StatusOK, map[string]any{"presets": all})
+	return r.sendResult(http.StatusOK, map[string]any{"presets": all}, err)
 }
 
 // savePreset stores a preset of the user, in the place of the one of the same name.
@@ -40,11 +36,7 @@ func (c *Console) savePreset(r *request) error {
 	case len(p.Settings) == 0 || p.Settings[0] != '{' || len(p.Settings) > maxPresetSettings:
 		return invalid("The parameters are an object of up to " + formatBytes(maxPresetSettings) + ".")
 	}
-	err := c.Prompts.SavePreset(r.ctx(), r.account.ID, p)
-	if errors.Is(err, prompts.ErrTooManyPresets) {
-		return invalid("There are " + formatNumber(prompts.MaxPresets) + " presets already, which is as many as an account may have. Delete some.")
-	}
-	return r.noContent(err)
+	return r.noContent(c.Prompts.SavePreset(r.ctx(), r.account.ID, p))
 }
 
 // deletePreset deletes a preset of the user.

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -76,11 +75,7 @@ func (c *Console) ServeError(ec echo.Context, status int) bool {
 	default:
 		return false
 	}
-	h := c.handle(func(*Console, *request) error { return failure })
-	for _, m := range slices.Backward(c.middleware(route{access: anyone, maxBody: maxForm})) {
-		h = m(h)
-	}
-	return h(ec) == nil
+	return c.handle(route{access: anyone, maxBody: maxForm, handler: func(*Console, *request) error { return failure }})(ec) == nil
 }
 
 // invalid returns the problem of a form field or a value that is not accepted.
@@ -109,8 +104,11 @@ func (c *Console) renderError(next echo.HandlerFunc) echo.HandlerFunc {
 		ec.SetRequest(&own)
 		err := next(r)
 		r.outliveBody()
+		redirected, isRedirect := errors.AsType[*redirectError](err)
 		switch {
 		case err == nil:
+		case isRedirect:
+			return r.redirect(redirected.path)
 		case r.disconnected():
 			endpoint := zap.String("endpoint", r.Request().Method+" "+r.Path())
 			c.Log.Info("request", endpoint, zap.Int("status", 499), zap.String("code", history.ClientGone)) // as the API has them
@@ -148,6 +146,9 @@ func (c *Console) recoverPanic(next echo.HandlerFunc) echo.HandlerFunc {
 // problemOf returns the problem that a user sees for an error, and logs the error if the user did not cause it.
 func (c *Console) problemOf(r *request, err error) *problem {
 	if p, ok := formProblem(err); ok {
+		return p
+	}
+	if p := promptProblem(err); p != nil {
 		return p
 	}
 	switch {

@@ -71,16 +71,20 @@ var (
 	errTooManySearchWords = invalid("A search takes up to " + formatNumber(maxSearchWords) + " words.")
 	errTooManyPrompts     = invalid("There are " + formatNumber(prompts.MaxPrompts) +
 		" saved prompts already, which is as many as an account may have. Delete some.")
+	errTooManyPresets = invalid("There are " + formatNumber(prompts.MaxPresets) +
+		" presets already, which is as many as an account may have. Delete some.")
 )
 
-// promptProblem converts an error of package prompts to a problem, and returns any other error unchanged.
-func promptProblem(err error) error {
+// promptProblem returns the problem of an error of package prompts; nil for any other error.
+func promptProblem(err error) *problem {
 	var quota *prompts.QuotaError
 	switch {
 	case errors.Is(err, prompts.ErrNotFound):
 		return errPromptNotFound
 	case errors.Is(err, prompts.ErrTooMany):
 		return errTooManyPrompts
+	case errors.Is(err, prompts.ErrTooManyPresets):
+		return errTooManyPresets
 	case errors.As(err, &quota):
 		return newProblem(http.StatusRequestEntityTooLarge, "The saved prompts take too much space",
 			fmt.Sprintf(
@@ -88,7 +92,7 @@ func promptProblem(err error) error {
 					"Nothing was saved. Delete some prompts.",
 				formatBytes(quota.Size), formatBytes(quota.Used), formatBytes(quota.Max)))
 	}
-	return err
+	return nil
 }
 
 // listPrompts searches the user's prompts. It also responds with how much of the quota they take.
@@ -102,12 +106,9 @@ func (c *Console) listPrompts(r *request) error {
 		return err
 	}
 	used, err := c.Prompts.Usage(r.ctx(), r.account.ID)
-	if err != nil {
-		return err
-	}
-	return r.sendJSON(http.StatusOK, map[string]any{
+	return r.sendResult(http.StatusOK, map[string]any{
 		"prompts": append([]prompts.Prompt{}, found...), "more": more, "bytes": used, "max_bytes": c.Prompts.MaxBytesPerAccount(),
-	})
+	}, err)
 }
 
 // getPrompt responds with one of the user's prompts and its document.
@@ -116,13 +117,10 @@ func (c *Console) getPrompt(r *request) error {
 }
 
 func (r *request) sendPrompt(p prompts.Prompt, document []byte, err error) error {
-	if err != nil {
-		return promptProblem(err)
-	}
-	return r.sendJSON(http.StatusOK, struct {
+	return r.sendResult(http.StatusOK, struct {
 		prompts.Prompt
 		Document json.RawMessage `json:"document"`
-	}{p, document})
+	}{p, document}, err)
 }
 
 // createPrompt stores a new prompt.
@@ -135,10 +133,7 @@ func (c *Console) createPrompt(r *request) error {
 		return err
 	}
 	p, err := c.Prompts.Create(r.ctx(), r.account.ID, input.Draft)
-	if err != nil {
-		return promptProblem(err)
-	}
-	return r.sendJSON(http.StatusCreated, map[string]any{"id": p.ID, "version": p.Version})
+	return r.sendResult(http.StatusCreated, map[string]any{"id": p.ID, "version": p.Version}, err)
 }
 
 // originOf returns a prompt of the user or of a link as the origin of a copy.
@@ -161,10 +156,7 @@ func (c *Console) updatePrompt(r *request) error {
 		return err
 	}
 	version, err := c.Prompts.Update(r.ctx(), r.account.ID, r.param("id"), input.Version, input.Draft)
-	if err != nil {
-		return promptProblem(err)
-	}
-	return r.sendJSON(http.StatusOK, map[string]any{"version": version})
+	return r.sendResult(http.StatusOK, map[string]any{"version": version}, err)
 }
 
 // sharePrompt makes the link by which other users open a prompt, and responds with its id. A prompt has one link.
@@ -173,10 +165,7 @@ func (c *Console) sharePrompt(r *request) error {
 	if err == nil && isNew {
 		err = c.AuditLog.Record(r.ctx(), "share prompt", r.param("id"), "")
 	}
-	if err != nil {
-		return promptProblem(err)
-	}
-	return r.sendJSON(http.StatusOK, map[string]any{"share": share})
+	return r.sendResult(http.StatusOK, map[string]any{"share": share}, err)
 }
 
 // unsharePrompt revokes the link of a prompt.
@@ -185,7 +174,7 @@ func (c *Console) unsharePrompt(r *request) error {
 	if err == nil {
 		err = c.AuditLog.Record(r.ctx(), "unshare prompt", r.param("id"), "")
 	}
-	return r.noContent(promptProblem(err))
+	return r.noContent(err)
 }
 
 // errNotShared is the response to a link that was revoked, or whose prompt was deleted.
@@ -212,23 +201,11 @@ func (c *Console) readShared(r *request, share string) (p prompts.Prompt, owner 
 // change it.
 func (c *Console) getSharedPrompt(r *request) error {
 	p, owner, document, err := c.readShared(r, r.param("share"))
-	if err != nil {
-		return err
-	}
-	return r.sendJSON(http.StatusOK, map[string]any{
-		"name": p.Name, "model": p.Model, "updated": p.Updated, "owner": owner.Email,
-		"document": json.RawMessage(document),
-	})
-}
-
-// noContent tells a script that a request has succeeded, unless there is an error.
-func (r *request) noContent(err error) error {
-	if err != nil {
-		return err
-	}
-	return r.NoContent(http.StatusNoContent)
+	return r.sendResult(http.StatusOK, map[string]any{
+		"name": p.Name, "model": p.Model, "updated": p.Updated, "owner": owner.Email, "document": json.RawMessage(document),
+	}, err)
 }
 
 func (c *Console) deletePrompt(r *request) error {
-	return r.noContent(promptProblem(c.Prompts.Delete(r.ctx(), r.account.ID, r.param("id"))))
+	return r.noContent(c.Prompts.Delete(r.ctx(), r.account.ID, r.param("id")))
 }

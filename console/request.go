@@ -23,6 +23,7 @@ import (
 type request struct {
 	echo.Context
 	body    *requestBody
+	session string           // of the cookie; empty if there is none
 	account identity.Account // zero if nobody is signed in
 }
 
@@ -64,8 +65,19 @@ func (r *request) outliveBody() {
 	}
 }
 
-// handler is the handler of a route. Middleware renders the error that it returns.
+// handler is the handler of a route, or a step before it. Middleware renders the error that it returns.
 type handler func(*Console, *request) error
+
+// of returns the handler of what find finds by the path, such as a model.
+func of[T any](find func(*Console, *request) (T, error), handle func(*Console, *request, T) error) handler {
+	return func(c *Console, r *request) error {
+		found, err := find(c, r)
+		if err != nil {
+			return err
+		}
+		return handle(c, r, found)
+	}
+}
 
 // requestOf returns the request that renderError has made, the outermost middleware that uses one.
 func requestOf(ec echo.Context) *request {
@@ -154,6 +166,22 @@ func (r *request) sendJSON(status int, value any) error {
 		return err
 	}
 	return r.send(status, echo.MIMEApplicationJSON, append(body, '\n'))
+}
+
+// sendResult is sendJSON, unless err is an error, which it returns.
+func (r *request) sendResult(status int, value any, err error) error {
+	if err != nil {
+		return err
+	}
+	return r.sendJSON(status, value)
+}
+
+// noContent tells a script that a request has succeeded, unless err is an error, which it returns.
+func (r *request) noContent(err error) error {
+	if err != nil {
+		return err
+	}
+	return r.NoContent(http.StatusNoContent)
 }
 
 // sendText responds with a text that is no page. The media type is one of text/* or application/json.

@@ -46,9 +46,9 @@ var routes = []route{
 	{http.MethodGet, "/dashboard", signedIn, maxForm, (*Console).dashboard},
 	{http.MethodGet, "/keys/new", signedIn, maxForm, (*Console).newKeyPage},
 	{http.MethodPost, "/keys", signedIn, maxForm, (*Console).createKey},
-	{http.MethodGet, "/keys/:key", signedIn, maxForm, (*Console).keyPage},
-	{http.MethodPost, "/keys/:key", signedIn, maxForm, (*Console).setKey},
-	{http.MethodPost, "/keys/:key/:action", signedIn, maxForm, (*Console).changeKey},
+	{http.MethodGet, "/keys/:key", signedIn, maxForm, of((*Console).pathKey, (*Console).keyPage)},
+	{http.MethodPost, "/keys/:key", signedIn, maxForm, of((*Console).pathKey, (*Console).setKey)},
+	{http.MethodPost, "/keys/:key/:action", signedIn, maxForm, of((*Console).pathKey, (*Console).changeKey)},
 	{http.MethodGet, "/usage", signedIn, maxForm, (*Console).usage},
 	{http.MethodGet, "/usage/export", signedIn, maxForm, (*Console).exportUsage},
 	{http.MethodGet, "/usage/requests", signedIn, maxForm, (*Console).requests},
@@ -79,17 +79,17 @@ var routes = []route{
 	{http.MethodGet, "/files", signedIn, maxForm, (*Console).filesPage},
 	{http.MethodPost, "/files", signedIn, noLimit, (*Console).uploadFile},
 	{http.MethodPost, "/console/api/files", signedIn, noLimit, (*Console).uploadFileByScript},
-	{http.MethodGet, "/files/:file", signedIn, maxForm, (*Console).filePage},
-	{http.MethodGet, "/files/:file/content", signedIn, maxForm, (*Console).downloadFile},
-	{http.MethodPost, "/files/:file/run", signedIn, maxForm, (*Console).runFile},
-	{http.MethodPost, "/files/:file/delete", signedIn, maxForm, (*Console).deleteFile},
+	{http.MethodGet, "/files/:file", signedIn, maxForm, of((*Console).pathFile, (*Console).filePage)},
+	{http.MethodGet, "/files/:file/content", signedIn, maxForm, of((*Console).pathFile, (*Console).downloadFile)},
+	{http.MethodPost, "/files/:file/run", signedIn, maxForm, of((*Console).pathFile, (*Console).runFile)},
+	{http.MethodPost, "/files/:file/delete", signedIn, maxForm, of((*Console).pathFile, (*Console).deleteFile)},
 	{http.MethodGet, "/batches", signedIn, maxForm, (*Console).batchesPage},
 	{http.MethodGet, "/batches/:batch", signedIn, maxForm, (*Console).batchPage},
 	{http.MethodPost, "/batches/:batch/cancel", signedIn, maxForm, (*Console).cancelBatch},
 	{http.MethodPost, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).sharePrompt},
 	{http.MethodDelete, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).unsharePrompt},
 	{http.MethodGet, "/console/api/shared/:share", signedIn, maxForm, (*Console).getSharedPrompt},
-	{http.MethodPost, "/models/:model/warm", signedIn, maxForm, (*Console).warmModel},
+	{http.MethodPost, "/models/:model/warm", signedIn, maxForm, of((*Console).pathModel, (*Console).warmModel)},
 	{http.MethodGet, "/tutorial", anyone, maxForm, (*Console).tutorialSearch},
 	{http.MethodGet, "/tutorial/:page", anyone, maxForm, (*Console).tutorialPage},
 	{http.MethodGet, "/llms.txt", anyone, maxForm, (*Console).llms},
@@ -104,23 +104,23 @@ var routes = []route{
 	{http.MethodPost, "/admin/approve", administrators, maxForm, (*Console).approve},
 	{http.MethodPost, "/admin/decline", administrators, maxForm, (*Console).decline},
 	{http.MethodPost, "/admin/invite", administrators, maxForm, (*Console).invite},
-	{http.MethodGet, "/admin/accounts/:account", administrators, maxForm, (*Console).adminAccountPage},
-	{http.MethodPost, "/admin/accounts/:account", administrators, maxForm, (*Console).setAccount},
-	{http.MethodPost, "/admin/accounts/:account/:action", administrators, maxForm, (*Console).changeAccount},
-	{http.MethodGet, "/admin/keys/:key", administrators, maxForm, (*Console).keyPage},
-	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, (*Console).setKey},
-	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, (*Console).changeKey},
+	{http.MethodGet, "/admin/accounts/:account", administrators, maxForm, of((*Console).pathAccount, (*Console).adminAccountPage)},
+	{http.MethodPost, "/admin/accounts/:account", administrators, maxForm, of((*Console).pathAccount, (*Console).setAccount)},
+	{http.MethodPost, "/admin/accounts/:account/:action", administrators, maxForm, of((*Console).pathAccount, (*Console).changeAccount)},
+	{http.MethodGet, "/admin/keys/:key", administrators, maxForm, of((*Console).pathKey, (*Console).keyPage)},
+	{http.MethodPost, "/admin/keys/:key", administrators, maxForm, of((*Console).pathKey, (*Console).setKey)},
+	{http.MethodPost, "/admin/keys/:key/:action", administrators, maxForm, of((*Console).pathKey, (*Console).changeKey)},
 	{http.MethodGet, "/admin/models", administrators, maxForm, (*Console).adminModelsPage},
 	{http.MethodGet, "/admin/batches", administrators, maxForm, (*Console).batchesPage},
 	{http.MethodGet, "/admin/runs", administrators, maxForm, (*Console).runsPage},
 	{http.MethodGet, "/admin/runs/:account/:run", administrators, maxForm, (*Console).runPage},
 	{http.MethodPost, "/admin/runs/:account/:run/:action", administrators, maxForm, (*Console).changeRun},
 	{http.MethodPost, "/admin/batches/:batch/cancel", administrators, maxForm, (*Console).cancelBatch},
-	{http.MethodPost, "/admin/models/:model/adapters", administrators, maxForm, (*Console).addAdapter},
-	{http.MethodPost, "/admin/models/:model/adapters/remove", administrators, maxForm, (*Console).removeAdapter},
-	{http.MethodPost, "/admin/models/:model/windows", administrators, maxForm, (*Console).bookWindow},
-	{http.MethodPost, "/admin/models/:model/windows/:window/remove", administrators, maxForm, (*Console).removeWindow},
-	{http.MethodPost, "/admin/models/:model/:action", administrators, maxForm, (*Console).controlModel},
+	{http.MethodPost, "/admin/models/:model/adapters", administrators, maxForm, of((*Console).pathModel, (*Console).addAdapter)},
+	{http.MethodPost, "/admin/models/:model/adapters/remove", administrators, maxForm, of((*Console).pathModel, (*Console).removeAdapter)},
+	{http.MethodPost, "/admin/models/:model/windows", administrators, maxForm, of((*Console).pathModel, (*Console).bookWindow)},
+	{http.MethodPost, "/admin/models/:model/windows/:window/remove", administrators, maxForm, of((*Console).pathModel, (*Console).removeWindow)},
+	{http.MethodPost, "/admin/models/:model/:action", administrators, maxForm, of((*Console).pathModel, (*Console).controlModel)},
 	{http.MethodGet, "/admin/settings", administrators, maxForm, (*Console).settingsPage},
 	{http.MethodPost, "/admin/settings/test/:channel", administrators, maxForm, (*Console).sendTestMessage},
 	{http.MethodGet, "/admin/feedback", administrators, maxForm, (*Console).adminFeedbackPage},
@@ -148,95 +148,78 @@ func (c *Console) Mount(e *echo.Echo) {
 		if r.method == http.MethodGet {
 			methods = append(methods, http.MethodHead)
 		}
-		e.Match(methods, r.path, c.handle(r.handler), c.middleware(r)...)
+		e.Match(methods, r.path, c.handle(r))
 		first, _, _ := strings.Cut(strings.TrimPrefix(r.path, "/"), "/")
 		firstSegments[first] = true
 	}
-	unknown := route{access: anyone, maxBody: maxForm, handler: (*Console).notFound}
+	unknown := c.handle(route{access: anyone, maxBody: maxForm, handler: (*Console).notFound})
 	for segment := range firstSegments {
-		e.RouteNotFound("/"+segment, c.handle(unknown.handler), c.middleware(unknown)...)
+		e.RouteNotFound("/"+segment, unknown)
 		if segment != "" {
-			e.RouteNotFound("/"+segment+"/*", c.handle(unknown.handler), c.middleware(unknown)...)
+			e.RouteNotFound("/"+segment+"/*", unknown)
 		}
 	}
 }
 
-// middleware returns the middleware of a route, the outermost first.
-func (c *Console) middleware(r route) []echo.MiddlewareFunc {
-	all := []echo.MiddlewareFunc{
-		c.securityHeaders,
-		c.renderError,
-		c.recoverPanic,
-		limitBody(r.maxBody),
-		c.identify, // before the refusals, whose pages show the user's navigation
-		c.refuseCrossOrigin,
+// handle returns the handler of a route, whose steps are taken in order. The first one that returns an error ends the request.
+func (c *Console) handle(to route) echo.HandlerFunc {
+	steps := []handler{
+		limitBody(to.maxBody),
+		(*Console).identify, // before the refusals, whose pages show the user's navigation
+		(*Console).refuseCrossOrigin,
 		requireWholeSegments,
-		requireAccess(r.access),
+		requireAccess(to.access),
 	}
-	if ask := rates[r.method+" "+r.path]; ask != nil {
-		all = append(all, c.limitRate(ask))
+	if ask := rates[to.method+" "+to.path]; ask != nil {
+		steps = append(steps, ask)
 	}
-	if r.maxBody != noLimit { // a form would be held in memory
-		all = append(all, parseForm)
+	if to.maxBody != noLimit { // a form would be held in memory
+		steps = append(steps, parseForm)
 	}
-	return all
-}
-
-// handle converts a handler to echo's type.
-func (c *Console) handle(h handler) echo.HandlerFunc {
-	return func(ec echo.Context) error { return h(c, requestOf(ec)) }
-}
-
-// limitBody returns middleware that limits the body, in bytes. With noLimit it leaves the body as it arrives: package proxy has
-// deadlines of its own, which those of the console's body would remove.
-func limitBody(limit int64) echo.MiddlewareFunc {
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(ec echo.Context) error {
-			if limit == noLimit {
-				ec.Request().Body = requestOf(ec).body.arriving
-			} else {
-				ec.Request().Body = http.MaxBytesReader(ec.Response(), ec.Request().Body, limit)
-			}
-			return next(ec)
-		}
-	}
-}
-
-// limitRate returns middleware that refuses a request of which there are too many.
-func (c *Console) limitRate(ask func(*Console, *request) error) echo.MiddlewareFunc {
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(ec echo.Context) error {
-			if err := ask(c, requestOf(ec)); err != nil {
+	steps = append(steps, to.handler)
+	return c.securityHeaders(c.renderError(c.recoverPanic(func(ec echo.Context) error {
+		r := requestOf(ec)
+		for _, step := range steps {
+			if err := step(c, r); err != nil {
 				return err
 			}
-			return next(ec)
 		}
+		return nil
+	})))
+}
+
+// limitBody returns a step that limits the body, in bytes. With noLimit it leaves the body as it arrives: package proxy has
+// deadlines of its own, which those of the console's body would remove.
+func limitBody(limit int64) handler {
+	return func(_ *Console, r *request) error {
+		if limit == noLimit {
+			r.Request().Body = r.body.arriving
+		} else {
+			r.Request().Body = http.MaxBytesReader(r.Response(), r.Request().Body, limit)
+		}
+		return nil
 	}
 }
 
-// parseForm is middleware that refuses a form that cannot be read to its end, whose fields would otherwise be empty.
-func parseForm(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(ec echo.Context) error {
-		if ec.Request().Method == http.MethodPost && !requestOf(ec).isAPI() { // scripts send JSON
-			if err := ec.Request().ParseForm(); err != nil {
-				return unreadable(err)
-			}
+// parseForm is a step that refuses a form that cannot be read to its end, whose fields would otherwise be empty.
+func parseForm(_ *Console, r *request) error {
+	if r.Request().Method == http.MethodPost && !r.isAPI() { // scripts send JSON
+		if err := r.Request().ParseForm(); err != nil {
+			return unreadable(err)
 		}
-		return next(ec)
 	}
+	return nil
 }
 
-// requireWholeSegments is middleware that refuses a path if one of its parameters is not exactly one segment. Echo also
+// requireWholeSegments is a step that refuses a path if one of its parameters is not exactly one segment. Echo also
 // matches a parameter with an empty segment, and the last one with the rest of the path, slashes included.
-func requireWholeSegments(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(ec echo.Context) error {
-		for _, value := range ec.ParamValues() {
-			if value == "" || strings.Contains(value, "/") {
-				return errNotFound
-			}
+func requireWholeSegments(_ *Console, r *request) error {
+	for _, value := range r.ParamValues() {
+		if value == "" || strings.Contains(value, "/") {
+			return errNotFound
 		}
-		return next(ec)
 	}
+	return nil
 }
 
 // destination is a page of the navigation in the header.

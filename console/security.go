@@ -40,14 +40,12 @@ func newCrossOriginProtection(public *url.URL, log *zap.Logger) *http.CrossOrigi
 	return p
 }
 
-// refuseCrossOrigin is middleware against cross-site request forgery: it refuses requests that change something if the
+// refuseCrossOrigin is a step against cross-site request forgery: it refuses requests that change something if the
 // browser sends them from a page of another origin. A request without Sec-Fetch-Site and Origin is not a browser's, so
 // its cookie was sent deliberately.
-func (c *Console) refuseCrossOrigin(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(ec echo.Context) error {
-		if c.crossOrigin.Check(ec.Request()) != nil {
-			return errCrossOrigin
-		}
-		return next(ec)
+func (c *Console) refuseCrossOrigin(r *request) error {
+	if c.crossOrigin.Check(r.Request()) != nil {
+		return errCrossOrigin
 	}
+	return nil
 }

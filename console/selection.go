@@ -85,6 +85,21 @@ var (
 	}
 )
 
+// groupings are what the requests of a group have in common, and the parameter by which the list of requests selects them; empty if
+// none does.
+var groupings = map[usage.Grouping]struct {
+	value     func(*usage.Row) string
+	parameter string
+}{
+	usage.ByModel:    {func(r *usage.Row) string { return r.Model }, "model"},
+	usage.ByKey:      {func(r *usage.Row) string { return r.KeyID }, "key"},
+	usage.ByUser:     {func(r *usage.Row) string { return r.User }, "q"},
+	usage.ByWorkload: {func(r *usage.Row) string { return r.Workload }, "q"},
+	usage.ByRun:      {func(r *usage.Row) string { return r.Run }, "run"},
+	usage.ByEndpoint: {func(r *usage.Row) string { return r.Endpoint }, ""},
+	usage.ByAccount:  {func(r *usage.Row) string { return r.AccountID }, "account"},
+}
+
 // nameOf returns the name of an option; empty if there is none with this value.
 func nameOf(options []option, value usage.Grouping) string {
 	for _, o := range options {
@@ -219,26 +234,12 @@ func (s *selection) requests(r *usage.Row, by usage.Grouping, from, to string) s
 	if !s.own {
 		q["account"] = s.Account
 	}
-	name, value := "", ""
-	switch by {
-	case usage.ByModel:
-		name, value = "model", r.Model
-	case usage.ByKey:
-		name, value = "key", r.KeyID
-	case usage.ByRun:
-		name, value = "run", r.Run
-	case usage.ByAccount:
-		name, value = "account", r.AccountID
-	case usage.ByUser:
-		name, value = "q", r.User
-	case usage.ByWorkload:
-		name, value = "q", r.Workload
-	default: // of an endpoint
-	}
-	if value == "" {
+	group := groupings[by]
+	value := group.value(r)
+	if value == "" || group.parameter == "" {
 		return ""
 	}
-	q[name] = value
+	q[group.parameter] = value
 	return withQuery("/usage/requests", queryOf(q))
 }
 

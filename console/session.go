@@ -6,8 +6,6 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"basegate/identity"
 )
 
@@ -32,45 +30,46 @@ func (r *request) mayUse(a access) bool {
 	return true
 }
 
-// identify is middleware that reads the session cookie. It sets the account of the request, and the actor of the
+// identify is a step that reads the session cookie. It sets the session and the account of the request, and the actor of the
 // changes that the request makes.
-func (c *Console) identify(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(ec echo.Context) error {
-		r := requestOf(ec)
-		cookie, err := r.Cookie(c.cookieName())
-		if err != nil {
-			return next(r) // there is no cookie
-		}
-		r.account, err = c.Sessions.Account(r.ctx(), cookie.Value)
-		if err != nil && !errors.Is(err, identity.ErrNoSession) {
-			return err
-		}
-		if r.signedIn() {
-			r.SetRequest(r.Request().WithContext(identity.WithActor(r.ctx(), r.account)))
-		}
-		return next(r)
+func (c *Console) identify(r *request) error {
+	cookie, err := r.Cookie(c.cookieName())
+	if err != nil {
+		return nil // there is no cookie
 	}
+	r.session = cookie.Value
+	r.account, err = c.Sessions.Account(r.ctx(), r.session)
+	if err != nil && !errors.Is(err, identity.ErrNoSession) {
+		return err
+	}
+	if r.signedIn() {
+		r.SetRequest(r.Request().WithContext(identity.WithActor(r.ctx(), r.account)))
+	}
+	return nil
 }
 
-// requireAccess returns middleware that refuses users without this access. A user who is signed in but is no
-// administrator cannot find out which administration pages exist.
-func requireAccess(a access) echo.MiddlewareFunc {
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(ec echo.Context) error {
-			r := requestOf(ec)
-			method := r.Request().Method
-			switch {
-			case r.mayUse(a):
-				return next(r)
-			case r.signedIn():
-				return errNotFound
-			case r.isAPI():
-				return errSignedOut
-			case method != http.MethodGet && method != http.MethodHead:
-				return r.redirect("/sign-in")
-			}
-			return r.redirect("/sign-in?next=" + url.QueryEscape(r.Request().URL.RequestURI()))
+// redirectError sends the browser to another page in place of the one that was requested.
+type redirectError struct{ path string }
+
+// Error implements error.
+func (e *redirectError) Error() string { return "redirect to " + e.path }
+
+// requireAccess returns a step that refuses users without this access. A user who is signed in but is no administrator
+// cannot find out which administration pages exist.
+func requireAccess(a access) handler {
+	return func(_ *Console, r *request) error {
+		method := r.Request().Method
+		switch {
+		case r.mayUse(a):
+			return nil
+		case r.signedIn():
+			return errNotFound
+		case r.isAPI():
+			return errSignedOut
+		case method != http.MethodGet && method != http.MethodHead:
+			return &redirectError{"/sign-in"}
 		}
+		return &redirectError{"/sign-in?next=" + url.QueryEscape(r.Request().URL.RequestURI())}
 	}
 }
 
@@ -93,19 +92,6 @@ func (c *Console) usesHTTPS() bool { return c.settings.Load().PublicURL.Scheme =
 func (c *Console) setSignInCookies(r *request, tokens identity.SignedIn) {
 	c.setCookie(r, c.cookieName(), tokens.Session, "/", identity.SessionLife)
 	c.setCookie(r, c.browserCookieName(), tokens.Browser, "/", identity.KnownBrowserLife)
-}
-
-// useSession makes a new session that of the request, so that what the response seals can be read with it.
-func (c *Console) useSession(r *request, token string) {
-	req := r.Request()
-	others := req.Cookies()
-	req.Header.Del("Cookie")
-	for _, cookie := range others {
-		if cookie.Name != c.cookieName() {
-			req.AddCookie(cookie)
-		}
-	}
-	req.AddCookie(&http.Cookie{Name: c.cookieName(), Value: token}) //nolint:gosec // of the request, not of a response
 }
 
 // deleteSessionCookie ends the session in the browser. The account still knows the browser.

@@ -96,8 +96,8 @@ func (c *Console) renewSession(r *request) error {
 }
 
 func (c *Console) signOut(r *request) error {
-	if cookie, err := r.Request().Cookie(c.cookieName()); err == nil {
-		if err := c.Sessions.SignOut(r.ctx(), cookie.Value); err != nil {
+	if r.session != "" {
+		if err := c.Sessions.SignOut(r.ctx(), r.session); err != nil {
 			return err
 		}
 	}

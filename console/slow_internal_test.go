@@ -36,9 +36,9 @@ func (c *drippingConn) Close() error { return nil }
 
 // A form could be held for two minutes, and a script's body too.
 func TestSlowFormEndsAsOtherSlowBodiesDo(t *testing.T) {
-	for path, read := range map[string]echo.HandlerFunc{
-		"/keys":                parseForm(func(echo.Context) error { return nil }),
-		"/console/api/session": func(ec echo.Context) error { return requestOf(ec).readJSON(new(any)) },
+	for path, read := range map[string]handler{
+		"/keys":                parseForm,
+		"/console/api/session": func(_ *Console, r *request) error { return r.readJSON(new(any)) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			conn := &drippingConn{ResponseWriter: httptest.NewRecorder()}
@@ -46,7 +46,7 @@ func TestSlowFormEndsAsOtherSlowBodiesDo(t *testing.T) {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			began := time.Now()
 			handler := (&Console{Deps: Deps{Log: zap.NewNop()}}).renderError(func(ec echo.Context) error {
-				if err := read(ec); !errors.Is(err, errSlow) {
+				if err := read(nil, requestOf(ec)); !errors.Is(err, errSlow) {
 					t.Errorf("%s: got %v, want %v", path, err, errSlow)
 				}
 				return nil

@@ -60,10 +60,7 @@ func (c *Console) tokenize(r *request) error {
 		ids, err = b.TokenIDs(ctx, input.Prompt, !input.Fragment)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return r.sendJSON(http.StatusOK, map[string]any{"tokens": ids})
+	return r.sendResult(http.StatusOK, map[string]any{"tokens": ids}, err)
 }
 
 // detokenize responds with the text of all tokens together and with the text of each. Several tokens can make one
@@ -99,10 +96,7 @@ func (c *Console) detokenize(r *request) error {
 		characters, err = c.tokenTexts.characters(ctx, b, m.Checkpoint(), input.Tokens, pieces)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return r.sendJSON(http.StatusOK, map[string]any{"text": text, "pieces": pieces, "characters": characters})
+	return r.sendResult(http.StatusOK, map[string]any{"text": text, "pieces": pieces, "characters": characters}, err)
 }
 
 var errUnknownToken = invalid("One of these ids is no token of the model.")

@@ -8,10 +8,7 @@ import (
 // listVersions responds with the versions of one of the user's prompts, the latest first.
 func (c *Console) listVersions(r *request) error {
 	all, err := c.Prompts.Versions(r.ctx(), r.account.ID, r.param("id"))
-	if err != nil {
-		return promptProblem(err)
-	}
-	return r.sendJSON(http.StatusOK, map[string]any{"versions": all})
+	return r.sendResult(http.StatusOK, map[string]any{"versions": all}, err)
 }
 
 // version returns the number of the version in the path.
@@ -38,5 +35,5 @@ func (c *Console) deleteVersion(r *request) error {
 	if err != nil {
 		return err
 	}
-	return r.noContent(promptProblem(c.Prompts.DeleteVersion(r.ctx(), r.account.ID, r.param("id"), version)))
+	return r.noContent(c.Prompts.DeleteVersion(r.ctx(), r.account.ID, r.param("id"), version))
 }
