@@ -73,7 +73,10 @@ func (h *History) Add(ctx context.Context, e Event) {
 // within a minute is returned once.
 func (h *History) Events(ctx context.Context, since time.Time, limit int) ([]Event, error) {
 	const gateways = 10 // that may have recorded each
-	all, err := selectEvents(ctx, h.db, since, gateways*limit)
+	const text = `
+		SELECT time, gateway, kind, model, backend, account_id, key_id, detail
+		FROM history_events WHERE time >= $1 ORDER BY time DESC, seq DESC LIMIT $2`
+	all, err := database.List(ctx, h.db.Read(), scanEvent, text, since.UnixMicro(), gateways*limit)
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
@@ -98,13 +101,6 @@ func withoutRepeats(all []Event) []Event {
 	}
 	slices.Reverse(kept)
 	return kept
-}
-
-func selectEvents(ctx context.Context, db *database.DB, since time.Time, limit int) ([]Event, error) {
-	const text = `
-		SELECT time, gateway, kind, model, backend, account_id, key_id, detail
-		FROM history_events WHERE time >= $1 ORDER BY time DESC, seq DESC LIMIT $2`
-	return database.List(ctx, db.Read(), scanEvent, text, since.UnixMicro(), limit)
 }
 
 func scanEvent(row database.Scanner) (e Event, err error) {

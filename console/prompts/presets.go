@@ -38,7 +38,7 @@ func (s *Store) Presets(ctx context.Context, account string) ([]Preset, error) {
 
 // SavePreset stores a preset of an account, in the place of the one of the same mode and name. The error may be ErrTooManyPresets.
 func (s *Store) SavePreset(ctx context.Context, account string, p Preset) error {
-	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
+	return s.write(ctx, account, "save preset", func(tx database.Tx) error {
 		var others int
 		const count = `SELECT count(*) FROM presets WHERE account_id = $1 AND NOT (mode = $2 AND name = $3)`
 		if err := tx.QueryRowContext(ctx, count, account, p.Mode, p.Name).Scan(&others); err != nil {
@@ -51,19 +51,11 @@ func (s *Store) SavePreset(ctx context.Context, account string, p Preset) error 
 			ON CONFLICT (account_id, mode, name) DO UPDATE SET settings = excluded.settings`
 		return database.Exec(ctx, tx, text, account, p.Mode, p.Name, string(p.Settings))
 	})
-	if err != nil {
-		return fmt.Errorf("save preset: %w", err)
-	}
-	return nil
 }
 
 // DeletePreset deletes a preset of an account, if there is one of that mode and name.
 func (s *Store) DeletePreset(ctx context.Context, account, mode, name string) error {
-	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
+	return s.write(ctx, account, "delete preset", func(tx database.Tx) error {
 		return database.Exec(ctx, tx, `DELETE FROM presets WHERE account_id = $1 AND mode = $2 AND name = $3`, account, mode, name)
 	})
-	if err != nil {
-		return fmt.Errorf("delete preset: %w", err)
-	}
-	return nil
 }

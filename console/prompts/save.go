@@ -50,7 +50,7 @@ func (s *Store) save(ctx context.Context, saved Prompt, basedOn int64, d Draft, 
 		}
 		return insertPrompt(ctx, tx, &p)
 	}
-	err := s.inTurn(ctx, saved.Account, func() error {
+	err := s.inTurn(ctx, saved.Account, "save prompt", func() error {
 		if err := s.makeRoom(ctx, saved.Account, p.Bytes); err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (s *Store) save(ctx context.Context, saved Prompt, basedOn int64, d Draft, 
 		return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return keep(ctx, tx, "") })
 	})
 	if err != nil {
-		return Prompt{}, fmt.Errorf("save prompt: %w", err)
+		return Prompt{}, err
 	}
 	return p.Prompt, nil
 }
@@ -141,21 +141,22 @@ func (s *Store) makeRoom(ctx context.Context, account string, bytes int64) error
 	return nil
 }
 
-// inTurn makes one write of an account at a time, and maxWrites of all. Accounts write in turn.
-func (s *Store) inTurn(ctx context.Context, account string, write func() error) error {
+// inTurn makes one write of an account at a time, and maxWrites of all. Accounts write in turn. An error says what the write was to do.
+func (s *Store) inTurn(ctx context.Context, account, what string, write func() error) error {
 	turn, err := s.writes.Acquire(ctx, account)
 	if err != nil {
-		return fmt.Errorf("wait to write: %w", err)
+		return fmt.Errorf("%s: wait to write: %w", what, err)
 	}
 	defer turn.Release()
-	return write()
+	if err := write(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
-// write makes a small write of an account in a transaction that it may share with writes of other packages.
-func (s *Store) write(ctx context.Context, account string, apply func(context.Context, database.Tx) error) error {
-	return s.inTurn(ctx, account, func() error {
-		return s.db.WriteGrouped(ctx, func(tx database.Tx) error { return apply(ctx, tx) })
-	})
+// write is inTurn for a small write in a transaction that it may share with writes of other packages.
+func (s *Store) write(ctx context.Context, account, what string, apply func(database.Tx) error) error {
+	return s.inTurn(ctx, account, what, func() error { return s.db.WriteGrouped(ctx, apply) })
 }
 
 // Delete deletes a prompt with its versions and its link. Its words are overwritten when it returns nil, and its objects are deleted
@@ -170,17 +171,13 @@ func (s *Store) DeleteVersion(ctx context.Context, account, id string, version i
 }
 
 func (s *Store) delete(ctx context.Context, account, condition string, args ...any) error {
-	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
+	return s.write(ctx, account, "delete prompt", func(tx database.Tx) error {
 		found, err := s.remove(ctx, tx, condition, args...)
 		if err == nil && !found {
 			err = ErrNotFound
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("delete prompt: %w", err)
-	}
-	return nil
 }
 
 // remove deletes versions, lets their objects be deleted, and reports whether there were any. The objects of a storage which is not
@@ -213,20 +210,16 @@ func (s *Store) Unshare(ctx context.Context, account, id string) error {
 }
 
 // setShare sets the link of a prompt that has none, or removes it if the new one is empty. It returns the link.
-func (s *Store) setShare(ctx context.Context, account, id, share string) (string, error) {
+func (s *Store) setShare(ctx context.Context, account, id, share string) (kept string, err error) {
 	const text = `
 		UPDATE prompts SET share_id = CASE WHEN share_id = '' OR $3 = '' THEN $3 ELSE share_id END
 		WHERE ` + latestOfAccount + ` RETURNING share_id`
-	var kept string
-	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
+	err = s.write(ctx, account, "share prompt", func(tx database.Tx) error {
 		err := tx.QueryRowContext(ctx, text, account, id, share).Scan(&kept)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrNotFound
 		}
 		return err
 	})
-	if err != nil {
-		return "", fmt.Errorf("share prompt: %w", err)
-	}
-	return kept, nil
+	return kept, err
 }
