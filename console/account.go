@@ -109,7 +109,6 @@ func (c *Console) requestAccess(r *request) error {
 	return r.redirect("/request-access/sent")
 }
 
-// accessRequested confirms a request for access.
 func (c *Console) accessRequested(r *request) error {
 	return c.render(r, "requested", "Request access", nil)
 }

@@ -139,7 +139,6 @@ type remaining struct {
 	meter  quota.Meter
 }
 
-// summary returns the head of the dashboard of an account.
 func (c *Console) summary(ctx context.Context, a identity.Account, keys []keyRow, spark *sparkline) summary {
 	balance := c.Ledger.Recent(ctx, budget.Payer{Account: a.ID, AccountCaps: a.Caps})
 	s := summary{Used: newGauges(balance.Account, a.Caps), Remaining: tightest(balance.Caps()), Spark: spark}
@@ -191,7 +190,6 @@ type modelActivity struct {
 	TokensPerSecond float64       // the median decode speed, of streams; 0 if there were none
 }
 
-// modelActivity returns the activity of each model.
 func (c *Console) modelActivity() map[string]modelActivity {
 	byModel := map[string]modelActivity{}
 	for k, t := range c.History.Totals(time.Hour) {
@@ -214,7 +212,6 @@ type keyActivity struct {
 	Last  string     // id of the last request
 }
 
-// keyActivity reads the recent usage of a key.
 func (c *Console) keyActivity(ctx context.Context, k identity.Key, reader string) (a keyActivity, err error) {
 	sparks, err := c.sparklines(ctx, k.AccountID, []identity.Key{k})
 	if err != nil || sparks == nil {

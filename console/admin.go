@@ -23,21 +23,18 @@ type accountsPage struct {
 	Problem      *problem   // why no invitation was created; nil if it was not tried
 }
 
-// accountRow is one account of the list.
 type accountRow struct {
 	identity.Account
 	gauges
 	Keys int // number of keys that are not revoked
 }
 
-// adminHome redirects to the first page of the administration.
 func (*Console) adminHome(r *request) error { return r.redirect("/admin/overview") }
 
 func (c *Console) adminAccountsPage(r *request) error {
 	return c.showAccounts(r, http.StatusOK, accountsPage{Caps: fieldsOf(c.settings.Load().NewAccount, quota.Caps{})})
 }
 
-// showAccounts renders the page of all accounts.
 func (c *Console) showAccounts(r *request, status int, page accountsPage) (err error) {
 	ctx := r.ctx()
 	var open int
@@ -118,7 +115,6 @@ func (c *Console) decline(r *request) error {
 	return c.redirectDone(r, err, "/admin/accounts", "Request of "+email+" declined.")
 }
 
-// adminAccount is the data of an account's page for administrators.
 type adminAccount struct {
 	identity.Account
 	gauges
@@ -143,7 +139,6 @@ func (c *Console) accountOf(ctx context.Context, id string) (identity.Account, e
 	return a, err
 }
 
-// pathAccount returns the account in the path.
 func (c *Console) pathAccount(r *request) (identity.Account, error) {
 	return c.accountOf(r.ctx(), r.param("account"))
 }
@@ -163,7 +158,6 @@ func (c *Console) adminAccountPage(r *request, a identity.Account) error {
 	})
 }
 
-// showAccount renders an account's page with its keys and its usage.
 func (c *Console) showAccount(r *request, status int, page adminAccount) error {
 	var err error
 	if page.Keys, page.Spark, page.KeyPager, err = c.keyRows(r, page.ID); err != nil {

@@ -13,7 +13,6 @@ var adapterErrors = []error{
 	fleet.ErrAdapterExists, fleet.ErrTooManyAdapters, fleet.ErrNoAdapter, fleet.ErrAdapterConfigured,
 }
 
-// addAdapter adds an adapter to a model.
 func (c *Console) addAdapter(r *request, m *fleet.Model) error {
 	a := fleet.Adapter{ID: r.field("id"), Model: m.Base().ID(), Path: r.field("path")}
 	err := fleet.CheckAdapterID(a.ID)
@@ -27,7 +26,6 @@ func (c *Console) addAdapter(r *request, m *fleet.Model) error {
 	return c.adapterChanged(r, m, "add adapter", added, err)
 }
 
-// removeAdapter removes an adapter of a model.
 func (c *Console) removeAdapter(r *request, m *fleet.Model) error {
 	removed, err := c.Fleet.RemoveAdapter(r.ctx(), r.field("id"), "")
 	return c.adapterChanged(r, m, "remove adapter", removed, err)

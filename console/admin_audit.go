@@ -12,7 +12,6 @@ const (
 	maxAccountAudit = 20 // on the page of an account
 )
 
-// auditPage is the data of the page of the audit log.
 type auditPage struct {
 	pager
 	days
@@ -21,7 +20,6 @@ type auditPage struct {
 	Rows           []auditRow
 }
 
-// auditRow is one entry of the audit log.
 type auditRow struct {
 	identity.AuditEntry
 	Name string // of the subject

@@ -7,10 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// feedbackPageSize is the number of messages on a page of the administrators.
 const feedbackPageSize = 50
 
-// adminFeedbackView is the data of the administrators' page of feedback.
 type adminFeedbackView struct {
 	Status   string // shown; empty: any
 	Statuses []string

@@ -12,7 +12,6 @@ import (
 	"basegate/fleet"
 )
 
-// adminModelsView is the data of the administrators' page of the models.
 type adminModelsView struct {
 	Notices  []string
 	Models   []adminModel
@@ -22,7 +21,6 @@ type adminModelsView struct {
 	Problem  *problem // why no window was booked, or no adapter changed; nil if it was not tried
 }
 
-// adminModel is a model on the administrators' page.
 type adminModel struct {
 	modelRow
 	LastHour pastHour
@@ -30,7 +28,6 @@ type adminModel struct {
 	Booked   []fleet.BookedWindow // warm windows that are not over
 }
 
-// adminBackend is a backend on the administrators' page.
 type adminBackend struct {
 	*fleet.Backend
 	Status, Reason string
@@ -58,7 +55,6 @@ type pastHour struct {
 	P50, P95 string // of the time to the first token
 }
 
-// outcome is the outcome of one attempt.
 type outcome struct {
 	Time  time.Time
 	Class string
@@ -70,7 +66,6 @@ func (c *Console) adminModelsPage(r *request) error {
 	return c.showModels(r, http.StatusOK, adminModelsView{From: from.Format(formTime), To: from.Add(2 * time.Hour).Format(formTime)})
 }
 
-// showModels renders the page of the models.
 func (c *Console) showModels(r *request, status int, view adminModelsView) error {
 	view.Notices = c.Notices()
 	hour := c.History.Totals(time.Hour)

@@ -10,7 +10,6 @@ import (
 	"basegate/gateway/config"
 )
 
-// settingsPage is the data of the page of the configuration.
 type settingsPage struct {
 	General  settingsGroup
 	Models   []*settingsGroup

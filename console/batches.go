@@ -52,10 +52,8 @@ var batchTexts = map[batch.Status]struct{ text, level string }{
 	batch.StatusCancelled: {"cancelled", "warn"},
 }
 
-// StatusText returns the status for the user.
 func (b *batchRow) StatusText() string { return cmp.Or(batchTexts[b.Status].text, string(b.Status)) }
 
-// Level returns the CSS class of the status.
 func (b *batchRow) Level() string { return batchTexts[b.Status].level }
 
 // Running reports whether the batch has not ended.
@@ -226,7 +224,6 @@ func (c *Console) batchesPage(r *request) error {
 	return c.render(r, name, title, page)
 }
 
-// batchPage is the data of a batch's page.
 type batchPage struct {
 	batchRow
 	Problems  []wrongLine        // of its validation

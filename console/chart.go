@@ -26,13 +26,11 @@ type bar struct {
 	URL                 string // of its requests; may be empty
 }
 
-// gridline is a horizontal line with its label.
 type gridline struct {
 	Y    float64
 	Text string
 }
 
-// axisLabel is a text below the horizontal axis.
 type axisLabel struct {
 	X    float64
 	Text string
@@ -52,7 +50,6 @@ type dayRow struct {
 	Total int64
 }
 
-// dayCell is the tokens of a series in an interval.
 type dayCell struct {
 	Tokens int64
 	URL    string // of their requests; may be empty

@@ -13,7 +13,6 @@ import (
 	"basegate/identity"
 )
 
-// dashboardPage is the data of the dashboard.
 type dashboardPage struct {
 	Summary     summary
 	Batches     batchHint
@@ -30,7 +29,6 @@ type dashboardPage struct {
 // minFiltered is the number of keys from which on the list has a filter.
 const minFiltered = 6
 
-// keyRow is one key of a table.
 type keyRow struct {
 	identity.Key
 	gauges
@@ -65,7 +63,6 @@ func (g gauges) Parts() (parts []gauge) {
 	return parts
 }
 
-// gauge shows the usage of one cap.
 type gauge struct {
 	kind quota.Kind
 
@@ -106,12 +103,10 @@ func newGauge(used int64, c quota.Cap) gauge {
 // nearPercent is the usage from which on a cap is shown as nearly used up.
 const nearPercent = 85
 
-// keyCounters returns the counters of a key.
 func (c *Console) keyCounters(ctx context.Context, id string) budget.Counters {
 	return c.Ledger.Recent(ctx, budget.Payer{Key: id}).Key
 }
 
-// accountCounters returns the counters of an account.
 func (c *Console) accountCounters(ctx context.Context, id string) budget.Counters {
 	return c.Ledger.Recent(ctx, budget.Payer{Account: id}).Account
 }
@@ -240,7 +235,6 @@ func budgetWarning(owner string, e *budget.Exceeded) string {
 	return text + " Resets " + e.ResetsAt.Format("2 Jan") + ", 00:00 UTC."
 }
 
-// capField is the form field of a cap.
 type capField struct {
 	Label, Name string
 	Value       string    // digits, or empty for unbounded

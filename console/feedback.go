@@ -34,14 +34,12 @@ type feedback struct {
 // feedbackStatuses are the statuses of feedback, in the order of the form.
 var feedbackStatuses = []string{"open", "in progress", "done", "declined"}
 
-// feedbackForm is the data of the feedback page.
 type feedbackForm struct {
 	Page, RequestID, Message string
 	Problem                  *problem   // why it was not sent; nil if it was not tried
 	Own                      []feedback // what the user has sent before
 }
 
-// maxOwnFeedback limits the list of what a user has sent.
 const maxOwnFeedback = 50
 
 func (c *Console) feedbackPage(r *request) error {

@@ -37,7 +37,6 @@ func (c *Console) ownFeedback(ctx context.Context, account string, limit int) ([
 	return c.queryFeedback(ctx, feedbackColumns+` WHERE account_id = $1 ORDER BY time DESC, id DESC LIMIT $2`, account, limit)
 }
 
-// findFeedback returns the feedback with an id.
 func (c *Console) findFeedback(ctx context.Context, id string) (feedback, error) {
 	found, err := c.queryFeedback(ctx, feedbackColumns+` WHERE id = $1`, id)
 	if err == nil && len(found) == 0 {

@@ -27,7 +27,6 @@ const (
 	maxUploadField = 1 << 10 // bytes
 )
 
-// filesPage is the data of the page of files.
 type filesPage struct {
 	pager
 	Files    []fileRow
@@ -40,7 +39,6 @@ type filesPage struct {
 	MaxWrong int
 }
 
-// fileRow is a file of a table.
 type fileRow struct {
 	batch.File
 	KeyName string
@@ -51,7 +49,6 @@ const maxProblems = 100
 
 func (c *Console) filesPage(r *request) error { return c.showFiles(r, http.StatusOK, filesPage{}) }
 
-// showFiles renders the page of files.
 func (c *Console) showFiles(r *request, status int, page filesPage) error {
 	page.Limits, page.Choices, page.MaxWrong = c.Batches.Limits(), c.Batches.Endpoints(), maxProblems
 	files, more, err := c.Batches.FilesOf(r.ctx(), r.account.ID, r.query("after"), filesOfOnePage)
@@ -201,7 +198,6 @@ func (r *request) endUpload(refused bool) {
 	control.SetWriteDeadline(time.Now().Add(answerPatience))
 }
 
-// filePage is the data of a file's page.
 type filePage struct {
 	fileRow
 	Windows  []string
@@ -219,7 +215,6 @@ type filePage struct {
 // usualWindow is the completion window that the form proposes.
 const usualWindow = "24h"
 
-// pathFile returns the file in the path.
 func (c *Console) pathFile(r *request) (batch.File, error) {
 	f, err := c.Batches.FileOf(r.ctx(), r.account.ID, r.param("file"))
 	return f, c.batchProblem(r, err)
@@ -229,7 +224,6 @@ func (c *Console) filePage(r *request, f batch.File) error {
 	return c.showFile(r, http.StatusOK, f, filePage{Window: usualWindow})
 }
 
-// showFile renders the page of a file.
 func (c *Console) showFile(r *request, status int, f batch.File, page filePage) (err error) {
 	if page.Keys, err = c.Keys.Usable(r.ctx(), r.account.ID); err != nil {
 		return err
@@ -249,7 +243,6 @@ func (c *Console) showFile(r *request, status int, f batch.File, page filePage) 
 	return c.renderStatus(r, status, "file", f.Name, &page)
 }
 
-// runFile creates a batch of a file.
 func (c *Console) runFile(r *request, f batch.File) error {
 	page := filePage{Key: r.field("key"), Window: r.field("window"), Endpoint: r.field("endpoint"), Once: r.field("once")}
 	key, err := c.payingKey(r.ctx(), r.account.ID, page.Key)
@@ -268,7 +261,6 @@ func (c *Console) runFile(r *request, f batch.File) error {
 	return c.redirectDone(r, err, "/batches/"+id, "Batch of "+f.Name+" created.")
 }
 
-// downloadFile sends a file.
 func (c *Console) downloadFile(r *request, f batch.File) error {
 	return c.sendFile(r, f.Name, "application/jsonl", func(w http.ResponseWriter) error {
 		return c.batchProblem(r, c.Batches.ServeContent(w, r.Request(), r.account.ID, f.ID))

@@ -14,7 +14,6 @@ type keyTerms struct {
 	Limits  identity.Limits // that the operator has set for the user of the request
 }
 
-// modelChoice is one model that the form of a key offers.
 type modelChoice struct {
 	ID      string
 	Checked bool

@@ -144,7 +144,6 @@ func parseConcurrency(text string) (int, error) {
 	return int(n), nil
 }
 
-// formatConcurrency formats a concurrency as forms have it.
 func formatConcurrency(n int) string {
 	if n == 0 {
 		return ""
@@ -272,7 +271,6 @@ var graceTimes = map[string]time.Duration{
 	"0": 0, "1h": time.Hour, "24h": identity.DefaultGrace, "168h": 7 * 24 * time.Hour, "720h": 30 * 24 * time.Hour,
 }
 
-// rotateKey gives a key a new secret.
 func (c *Console) rotateKey(r *request, id string) error {
 	grace, ok := graceTimes[r.field("grace")]
 	if !ok {

@@ -13,7 +13,6 @@ import (
 	"basegate/fleet"
 )
 
-// modelRow is a model as pages show it.
 type modelRow struct {
 	*fleet.Model
 	Label    string // of the status
@@ -48,7 +47,6 @@ func newModelRow(m *fleet.Model) modelRow {
 	return row
 }
 
-// warmModel starts a model.
 func (c *Console) warmModel(r *request, m *fleet.Model) error {
 	if err := m.Warm("requested at the console"); err != nil {
 		if public, ok := errors.AsType[*apierr.Error](m.APIError(err)); ok {
@@ -85,7 +83,6 @@ var modelActions = map[string]modelAction{
 // modelPath returns the place of a model on the administrators' page.
 func modelPath(id string) string { return "/admin/models#model-" + id }
 
-// pathModel returns the model in the path.
 func (c *Console) pathModel(r *request) (*fleet.Model, error) {
 	m, ok := c.Fleet.Model(r.param("model"))
 	if !ok {
@@ -139,7 +136,6 @@ func (c *Console) bookWindow(r *request, m *fleet.Model) error {
 	return c.redirectDone(r, err, modelPath(m.ID()), fmt.Sprintf("%s is kept warm: %s.", m.ID(), detail))
 }
 
-// removeWindow removes a booked window.
 func (c *Console) removeWindow(r *request, m *fleet.Model) error {
 	id, err := strconv.ParseInt(r.param("window"), 10, 64)
 	if err != nil {
@@ -159,7 +155,6 @@ func (c *Console) removeWindow(r *request, m *fleet.Model) error {
 	return errNotFound
 }
 
-// formatWindow formats a booked window in UTC.
 func formatWindow(from, to time.Time) string {
 	const layout = "2 Jan 2006, 15:04"
 	return from.UTC().Format(layout) + " to " + to.UTC().Format(layout) + " UTC"

@@ -14,7 +14,6 @@ import (
 	"basegate/console/history"
 )
 
-// overviewPage is the data of the operator's overview.
 type overviewPage struct {
 	Period   overviewPeriod
 	Periods  []overviewPeriod
@@ -93,7 +92,6 @@ func (c *Console) topRows(r *request, known names) (accounts, keys []topRow, err
 	return named(byAccount), named(byKey), nil
 }
 
-// gatewayRow is a row of the table of gateways.
 type gatewayRow struct {
 	cluster.Gateway
 	Level string // CSS class of the state
@@ -123,7 +121,6 @@ type latestFigures struct {
 	Waiting, Running           string
 }
 
-// overviewRow is a row of the table of models and backends.
 type overviewRow struct {
 	Name             string
 	Backend          bool // it is a backend of the model above
@@ -132,7 +129,6 @@ type overviewRow struct {
 	Cached, P50, P95 string
 }
 
-// overviewTime is the figures of one interval.
 type overviewTime struct {
 	Time                                               time.Time
 	Requests, Tokens, Errors, Refused, Queue, P50, P95 string

@@ -13,7 +13,6 @@ const (
 	maxPresetSettings = 16 << 10 // bytes
 )
 
-// listPresets responds with the presets of the user.
 func (c *Console) listPresets(r *request) error {
 	all, err := c.Prompts.Presets(r.ctx(), r.account.ID)
 	return r.sendResult(http.StatusOK, map[string]any{"presets": all}, err)
@@ -39,7 +38,6 @@ func (c *Console) savePreset(r *request) error {
 	return r.noContent(c.Prompts.SavePreset(r.ctx(), r.account.ID, p))
 }
 
-// deletePreset deletes a preset of the user.
 func (c *Console) deletePreset(r *request) error {
 	return r.noContent(c.Prompts.DeletePreset(r.ctx(), r.account.ID, r.query("mode"), r.query("name")))
 }

@@ -40,7 +40,6 @@ func (c *Console) allowSave(r *request) error {
 	return r.tooOften(retryIn, "This is too often", "Too much has been saved in a short time. Nothing was saved.")
 }
 
-// readPrompt reads the prompt that the workbench has sent.
 func (r *request) readPrompt() (p promptInput, err error) {
 	r.body.Unlimited = true // a large document takes minutes on a slow line
 	if err = r.readJSON(&p); err == nil {
@@ -111,7 +110,6 @@ func (c *Console) listPrompts(r *request) error {
 	}, err)
 }
 
-// getPrompt responds with one of the user's prompts and its document.
 func (c *Console) getPrompt(r *request) error {
 	return r.sendPrompt(c.Prompts.Get(r.ctx(), r.account.ID, r.param("id")))
 }
@@ -123,7 +121,6 @@ func (r *request) sendPrompt(p prompts.Prompt, document []byte, err error) error
 	}{p, document}, err)
 }
 
-// createPrompt stores a new prompt.
 func (c *Console) createPrompt(r *request) error {
 	input, err := r.readPrompt()
 	if err == nil && input.From != "" {
@@ -149,7 +146,6 @@ func (c *Console) originOf(r *request, id string) (prompts.Origin, error) {
 	return prompts.Origin{ID: id, Name: p.Name, Owner: owner.Email}, err
 }
 
-// updatePrompt stores another version of a prompt.
 func (c *Console) updatePrompt(r *request) error {
 	input, err := r.readPrompt()
 	if err != nil {
@@ -168,7 +164,6 @@ func (c *Console) sharePrompt(r *request) error {
 	return r.sendResult(http.StatusOK, map[string]any{"share": share}, err)
 }
 
-// unsharePrompt revokes the link of a prompt.
 func (c *Console) unsharePrompt(r *request) error {
 	err := c.Prompts.Unshare(r.ctx(), r.account.ID, r.param("id"))
 	if err == nil {

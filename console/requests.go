@@ -42,7 +42,6 @@ type historyPage struct {
 	Searched        time.Time // how far back the filter was applied; zero if the page is full or the last one
 }
 
-// requestRow is one request of the table.
 type requestRow struct {
 	usage.Row
 	KeyName string
@@ -128,7 +127,6 @@ func (c *Console) requestsFilter(r *request) (usage.Filter, error) {
 	}, err
 }
 
-// requestPage is the data of the page of one request.
 type requestPage struct {
 	requestRow
 	KeyPrefix string

@@ -54,7 +54,6 @@ func (c *Console) recentTokens(r *request, filter usage.Filter) (recentTokens, e
 	return recent, err
 }
 
-// newRunRow returns a run with its budget.
 func (c *Console) newRunRow(r *request, run *report.Run, used recentTokens) runRow {
 	row, now := runRow{Run: run, Gauge: newGauge(run.Tokens(), run.Budget()), Path: "/usage/runs/" + run.Name}, c.clock()
 	if r.isAdministration() {
@@ -118,7 +117,6 @@ func (c *Console) runsPage(r *request) error {
 	return c.render(r, "runs", "Runs", page)
 }
 
-// runPage is the data of a run's page.
 type runPage struct {
 	runRow
 	All      bool // it is the page of an administrator
@@ -220,7 +218,6 @@ type curveRow struct {
 // maxCurveHours is the length of a curve from which its hours are days.
 const maxCurveHours = 14 * 24
 
-// drawRun draws the curve of a run.
 func (c *Console) drawRun(r *request, page *runPage, filter usage.Filter) error {
 	now := c.clock().UTC()
 	begun := page.Begun(now)

@@ -67,7 +67,6 @@ const (
 	maxLatencyDaysAll = 31
 )
 
-// option is an option of a choice.
 type option struct {
 	Value usage.Grouping
 	Name  string
@@ -170,7 +169,6 @@ func parseDay(text string, otherwise time.Time) time.Time {
 	return day
 }
 
-// days returns the length of the range.
 func (s *selection) days() int { return int(s.To.Sub(s.From)/(24*time.Hour)) + 1 }
 
 // interval returns the chosen interval, or the shortest one that suits the range.

@@ -85,7 +85,6 @@ func (c *Console) cookieName() string {
 // browserCookieName returns the name of the cookie by which accounts know a browser after its session has ended.
 func (c *Console) browserCookieName() string { return c.cookieName() + "-browser" }
 
-// usesHTTPS reports whether browsers reach the gateway by HTTPS.
 func (c *Console) usesHTTPS() bool { return c.settings.Load().PublicURL.Scheme == "https" }
 
 // setSignInCookies gives the browser a session and the token by which the account knows it.

@@ -11,7 +11,6 @@ import (
 	"basegate/internal/ratelimit"
 )
 
-// signInForm is the data of the sign-in page.
 type signInForm struct {
 	Email          string
 	Next           string   // path of the page to open afterwards

@@ -34,10 +34,8 @@ type storedFlow struct {
 	Begun int64  // Unix milliseconds
 }
 
-// flowCookieName returns the name of the cookie of a sign-in at the identity provider.
 func (c *Console) flowCookieName(state string) string { return c.cookieName() + "-provider-" + state }
 
-// signInAtProvider sends the browser to the identity provider.
 func (c *Console) signInAtProvider(r *request) error {
 	provider := c.settings.Load().Provider
 	if provider == nil {
@@ -166,7 +164,6 @@ func (c *Console) failedAtProvider(r *request, err error) error {
 	return c.renderStatus(r, status, "sign-in", "Sign in", form)
 }
 
-// signInForm returns the data of the sign-in page.
 func (c *Console) signInForm(next string) signInForm {
 	s := c.settings.Load()
 	form := signInForm{Next: next, AccessRequests: s.AccessRequests}

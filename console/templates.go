@@ -77,7 +77,6 @@ func (c *Console) renderStatus(r *request, status int, name, title string, data 
 	return r.send(status, "text/html; charset=utf-8", html.Bytes())
 }
 
-// navigation returns the pages that the user may open.
 func (r *request) navigation() []navigationItem {
 	var items []navigationItem
 	path := r.Request().URL.Path

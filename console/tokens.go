@@ -213,7 +213,6 @@ func (t *tokenTexts) text(ctx context.Context, b *fleet.Backend, checkpoint stri
 	return text, nil
 }
 
-// lookUp returns the texts of tokens.
 func (t *tokenTexts) lookUp(ctx context.Context, b *fleet.Backend, checkpoint string, ids []int64) ([]string, error) {
 	indexes := map[int64][]int{} // by token id
 	for i, id := range ids {

@@ -94,7 +94,6 @@ func (c *Console) llms(r *request) error {
 	return r.sendText("text/plain", list.String())
 }
 
-// openAPI serves the OpenAPI description of the API.
 func (c *Console) openAPI(r *request) error {
 	return r.sendText("application/json", docs.OpenAPI(c.tutorialVariables()))
 }

@@ -15,7 +15,6 @@ import (
 	"basegate/identity"
 )
 
-// usagePage is the data of the page.
 type usagePage struct {
 	selection
 	Intervals, Groups []option
@@ -37,7 +36,6 @@ type usagePage struct {
 	Forecasts         []string   // of the current month's tokens; none for other selections
 }
 
-// preset is a link to a common range.
 type preset struct {
 	Name, URL string
 	Current   bool
@@ -157,7 +155,6 @@ func forecast(used int64, limit quota.Cap, of string, now time.Time) string {
 	return fmt.Sprintf("%s, %.0f %% of the budget.", text, 100*float64(atEnd)/float64(tokens))
 }
 
-// presets returns links to common ranges.
 func (s *selection) presets(now time.Time) []preset {
 	today, month := now.UTC().Truncate(24*time.Hour), monthOf(now)
 	var all []preset
@@ -235,7 +232,6 @@ func (c *Console) usageCharts(ctx context.Context, s *selection, filter usage.Fi
 	return &data, nil
 }
 
-// formatRange formats a range of days.
 func formatRange(from, to time.Time) string {
 	if from.Equal(to) {
 		return from.Format("2 Jan 2006")

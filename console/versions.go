@@ -11,7 +11,6 @@ func (c *Console) listVersions(r *request) error {
 	return r.sendResult(http.StatusOK, map[string]any{"versions": all}, err)
 }
 
-// version returns the number of the version in the path.
 func (r *request) version() (int64, error) {
 	n, err := strconv.ParseInt(r.param("version"), 10, 64)
 	if err != nil {
@@ -20,7 +19,6 @@ func (r *request) version() (int64, error) {
 	return n, nil
 }
 
-// getVersion responds with a version of one of the user's prompts and its document.
 func (c *Console) getVersion(r *request) error {
 	version, err := r.version()
 	if err != nil {
@@ -29,7 +27,6 @@ func (c *Console) getVersion(r *request) error {
 	return r.sendPrompt(c.Prompts.GetVersion(r.ctx(), r.account.ID, r.param("id"), version))
 }
 
-// deleteVersion deletes an earlier version of one of the user's prompts.
 func (c *Console) deleteVersion(r *request) error {
 	version, err := r.version()
 	if err != nil {

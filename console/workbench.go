@@ -41,7 +41,6 @@ func (c *Console) workbench(r *request) error {
 	})
 }
 
-// workbenchOptions are the keys and models that the workbench can use.
 type workbenchOptions struct {
 	Keys   []keyOption   `json:"keys"`
 	Models []modelOption `json:"models"`

@@ -126,7 +126,6 @@ func (h *History) Record(q proxy.Ended) {
 	}
 }
 
-// recordGauges samples the gauges into the current steps.
 func (h *History) recordGauges() {
 	now, g := h.clock(), h.sample()
 	h.mu.Lock()
