@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"net/http"
 
 	"basegate/identity"
@@ -19,43 +18,33 @@ func newPasswordForm(email string) passwordForm {
 	return passwordForm{Email: email, MinLength: identity.MinPassword}
 }
 
-func (c *Console) invitationPage(r *request) error {
+func (c *Console) invitationPage(r *request) error { return c.showInvitation(r, http.StatusOK, nil) }
+
+// showInvitation shows the form of the invitation in the path, with what was wrong with the password.
+func (c *Console) showInvitation(r *request, status int, p *problem) error {
 	a, err := c.Sessions.InvitedAccount(r.ctx(), r.param("token"))
 	if err != nil {
-		return noInvitation(err)
+		return err
 	}
-	return c.render(r, "invitation", "Choose a password", newPasswordForm(a.Email))
-}
-
-// noInvitation returns the problem of an invitation that does not work, and any other error unchanged.
-func noInvitation(err error) error {
-	if errors.Is(err, identity.ErrNoInvitation) {
-		return errNoInvitation
-	}
-	return err
+	form := newPasswordForm(a.Email)
+	form.Problem = p
+	return c.renderStatus(r, status, "invitation", "Choose a password", form)
 }
 
 var errNoInvitation = newProblem(http.StatusNotFound, "This invitation is no longer valid",
 	"An invitation works once, within seven days, and a newer one replaces it. Ask an administrator for another.")
 
 func (c *Console) acceptInvitation(r *request) error {
-	token := r.param("token")
-	a, err := c.Sessions.InvitedAccount(r.ctx(), token)
-	if err != nil {
-		return noInvitation(err)
-	}
-	form := newPasswordForm(a.Email)
 	password, err := r.newPassword()
 	var tokens identity.SignedIn
 	if err == nil {
-		tokens, err = c.Sessions.AcceptInvitation(r.ctx(), token, password)
+		tokens, err = c.Sessions.AcceptInvitation(r.ctx(), r.param("token"), password)
 	}
 	if p, ok := formProblem(err); ok {
-		form.Problem = p
-		return c.renderStatus(r, p.status, "invitation", "Choose a password", form)
+		return c.showInvitation(r, p.status, p)
 	}
 	if err != nil {
-		return noInvitation(err)
+		return err
 	}
 	c.setSignInCookies(r, tokens)
 	return r.redirect("/dashboard")

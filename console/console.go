@@ -16,6 +16,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -79,7 +80,7 @@ type Console struct {
 	Deps
 
 	settings    atomic.Pointer[Settings]
-	downloads   downloads
+	downloads   sync.Map      // account → *atomic.Int32: those that run
 	patience    time.Duration // with the clients of downloads
 	rates       batchRates
 	tokenTexts  tokenTexts
@@ -94,7 +95,7 @@ type Console struct {
 // New returns a Console that serves no route before Mount.
 func New(s Settings, d Deps) *Console {
 	c := &Console{
-		Deps: d, downloads: downloads{running: map[string]int{}}, patience: downloadPatience, clock: time.Now,
+		Deps: d, patience: downloadPatience, clock: time.Now,
 		formLimiter: ratelimit.New(anonymousForms), crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log),
 		tutorial: docs.Pages(), assets: readAssets(),
 	}

@@ -6,7 +6,7 @@ import (
 	"iter"
 	"mime"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,11 +35,11 @@ const mediaCSV = "text/csv; charset=utf-8"
 
 // sendFile sends a file that write writes. It returns an error that occurs before anything is sent.
 func (c *Console) sendFile(r *request, name, mediaType string, write func(http.ResponseWriter) error) error {
-	finish, ok := c.downloads.start(r.account.ID)
-	if !ok {
+	running := c.downloadsOf(r.account.ID)
+	defer running.Add(-1)
+	if running.Add(1) > maxDownloads {
 		return errBusy
 	}
-	defer finish()
 	header := r.Response().Header()
 	header.Set("Content-Type", mediaType)
 	header.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
@@ -80,27 +80,10 @@ func (w *patientResponse) Write(p []byte) (int, error) {
 // maxDownloads limits the downloads of an account at the same time.
 const maxDownloads = 4
 
-// downloads counts the downloads of each account.
-type downloads struct {
-	mu      sync.Mutex
-	running map[string]int
-}
-
-// start begins a download, unless the account has maxDownloads already.
-func (d *downloads) start(account string) (finish func(), ok bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.running[account] >= maxDownloads {
-		return nil, false
-	}
-	d.running[account]++
-	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.running[account]--; d.running[account] == 0 {
-			delete(d.running, account)
-		}
-	}, true
+// downloadsOf returns the number of downloads of an account that run.
+func (c *Console) downloadsOf(account string) *atomic.Int32 {
+	running, _ := c.downloads.LoadOrStore(account, new(atomic.Int32))
+	return running.(*atomic.Int32)
 }
 
 func withoutErrors(rows []usage.Row) iter.Seq2[usage.Row, error] {

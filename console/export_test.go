@@ -27,11 +27,7 @@ func ForecastEnd(used, limit, recent int64, since, now time.Time) (text string, 
 func (c *Console) SetPatience(d time.Duration) { c.patience = d }
 
 // Downloads returns how many downloads of an account run.
-func (c *Console) Downloads(account string) int {
-	c.downloads.mu.Lock()
-	defer c.downloads.mu.Unlock()
-	return c.downloads.running[account]
-}
+func (c *Console) Downloads(account string) int { return int(c.downloadsOf(account).Load()) }
 
 // MaxDownloads is the limit of the downloads of an account at the same time.
 const MaxDownloads = maxDownloads

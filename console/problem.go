@@ -15,6 +15,7 @@ import (
 	"basegate/console/history"
 	"basegate/database"
 	apierr "basegate/errors"
+	"basegate/identity"
 	"basegate/internal/bodyrate"
 )
 
@@ -42,9 +43,6 @@ func (p *problem) on(field string) *problem {
 	marked.field = field
 	return &marked
 }
-
-// Text returns what a form shows above its fields.
-func (p *problem) Text() string { return p.text }
 
 // Error implements error.
 func (p *problem) Error() string { return p.text }
@@ -154,6 +152,8 @@ func (c *Console) problemOf(r *request, err error) *problem {
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
 		return errTooLarge
+	case errors.Is(err, identity.ErrNoInvitation):
+		return errNoInvitation
 	case errors.Is(err, database.ErrUnavailable):
 		c.Log.Warn("page failed", zap.String("path", r.Request().URL.Path), zap.Error(err))
 		return errNoDatabase

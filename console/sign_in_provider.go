@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -96,7 +97,7 @@ func (c *Console) returnFromProvider(r *request) error {
 	}
 	flow := c.flowOf(r)
 	if code := r.query("error"); code != "" {
-		return c.failedAtProvider(r, &refusedError{code})
+		return c.failedAtProvider(r, fmt.Errorf("the identity provider refuses: %s", code))
 	}
 	user, err := provider.Finish(r.ctx(), flow.Flow, r.query("state"), r.query("code"))
 	if err != nil {
@@ -122,12 +123,6 @@ func (c *Console) returnFromProvider(r *request) error {
 	c.setSignInCookies(r, tokens)
 	return r.redirect(localPath(flow.Next))
 }
-
-// refusedError is the error with which the identity provider has sent the browser back.
-type refusedError struct{ code string }
-
-// Error implements error.
-func (e *refusedError) Error() string { return "the identity provider refuses: " + e.code }
 
 // providerProblems are the failures of a sign-in that a user can understand.
 var providerProblems = []struct {

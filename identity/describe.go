@@ -10,29 +10,17 @@ import (
 
 // describe returns the description of a new key.
 func (k Key) describe() string {
-	text := fmt.Sprintf("%s, %s", k.title(), k.Caps)
-	if k.Concurrency > 0 {
-		text += fmt.Sprintf(", concurrency %d", k.Concurrency)
-	}
-	if !k.ExpiresAt.IsZero() {
-		text += ", expires " + expiryText(k.ExpiresAt)
-	}
-	if !k.Models.Any() {
-		text += ", models " + k.Models.String()
-	}
-	if k.Parent != "" {
-		text += ", made by " + k.Parent
-	}
-	if k.Run != "" {
-		text += ", run " + k.Run
-	}
-	if k.Children.Valid {
-		text += ", makes keys " + k.childrenText()
-	}
-	if k.Adapters {
-		text += ", may add adapters"
-	}
-	return text
+	return join(
+		part{true, k.title()},
+		part{true, k.Caps.String()},
+		part{k.Concurrency > 0, "concurrency " + strconv.Itoa(k.Concurrency)},
+		part{!k.ExpiresAt.IsZero(), "expires " + expiryText(k.ExpiresAt)},
+		part{!k.Models.Any(), "models " + k.Models.String()},
+		part{k.Parent != "", "made by " + k.Parent},
+		part{k.Run != "", "run " + k.Run},
+		part{k.Children.Valid, "makes keys " + k.childrenText()},
+		part{k.Adapters, "may add adapters"},
+	)
 }
 
 // childrenText says whether the key may make keys.
@@ -72,14 +60,28 @@ func (k Key) stateText() string {
 
 // describe returns the description of a new account.
 func (a Account) describe() string {
-	text := a.Caps.String()
-	if a.Admin {
-		text = "administrator, " + text
+	return join(
+		part{a.Admin, "administrator"},
+		part{true, a.Caps.String()},
+		part{a.Concurrency > 0, maxConcurrencyName + strconv.Itoa(a.Concurrency)},
+	)
+}
+
+// part is a part of a description, if it applies.
+type part struct {
+	applies bool
+	text    string
+}
+
+// join joins the parts that apply.
+func join(parts ...part) string {
+	var texts []string
+	for _, p := range parts {
+		if p.applies {
+			texts = append(texts, p.text)
+		}
 	}
-	if a.Concurrency > 0 {
-		text += ", " + maxConcurrencyName + strconv.Itoa(a.Concurrency)
-	}
-	return text
+	return strings.Join(texts, ", ")
 }
 
 // describeAccountChange lists what differs between two versions of an account.

@@ -30,20 +30,12 @@ type Limits struct {
 
 // String lists what is set, or returns "none".
 func (l Limits) String() string {
-	var parts []string
-	if l.Caps.Any() {
-		parts = append(parts, l.Caps.String())
-	}
-	if l.Concurrency > 0 {
-		parts = append(parts, "concurrency "+strconv.Itoa(l.Concurrency))
-	}
-	if !l.ExpiresAt.IsZero() {
-		parts = append(parts, "expires "+expiryText(l.ExpiresAt))
-	}
-	if !l.Models.Any() {
-		parts = append(parts, "models "+l.Models.String())
-	}
-	return cmp.Or(strings.Join(parts, ", "), "none")
+	return cmp.Or(join(
+		part{l.Caps.Any(), l.Caps.String()},
+		part{l.Concurrency > 0, "concurrency " + strconv.Itoa(l.Concurrency)},
+		part{!l.ExpiresAt.IsZero(), "expires " + expiryText(l.ExpiresAt)},
+		part{!l.Models.Any(), "models " + l.Models.String()},
+	), "none")
 }
 
 // validate checks the name and the limits.

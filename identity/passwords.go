@@ -94,7 +94,7 @@ func setPasswordAndSignIn(ctx context.Context, tx database.Tx, a Account, passwo
 	if err != nil {
 		return err
 	}
-	return insertSignIn(ctx, tx, login{account: a, generation: generation}, tokens)
+	return insertSignIn(ctx, tx, a.ID, generation, tokens)
 }
 
 // storePassword stores a password's hash and ends all sessions of the account. It returns the password's generation.

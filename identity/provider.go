@@ -35,7 +35,7 @@ func (s *Sessions) SignInFromProvider(ctx context.Context, u ProviderUser) (Sign
 		if err != nil {
 			return err
 		}
-		if err := insertSignIn(ctx, tx, login{account: account, generation: generation}, tokens); err != nil {
+		if err := insertSignIn(ctx, tx, account.ID, generation, tokens); err != nil {
 			return err
 		}
 		return recordSignIn(ctx, tx, account, u.Address, ", by the identity provider")

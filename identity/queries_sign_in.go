@@ -65,11 +65,9 @@ func selectLogin(ctx context.Context, q database.Reader, email string) (l login,
 
 // Sessions.
 
-// insertSession inserts nothing and returns false if the account is not active or its password is of another generation.
-// It also deletes all expired sessions, so that no other code has to.
-func insertSession(
-	ctx context.Context, tx database.Tx, token, account string, generation int64,
-) (inserted bool, err error) {
+// insertSignIn inserts a session, and makes the browser known to the account. The error is ErrBadCredentials if the account is
+// not active, or its password is not of this generation any more. It also deletes all expired sessions, so that no other code has to.
+func insertSignIn(ctx context.Context, tx database.Tx, account string, generation int64, tokens SignedIn) error {
 	const (
 		deleteExpired = `DELETE FROM sessions WHERE expires_at <= $1`
 		insert        = `
@@ -80,28 +78,22 @@ func insertSession(
 	)
 	at := now()
 	if err := database.Exec(ctx, tx, deleteExpired, at.UnixMicro()); err != nil {
-		return false, err
+		return err
 	}
-	n, err := database.Change(ctx, tx, insert, hashToken(token), at.UnixMicro(), at.Add(SessionLife).UnixMicro(), account, generation)
-	return n > 0, err
+	n, err := database.Change(ctx, tx, insert, hashToken(tokens.Session), at.UnixMicro(), at.Add(SessionLife).UnixMicro(), account, generation)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return ErrBadCredentials
+	}
+	return upsertKnownBrowser(ctx, tx, tokens.Browser, account, generation)
 }
 
 // databaseNow is the time of PostgreSQL's clock, by which all gateways agree whether a session has expired.
 const databaseNow = postgres.Now
 
 // Known browsers.
-
-// selectKnownBrowser reports whether the account with an address knows the browser with a token.
-func selectKnownBrowser(ctx context.Context, q database.Reader, email, token string) (known bool, err error) {
-	const text = `
-		SELECT EXISTS (
-			SELECT 1 FROM known_browsers b
-			JOIN accounts a ON a.id = b.account_id JOIN passwords p ON p.account_id = a.id
-			WHERE b.token_hash = $1 AND lower(a.email) = lower($2) AND b.used_at > $3 AND b.password_generation = p.generation)`
-	since := now().Add(-KnownBrowserLife)
-	err = q.QueryRowContext(ctx, text, hashToken(token), email, since.UnixMicro()).Scan(&known)
-	return known, err
-}
 
 // upsertKnownBrowser makes a browser known to an account, or updates the time of its use. It also deletes the account's
 // least recently used browsers beyond maxKnownBrowsers.

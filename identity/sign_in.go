@@ -51,7 +51,7 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 	if len(c.Email) > maxEmail {
 		return SignedIn{}, ErrBadCredentials
 	}
-	subjects := []subject{networkThrottle.of(ratelimit.Network(c.Address)), accountOf(c.Email)}
+	subjects := []subject{networkThrottle.of(ratelimit.Network(c.Address)), accountThrottle.of("account " + strings.ToLower(c.Email))}
 	browser, err := s.knownBrowser(ctx, c.Email, c.Browser)
 	if err != nil {
 		return SignedIn{}, err
@@ -70,7 +70,7 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 		return SignedIn{}, err
 	}
 	return s.signIn(ctx, "begin session", browser, func(tx database.Tx, tokens SignedIn) error {
-		if err := insertSignIn(ctx, tx, l, tokens); err != nil {
+		if err := insertSignIn(ctx, tx, l.account.ID, l.generation, tokens); err != nil {
 			return err
 		}
 		return recordSignIn(ctx, tx, l.account, c.Address, "")
@@ -122,7 +122,15 @@ func (s *Sessions) knownBrowser(ctx context.Context, email, token string) (strin
 	if len(token) != tokenDigits {
 		return "", nil
 	}
-	if known, err := selectKnownBrowser(ctx, s.db.Read(), email, token); err != nil || !known {
+	const text = `
+		SELECT EXISTS (
+			SELECT 1 FROM known_browsers b
+			JOIN accounts a ON a.id = b.account_id JOIN passwords p ON p.account_id = a.id
+			WHERE b.token_hash = $1 AND lower(a.email) = lower($2) AND b.used_at > $3 AND b.password_generation = p.generation)`
+	var known bool
+	since := now().Add(-KnownBrowserLife)
+	err := s.db.Read().QueryRowContext(ctx, text, hashToken(token), email, since.UnixMicro()).Scan(&known)
+	if err != nil || !known {
 		return "", err
 	}
 	return token, nil
@@ -146,20 +154,4 @@ func (s *Sessions) checkCredentials(ctx context.Context, c Credentials, subjects
 		return login{}, ErrBadCredentials
 	}
 	return l, s.endAttempt(ctx, subjects)
-}
-
-// accountOf is the subject for sign-ins from browsers that the account does not know.
-func accountOf(email string) subject { return accountThrottle.of("account " + strings.ToLower(email)) }
-
-// insertSignIn inserts a session, and makes the browser known to the account. The error is ErrBadCredentials if the
-// password has been changed since it was checked, or the account is not active any more.
-func insertSignIn(ctx context.Context, tx database.Tx, l login, tokens SignedIn) error {
-	inserted, err := insertSession(ctx, tx, tokens.Session, l.account.ID, l.generation)
-	if err != nil {
-		return err
-	}
-	if !inserted {
-		return ErrBadCredentials
-	}
-	return upsertKnownBrowser(ctx, tx, tokens.Browser, l.account.ID, l.generation)
 }
