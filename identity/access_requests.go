@@ -92,7 +92,11 @@ func (a *Accounts) AccessRequests(ctx context.Context, limit int) (oldest []Acce
 	if open, _, err = countAccessRequests(ctx, a.db.Read(), ""); err != nil {
 		return nil, 0, err
 	}
-	oldest, err = selectAccessRequests(ctx, a.db.Read(), limit)
+	const text = `
+		SELECT a.email, a.name, coalesce(r.purpose, ''), coalesce(r.network, ''), a.created_at
+		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id
+		WHERE a.state = 'pending' ORDER BY a.created_at, a.id LIMIT $1`
+	oldest, err = database.List(ctx, a.db.Read(), scanAccessRequest, text, limit)
 	return oldest, open, err
 }
 

@@ -2,6 +2,8 @@ package identity
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"basegate/database"
@@ -34,7 +36,36 @@ type AuditLog struct {
 // Find returns entries that a filter selects, at most limit, the newest first: those older than the entry with the id after,
 // or from the newest on if after is empty. next is the id of the last entry; empty if there are no more.
 func (l *AuditLog) Find(ctx context.Context, f AuditFilter, after string, limit int) (entries []AuditEntry, next string, err error) {
-	entries, err = findAuditEntries(ctx, l.db.Read(), f, after, limit+1)
+	var (
+		conditions []string
+		args       []any
+	)
+	where := func(condition string, value any) {
+		args = append(args, value)
+		conditions = append(conditions, strings.ReplaceAll(condition, "?", "$"+strconv.Itoa(len(args))))
+	}
+	if after != "" {
+		where("(time, id) < (SELECT time, id FROM audit WHERE id = ?)", after)
+	}
+	if f.Action != "" {
+		where("action = ?", f.Action)
+	}
+	if f.Search != "" {
+		pattern := "%" + likeEscaper.Replace(strings.ToLower(f.Search)) + "%"
+		where(`(lower(actor) LIKE ? ESCAPE '\' OR lower(subject) LIKE ? ESCAPE '\' OR lower(detail) LIKE ? ESCAPE '\')`, pattern)
+	}
+	if !f.Since.IsZero() {
+		where("time >= ?", f.Since.UnixMicro())
+	}
+	if !f.Until.IsZero() {
+		where("time < ?", f.Until.UnixMicro())
+	}
+	text := "SELECT id, time, actor, action, subject, detail FROM audit"
+	if len(conditions) > 0 {
+		text += " WHERE " + strings.Join(conditions, " AND ")
+	}
+	args = append(args, limit+1)
+	entries, err = database.List(ctx, l.db.Read(), scanAuditEntry, text+" ORDER BY time DESC, id DESC LIMIT $"+strconv.Itoa(len(args)), args...)
 	if err == nil && len(entries) > limit {
 		entries = entries[:limit]
 		next = entries[limit-1].id

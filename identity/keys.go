@@ -160,33 +160,23 @@ func (k *Keys) Create(ctx context.Context, n Key) (_ Key, secret string, _ error
 }
 
 // checkPlace returns an error if the account, or the parent of a child, may not have another key. The names of children are
-// free: a run that is repeated has keys of the same names.
+// free: a run that is repeated has keys of the same names. Writes follow each other, so that no key is created between the count and
+// the insertion.
 func (k *Keys) checkPlace(ctx context.Context, tx database.Tx, account Account, key Key) error {
 	if key.Parent != "" {
 		return k.checkParent(ctx, tx, account, key)
 	}
-	if err := k.checkNumber(ctx, tx, account); err != nil {
-		return err
+	if most := k.settings.Load().KeysPerAccount; most > 0 {
+		n, err := countLive(ctx, tx, ofAccount, account.ID, most)
+		if err != nil {
+			return err
+		}
+		if n >= most {
+			return fmt.Errorf("%w: %s has %d keys that are neither revoked nor expired; revoke one, "+
+				"or the operator raises limits.keys_per_account", ErrTooManyKeys, account.Email, most)
+		}
 	}
 	return checkNameFree(ctx, tx, key)
-}
-
-// checkNumber returns ErrTooManyKeys if the account may not have another key. Writes follow each other, so that none is
-// created between the count and the insertion.
-func (k *Keys) checkNumber(ctx context.Context, tx database.Tx, account Account) error {
-	most := k.settings.Load().KeysPerAccount
-	if most == 0 {
-		return nil
-	}
-	n, err := countLive(ctx, tx, ofAccount, account.ID, most)
-	if err != nil {
-		return err
-	}
-	if n >= most {
-		return fmt.Errorf("%w: %s has %d keys that are neither revoked nor expired; revoke one, "+
-			"or the operator raises limits.keys_per_account", ErrTooManyKeys, account.Email, most)
-	}
-	return nil
 }
 
 // checkNameFree returns ErrNameTaken if another key of the account, which is not revoked, has the key's name. Writes follow
@@ -304,7 +294,7 @@ func findKey(ctx context.Context, q database.Reader, ref, account string) (Key, 
 	return found[0], nil
 }
 
-// nameRank orders keys of one name: a lower one is meant, as selectKeysByName has it.
+// nameRank orders keys of one name: a lower one is meant, as selectKeysByName orders them.
 func (k *Key) nameRank() (rank int) {
 	if k.State == KeyRevoked {
 		rank = 2

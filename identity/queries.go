@@ -99,14 +99,6 @@ func countAccessRequests(ctx context.Context, q database.Reader, network string)
 	return all, ofNetwork, err
 }
 
-func selectAccessRequests(ctx context.Context, q database.Reader, limit int) ([]AccessRequest, error) {
-	const text = `
-		SELECT a.email, a.name, coalesce(r.purpose, ''), coalesce(r.network, ''), a.created_at
-		FROM accounts a LEFT JOIN access_requests r ON r.account_id = a.id
-		WHERE a.state = 'pending' ORDER BY a.created_at, a.id LIMIT $1`
-	return database.List(ctx, q, scanAccessRequest, text, limit)
-}
-
 func scanAccessRequest(row database.Scanner) (r AccessRequest, err error) {
 	var at int64
 	err = row.Scan(&r.Email, &r.Name, &r.Purpose, &r.Network, &at)
@@ -333,7 +325,6 @@ func selectSnapshotAccounts(ctx context.Context, q database.Reader, ids map[stri
 	}, text, "a.id", ids)
 }
 
-// replacedSecret is a secret that Rotate has replaced.
 type replacedSecret struct {
 	hash        secretHash
 	key, prefix string
@@ -393,42 +384,6 @@ func insertSignInEntry(ctx context.Context, tx database.Tx, action, subject, det
 
 // likeEscaper escapes the wildcards of LIKE.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
-
-func findAuditEntries(ctx context.Context, q database.Reader, f AuditFilter, after string, limit int) ([]AuditEntry, error) {
-	var (
-		conditions []string
-		args       []any
-	)
-	where := func(condition string, values ...any) {
-		for _, v := range values {
-			args = append(args, v)
-			condition = strings.Replace(condition, "?", "$"+strconv.Itoa(len(args)), 1)
-		}
-		conditions = append(conditions, condition)
-	}
-	if after != "" {
-		where("(time, id) < (SELECT time, id FROM audit WHERE id = ?)", after)
-	}
-	if f.Action != "" {
-		where("action = ?", f.Action)
-	}
-	if f.Search != "" {
-		pattern := "%" + likeEscaper.Replace(strings.ToLower(f.Search)) + "%"
-		where(`(lower(actor) LIKE ? ESCAPE '\' OR lower(subject) LIKE ? ESCAPE '\' OR lower(detail) LIKE ? ESCAPE '\')`, pattern, pattern, pattern)
-	}
-	if !f.Since.IsZero() {
-		where("time >= ?", f.Since.UnixMicro())
-	}
-	if !f.Until.IsZero() {
-		where("time < ?", f.Until.UnixMicro())
-	}
-	text := "SELECT id, time, actor, action, subject, detail FROM audit"
-	if len(conditions) > 0 {
-		text += " WHERE " + strings.Join(conditions, " AND ")
-	}
-	args = append(args, limit)
-	return database.List(ctx, q, scanAuditEntry, text+" ORDER BY time DESC, id DESC LIMIT $"+strconv.Itoa(len(args)), args...)
-}
 
 func scanAuditEntry(row database.Scanner) (e AuditEntry, err error) {
 	var at int64
