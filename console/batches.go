@@ -242,7 +242,7 @@ func (c *Console) batchPage(r *request) error {
 		return c.batchProblem(r, err)
 	}
 	page := &batchPage{batchRow: c.batchRow(r.ctx(), b), Problems: wrongLines(b.Errors), Now: c.clock()}
-	page.KeyName = c.keyName(b.Key)
+	page.KeyName = c.names(r).key(b.Key)
 	page.HasOutput, err = c.hasFile(r, b.OutputFile)
 	if err == nil {
 		page.HasErrors, err = c.hasFile(r, b.ErrorFile)

@@ -93,7 +93,6 @@ func (c *Console) feedbackSent(r *request) error {
 	return c.render(r, "feedback-sent", "Feedback", feedbackForm{Page: localPath(r.query("page"))})
 }
 
-// validate returns what is wrong with the feedback, or nil.
 func (f feedback) validate() *problem {
 	switch {
 	case f.Message == "":

@@ -69,15 +69,9 @@ func (c *Console) showFiles(r *request, status int, page filesPage) error {
 		return err
 	}
 	for _, f := range files {
-		page.Files = append(page.Files, fileRow{f, c.keyName(f.Key)})
+		page.Files = append(page.Files, fileRow{f, c.names(r).key(f.Key)})
 	}
 	return c.renderStatus(r, status, "files", "Files", page)
-}
-
-// keyName returns the name of a key, or its id if there is none with it.
-func (c *Console) keyName(id string) string {
-	p, _ := c.Keys.Lookup(id)
-	return cmp.Or(p.KeyName, id)
 }
 
 // payingKey returns the id of a key of the user that can pay.
@@ -159,7 +153,6 @@ func (c *Console) receiveFile(r *request) (f batch.File, wrong []wrongLine, err 
 	return batch.File{}, nil, invalid("Choose a file.").on("file")
 }
 
-// storeFile stores the file of a form, whose other fields are known.
 func (c *Console) storeFile(r *request, name string, content io.Reader, fields map[string]string) (
 	f batch.File, wrong []wrongLine, err error,
 ) {
@@ -212,7 +205,6 @@ type filePage struct {
 	Estimates map[string]string // of what a batch with each key costs; empty if that is not known
 }
 
-// usualWindow is the completion window that the form proposes.
 const usualWindow = "24h"
 
 func (c *Console) pathFile(r *request) (batch.File, error) {
@@ -228,7 +220,7 @@ func (c *Console) showFile(r *request, status int, f batch.File, page filePage) 
 	if page.Keys, err = c.Keys.Usable(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
-	page.fileRow = fileRow{f, c.keyName(f.Key)}
+	page.fileRow = fileRow{f, c.names(r).key(f.Key)}
 	page.Windows, page.Choices = batch.Windows(), c.Batches.Endpoints()
 	page.Key, page.Once = cmp.Or(page.Key, f.Key), cmp.Or(page.Once, rand.Text())
 	if len(page.Keys) > 0 && !slices.ContainsFunc(page.Keys, func(k identity.Key) bool { return k.ID == page.Key }) {
@@ -330,7 +322,6 @@ func (c *Console) apiProblem(r *request, e *apierr.Error) error {
 	return e
 }
 
-// tooMuch returns the problem of a file that is too large.
 func tooMuch(text string) *problem {
 	return newProblem(http.StatusRequestEntityTooLarge, "Too large", text).on("file")
 }

@@ -13,7 +13,6 @@ import (
 	"basegate/budget/quota"
 )
 
-// templateFunctions returns the functions that templates can call.
 func templateFunctions(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset":    a.url,
@@ -99,7 +98,6 @@ func formatKnown(v *float64, format func(float64) string) string {
 	return format(*v)
 }
 
-// formatPercent formats a percentage with one decimal.
 func formatPercent(percentage float64) string { return fmt.Sprintf("%.1f\u202f%%", percentage) }
 
 // formatShare formats a part of a whole as a percentage.

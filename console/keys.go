@@ -38,7 +38,6 @@ func (c *Console) keyForm(r *request, a identity.Account, k identity.Key) keyFor
 	return f
 }
 
-// concurrencyField is the form field of a key's concurrency.
 type concurrencyField struct {
 	Value      string // digits, or empty for the configured default
 	Max        int    // that the user can enter; 0: any number
@@ -81,7 +80,6 @@ type createdKey struct {
 	Model   string // for the example; empty if there is none
 }
 
-// apiURL returns the base URL of the API for clients.
 func (c *Console) apiURL() string { return c.settings.Load().PublicURL.JoinPath("v1").String() }
 
 // showSecret shows the new secret of a key, this once.
@@ -226,7 +224,6 @@ func (c *Console) showKey(r *request, status int, p keyPage) (err error) {
 	return c.renderStatus(r, status, "key", "Key "+p.Key.Name, p)
 }
 
-// setKey saves the form of a key. If a field is invalid, it shows the form again.
 func (c *Console) setKey(r *request, page keyPage) error {
 	wanted := page.Key
 	err := r.readKey(&page.keyForm, &wanted)

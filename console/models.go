@@ -67,7 +67,6 @@ func (c *Console) warmModel(r *request, m *fleet.Model) error {
 // formTime is how a browser sends a field of type datetime-local.
 const formTime = "2006-01-02T15:04"
 
-// modelAction is what an administrator can do with a model in place.
 type modelAction struct {
 	run   func(m *fleet.Model, reason string) error
 	audit string // the action in the audit log
@@ -91,7 +90,6 @@ func (c *Console) pathModel(r *request) (*fleet.Model, error) {
 	return m, nil
 }
 
-// controlModel warms a model, stops it or puts it to sleep.
 func (c *Console) controlModel(r *request, m *fleet.Model) error {
 	action, ok := modelActions[r.param("action")]
 	if !ok {

@@ -98,7 +98,6 @@ type gatewayRow struct {
 	Lag   string // age of the last heartbeat
 }
 
-// overviewPeriod is a period that the overview can show.
 type overviewPeriod struct{ ID, Name string } // ID: in the query
 
 var overviewPeriods = []overviewPeriod{{"hour", "Last hour"}, {lastQuarter, "Last 15 minutes"}, {lastDay, "Last day"}}
@@ -143,7 +142,6 @@ type timelineEvent struct {
 	Link    string // to the page of the subject; may be empty
 }
 
-// chartData is what the page's script draws.
 type chartData struct {
 	Begin    int64       `json:"begin"`    // Unix time of the first point
 	Interval int64       `json:"interval"` // seconds
@@ -347,7 +345,6 @@ func codeLines(report history.Report, codes []history.CodeSeries, model string) 
 	return lines
 }
 
-// addValues adds the values that are known.
 func addValues(to, values []*float64) {
 	for i, v := range values {
 		if v == nil {
@@ -427,7 +424,6 @@ func overviewTimes(report history.Report, name string) []overviewTime {
 	return rows
 }
 
-// eventTexts are the texts and CSS classes of events.
 var eventTexts = map[history.EventKind]struct{ text, level string }{
 	history.BreakerOpened: {"Breaker opened", "bad"},
 	history.BreakerClosed: {"Healthy", "good"},

@@ -148,7 +148,6 @@ type phase struct {
 	X, Width float64
 }
 
-// attemptRow is one attempt at a backend.
 type attemptRow struct {
 	usage.Attempt
 	X, Width float64 // percentages of the request's time

@@ -16,7 +16,6 @@ import (
 	"basegate/identity"
 )
 
-// runRow is a run with its budget.
 type runRow struct {
 	*report.Run
 	Gauge    gauge     // tokens, of the lifetime budgets of its keys together
@@ -298,7 +297,6 @@ func forecastEnd(g gauge, recent int64, since, now time.Time) (text string, used
 	return text, now.Add(time.Duration(seconds * float64(time.Second))).Truncate(time.Minute)
 }
 
-// changeRun stops or resumes a run, or raises its budgets.
 func (c *Console) changeRun(r *request) error {
 	name, account := r.param("run"), r.runsAccount()
 	var err error

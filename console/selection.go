@@ -148,7 +148,6 @@ func (c *Console) selection(r *request) (selection, error) {
 	return s, nil
 }
 
-// monthOf returns the beginning of the month, in UTC.
 func monthOf(t time.Time) time.Time {
 	year, month, _ := t.UTC().Date()
 	return time.Date(year, month, 1, 0, 0, 0, 0, time.UTC)
@@ -241,7 +240,6 @@ func (s *selection) requests(r *usage.Row, by usage.Grouping, from, to string) s
 	return withQuery("/usage/requests", queryOf(q))
 }
 
-// query returns the selection as the query of a URL.
 func (s *selection) query() url.Values {
 	q := queryOf(map[string]string{
 		"from": s.From.Format(time.DateOnly), "to": s.To.Format(time.DateOnly),

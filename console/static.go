@@ -52,7 +52,6 @@ func eachStaticFile(do func(name string, content []byte)) {
 	}
 }
 
-// url returns the path of a file.
 func (a assets) url(name string) string { return staticPath + string(a) + "/" + name }
 
 // pageScript is the name of a script that is served as one with the modules of its folder and those of vendor/.
@@ -89,7 +88,6 @@ func build(name string) []byte {
 	return result.OutputFiles[0].Contents
 }
 
-// staticFile is a file as it is served.
 type staticFile struct {
 	content []byte
 	zipped  []byte // with gzip; nil if that is not smaller

@@ -36,7 +36,6 @@ func parseTemplates(a assets) templates {
 	return all
 }
 
-// pageData is the data of the layout.
 type pageData struct {
 	Title      string
 	Path       string // of the page
@@ -47,7 +46,6 @@ type pageData struct {
 	Data       any    // of the page itself
 }
 
-// navigationItem is a page of the navigation.
 type navigationItem struct {
 	destination
 	Current bool // the page shown is this one or below it

@@ -270,7 +270,6 @@ func (p *usagePage) fill(current, previous []usage.Row, n names) {
 // maxUsageRows limits the rows of the table. The files have all.
 const maxUsageRows = 50
 
-// newUsageChart draws tokens by interval, stacked by group.
 func newUsageChart(s *selection, rows []usage.Row, n names) chart {
 	of := make([]chartRow, len(rows))
 	groups := map[string]*usage.Row{} // by the name of the series

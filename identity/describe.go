@@ -8,7 +8,6 @@ import (
 
 // This file has the details of entries in the audit log.
 
-// describe returns the description of a new key.
 func (k Key) describe() string {
 	return join(
 		part{true, k.title()},
@@ -31,10 +30,8 @@ func (k Key) childrenText() string {
 	return yesOrNo(k.Children.Bool)
 }
 
-// title names a key and its account.
 func (k Key) title() string { return fmt.Sprintf("%s (%s) of %s", k.Name, k.Prefix, k.Email) }
 
-// describeKeyChange lists what differs between two versions of a key.
 func describeKeyChange(before, after Key) string {
 	var changes changeList
 	changes.add("", before.stateText(), after.stateText())
@@ -58,7 +55,6 @@ func (k Key) stateText() string {
 	return string(k.State)
 }
 
-// describe returns the description of a new account.
 func (a Account) describe() string {
 	return join(
 		part{a.Admin, "administrator"},
@@ -73,7 +69,6 @@ type part struct {
 	text    string
 }
 
-// join joins the parts that apply.
 func join(parts ...part) string {
 	var texts []string
 	for _, p := range parts {
@@ -84,7 +79,6 @@ func join(parts ...part) string {
 	return strings.Join(texts, ", ")
 }
 
-// describeAccountChange lists what differs between two versions of an account.
 func describeAccountChange(before, after Account) string {
 	var changes changeList
 	changes.add("name ", strconv.Quote(before.Name), strconv.Quote(after.Name))

@@ -54,7 +54,6 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// expiryText formats the time at which a key expires.
 func expiryText(at time.Time) string {
 	if at.IsZero() {
 		return "never"

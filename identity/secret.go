@@ -19,16 +19,13 @@ const (
 	tokenDigits = secretDigits // length of a session's or an invitation's token, in bytes
 )
 
-// secretHash is the SHA-256 of a key's secret.
 type secretHash [sha256.Size]byte
 
-// newSecret returns a random secret for a key.
 func newSecret() string { return secretTag + randomBase62(secretBytes, secretDigits) }
 
 // newID returns a short id: 72 random bits after the kind, such as "key_…".
 func newID(kind string) string { return kind + "_" + randomBase62(idBytes, idDigits) }
 
-// newToken returns a random token for a session or an invitation.
 func newToken() string { return randomBase62(secretBytes, tokenDigits) }
 
 // randomBase62 encodes random bytes in base 62, padded to width.

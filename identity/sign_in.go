@@ -77,7 +77,6 @@ func (s *Sessions) SignIn(ctx context.Context, c Credentials) (SignedIn, error) 
 	})
 }
 
-// recordSignIn records that an account has signed in from an address.
 func recordSignIn(ctx context.Context, tx database.Tx, a Account, address, how string) error {
 	detail := "from " + ratelimit.Network(address) + how
 	return insertSignInEntry(WithActor(ctx, a), tx, "sign in", a.Email, detail, detail)

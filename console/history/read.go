@@ -148,7 +148,6 @@ func (h *History) addLedger(ctx context.Context, sums []*step, filter usage.Filt
 	return nil
 }
 
-// addUsage adds the requests of a model that the ledger knows.
 func (s *step) addUsage(r *usage.Row) {
 	for _, k := range []Key{{}, {Model: r.Model}} {
 		s.at(k).merge(&Totals{
