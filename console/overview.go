@@ -202,6 +202,7 @@ func (c *Console) overviewPage(r *request) (err error) {
 		return err
 	}
 	page.Charts.Marks = chartMarks(page.Events, selected.Model)
+	page.Charts.trim()
 	if page.Gateways, err = c.gatewayRows(r.ctx()); err != nil {
 		return err
 	}
@@ -289,6 +290,29 @@ func newChartData(report history.Report, selected history.Series) chartData {
 		{"first-token", " s", []chartLine{{"median", selected.FirstToken}, {"95th percentile", selected.FirstToken5}}},
 	}
 	return data
+}
+
+// trim drops the points before the first known value and the first mark, such as those before the gateway's start, but keeps a twelfth
+// of the period.
+func (d *chartData) trim() {
+	first := d.Points - d.Points/12
+	for _, m := range d.Marks {
+		first = max(0, min(first, int((m.Time-d.Begin)/d.Interval)))
+	}
+	for _, c := range d.Charts {
+		for _, line := range c.Series {
+			if known := slices.IndexFunc(line.Values, func(v *float64) bool { return v != nil }); known >= 0 {
+				first = min(first, known)
+			}
+		}
+	}
+	d.Begin += int64(first) * d.Interval
+	d.Points -= first
+	for _, c := range d.Charts {
+		for i := range c.Series {
+			c.Series[i].Values = c.Series[i].Values[first:]
+		}
+	}
 }
 
 // codesOf returns the errors of the service, or the other codes: refusals, and clients that left.

@@ -3,6 +3,7 @@
 import { clock, dateTime, dayUTC, inUTC, minute, minuteUTC } from "./times.js";
 
 const chartHeight = 210;
+const mostDots = 31; // of a line: with more points it has none
 const colors = ["--ink", "--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6"];
 
 const plots = new Map(); // by the id of the chart
@@ -88,7 +89,7 @@ function options(chart, width) {
     ],
     series: [{ label: "Time", value: (_, time) => timeAt(time) }, ...chart.series.map((s, i) => ({
       label: s.name, width: 1.5, spanGaps: false,
-      points: { show: shown.utc, size: 4 }, // a day between days without requests has no line
+      points: { show: shown.utc || shown.points <= mostDots, size: 4 }, // an interval between others without requests has no line
       stroke: () => variable(colors[(i + first) % colors.length]),
       value: (plot, v, series, index) => format(known(plot, v, series, index), chart.unit),
     }))],
