@@ -81,6 +81,11 @@ func TestTheModulesOfTheWorkbenchAreOneScript(t *testing.T) {
 	if want := map[string]bool{"../session.js": true, "../times.js": true}; !maps.Equal(imported, want) {
 		t.Errorf("got imports of %v, want of %v", imported, want)
 	}
+	for name := range imported {
+		if !regexp.MustCompile(`<link rel="modulepreload" href="/static/[0-9a-f]+/` + strings.TrimPrefix(name, "../") + `">`).MatchString(page) {
+			t.Errorf("%s is not preloaded", name)
+		}
+	}
 	for _, want := range []string{"basegate-drafts", "IDBDatabase", "castInput"} { // of a module, and of two vendored ones
 		if !bytes.Contains(script, []byte(want)) {
 			t.Errorf("%q is missing", want)
