@@ -22,7 +22,7 @@ var endings = []struct {
 	Value usage.Ending
 	Name  string
 }{
-	{usage.AnyEnding, "Any"}, {usage.Succeeded, "Succeeded"}, {usage.HasFailed, "Failed"}, {usage.WereRefused, "Refused"},
+	{usage.AnyEnding, "Any"}, {usage.Succeeded, "Succeeded"}, {usage.HasFailed, "Unsuccessful"}, {usage.WereRefused, "Refused"},
 }
 
 // historyPage is the data of the page of requests. They are metadata: prompts and completions are not stored.

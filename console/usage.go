@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"basegate/budget/quota"
 	"basegate/budget/usage"
 	"basegate/budget/usage/report"
+	"basegate/console/history"
 	"basegate/fleet"
 	"basegate/identity"
 )
@@ -33,6 +35,7 @@ type usagePage struct {
 	PreviousDays      string
 	HasLatency        bool
 	Charts            *chartData // of latencies and errors; nil if the range is too long, or they cannot be read in time
+	Outcomes          string     // of the requests that did not succeed; empty if there were none, and without the charts
 	Forecasts         []string   // of the current month's tokens; none for other selections
 }
 
@@ -203,7 +206,7 @@ func (c *Console) readUsage(r *request, page *usagePage, n names) error {
 		page.RefusedTotal += refused.Requests
 	}
 	if s.days() <= s.LatencyDays() {
-		if page.Charts, err = c.usageCharts(r.ctx(), s, filter); err != nil {
+		if page.Charts, page.Outcomes, err = c.usageCharts(r.ctx(), s, filter); err != nil {
 			return err
 		}
 	}
@@ -214,22 +217,42 @@ func (c *Console) readUsage(r *request, page *usagePage, n names) error {
 	return nil
 }
 
-// usageCharts returns the charts of latencies and errors, by hour or day.
-func (c *Console) usageCharts(ctx context.Context, s *selection, filter usage.Filter) (*chartData, error) {
+// usageCharts returns the charts of latencies and errors, by hour or day, and the outcomes of the requests that did not succeed.
+func (c *Console) usageCharts(ctx context.Context, s *selection, filter usage.Filter) (*chartData, string, error) {
 	interval := 24 * time.Hour
 	if s.Interval == usage.ByHour && !s.All() { // which reads each request
 		interval = time.Hour
 	}
 	of, err := c.History.OfLedger(ctx, filter, interval)
 	if err != nil {
-		return nil, unlessBusy(err)
+		return nil, "", unlessBusy(err)
 	}
 	data := newChartData(of, findSeries(of.Series, s.Model))
 	data.UTC = true
 	data.Charts = slices.DeleteFunc(data.Charts, func(one lineChart) bool {
 		return one.ID != "errors" && one.ID != "refusals" && one.ID != "first-token"
 	})
-	return &data, nil
+	return &data, outcomesText(of.Codes), nil
+}
+
+// outcomesText says how many of the requests on the ledger had which outcome. Those that were refused at once have no model.
+func outcomesText(codes []history.CodeSeries) string {
+	of := map[history.Outcome]int64{}
+	for _, s := range codes {
+		if s.Model != "" {
+			of[s.Outcome] += s.Total
+		}
+	}
+	var all []string
+	for _, one := range []struct {
+		outcome history.Outcome
+		text    string
+	}{{history.Failed, "failed"}, {history.Refused, "refused"}, {history.Left, "left by the client"}} {
+		if n := of[one.outcome]; n > 0 {
+			all = append(all, formatNumber(n)+" "+one.text)
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 func formatRange(from, to time.Time) string {

@@ -170,6 +170,20 @@ func TestUsageHasChartsOfLatenciesAndErrors(t *testing.T) {
 	lacks(t, b.get("/usage?from=2020-01-01").body, "plot-errors") // latencies of more than 400 days are not read
 }
 
+// A request to a model that starts has a row on the ledger with an error code, but nothing has failed.
+func TestUsageTellsFailuresFromRefusalsAndClientsThatLeft(t *testing.T) {
+	s, k := newSiteWithUsage(t)
+	b := s.signIn("ada@example.org")
+	has(t, b.get("/usage").body, "1 unsuccessful (16.7\u202f%): 1 failed <a")
+	for _, code := range []string{"modal_cold_boot", "modal_cold_boot", "client_gone"} {
+		s.addRequest(k, budget.Request{}, 1, 0, code)
+	}
+	s.refuse(k, "req_R", "budget_exceeded", time.Now()) // without a row on the ledger
+	has(t, b.get("/usage").body, "4 unsuccessful (44.4\u202f%): 1 failed, 2 refused, 1 left by the client <a")
+	has(t, b.get("/usage?key="+k.ID).body, "3 unsuccessful (42.9\u202f%): 2 refused, 1 left by the client <a")
+	has(t, b.get("/usage?from=2020-01-01").body, "4 unsuccessful (44.4\u202f%) <a") // of more than 400 days
+}
+
 func TestUsageShowsCachedAndReplayedTokensBesideThoseSpent(t *testing.T) {
 	s := newSite(t)
 	a := s.account("ada@example.org", false)
