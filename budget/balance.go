@@ -41,6 +41,15 @@ func (l *Ledger) Balance(p Payer) Balance {
 // Recent is Balance, which no other gateway changes.
 func (l *Ledger) Recent(_ context.Context, p Payer) Balance { return l.Balance(p) }
 
+// RecentOf returns the balances of several payers.
+func (l *Ledger) RecentOf(_ context.Context, payers []Payer) []Balance {
+	all := make([]Balance, len(payers))
+	for i, p := range payers {
+		all[i] = l.Balance(p)
+	}
+	return all
+}
+
 // ReadBalance returns the balance that Reserve would decide on, by the caps currently configured. Its errors are those of
 // Reserve but *Exceeded. The balance is the latest known one if the database is not available, and has no caps if the key
 // may not be used.

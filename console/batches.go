@@ -122,9 +122,22 @@ func (c *Console) balance(ctx context.Context, id string) (identity.Principal, b
 	return key, c.Ledger.Recent(ctx, proxy.Payer(&key, 0, 0))
 }
 
+// estimates returns what a batch costs with each of several keys, by their ids.
+func (c *Console) estimates(ctx context.Context, tokens int64, keys []identity.Key) map[string]string {
+	of, payers := make([]identity.Principal, len(keys)), make([]budget.Payer, len(keys))
+	for i, k := range keys {
+		of[i], _ = c.Keys.Lookup(k.ID)
+		payers[i] = proxy.Payer(&of[i], 0, 0)
+	}
+	all := map[string]string{}
+	for i, balance := range c.Ledger.RecentOf(ctx, payers) {
+		all[keys[i].ID] = estimateText(tokens, &of[i], &balance)
+	}
+	return all
+}
+
 // estimateText says how many tokens a batch costs at most, as a share of what is left of the tightest budget of its key.
-func (c *Console) estimateText(ctx context.Context, tokens int64, id string) string {
-	key, balance := c.balance(ctx, id)
+func estimateText(tokens int64, key *identity.Principal, balance *budget.Balance) string {
 	text := "About " + formatNumber(tokens) + " tokens at most"
 	left := tightest(balance.Caps())
 	switch {

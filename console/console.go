@@ -113,6 +113,9 @@ type Ledger interface {
 	// Recent returns the counters of a payer, at most a second old, with the caps that it has in p.
 	Recent(ctx context.Context, p budget.Payer) budget.Balance
 
+	// RecentOf is Recent of several payers, with one query at most.
+	RecentOf(ctx context.Context, payers []budget.Payer) []budget.Balance
+
 	// ReadBalance returns the counters and caps of a payer at the moment, or an error with what is known of them.
 	ReadBalance(ctx context.Context, p budget.Payer) (budget.Balance, error)
 

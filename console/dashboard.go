@@ -180,16 +180,22 @@ func (c *Console) keyRows(r *request, account string) (rows []keyRow, spark *spa
 	if len(keys) == identity.MaxListed {
 		next = strconv.Itoa(skip + len(keys))
 	}
+	payers := make([]budget.Payer, len(keys))
+	for i, k := range keys {
+		payers[i] = budget.Payer{Key: k.ID}
+	}
+	balances := c.Ledger.RecentOf(r.ctx(), payers) // which sparklines then finds in memory
 	sparks, err := c.sparklines(r.ctx(), account, keys)
 	if err != nil {
 		return nil, nil, others, err
 	}
-	for _, k := range keys {
-		row := keyRow{Key: k, gauges: newGauges(c.keyCounters(r.ctx(), k.ID), k.Caps), Spark: sparks[k.ID]}
+	children, err := c.Keys.LiveChildren(r.ctx(), account)
+	if err != nil {
+		return nil, nil, others, err
+	}
+	for i, k := range keys {
+		row := keyRow{Key: k, gauges: newGauges(balances[i].Key, k.Caps), Spark: sparks[k.ID], LiveChildren: children[k.ID]}
 		if row.LastUse, err = c.Ledger.LastUse(r.ctx(), k.ID); err != nil {
-			return nil, nil, others, err
-		}
-		if row.LiveChildren, err = c.Keys.LiveChildren(r.ctx(), k.ID); err != nil {
 			return nil, nil, others, err
 		}
 		rows = append(rows, row)

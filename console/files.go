@@ -227,10 +227,7 @@ func (c *Console) showFile(r *request, status int, f batch.File, page filePage) 
 		page.Key = page.Keys[0].ID // as the form selects it
 	}
 	if f.Input() && f.Tokens > 0 {
-		page.Estimates = map[string]string{}
-		for _, k := range page.Keys {
-			page.Estimates[k.ID] = c.estimateText(r.ctx(), f.Tokens, k.ID)
-		}
+		page.Estimates = c.estimates(r.ctx(), f.Tokens, page.Keys)
 	}
 	return c.renderStatus(r, status, "file", f.Name, &page)
 }

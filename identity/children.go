@@ -111,9 +111,10 @@ func (k *Keys) Children(ctx context.Context, parent, run, after string, limit in
 	return database.List(ctx, k.db.Read(), scanKey, text, parent, run, last.ID, last.CreatedAt.UnixMicro(), limit)
 }
 
-// LiveChildren returns how many keys that a key has made are neither revoked nor expired, at most 10,000.
-func (k *Keys) LiveChildren(ctx context.Context, parent string) (int, error) {
-	return countLive(ctx, k.db.Read(), ofParent, parent, 10_000)
+// LiveChildren returns how many keys that the keys of an account have made are neither revoked nor expired, at most 10,000 of each: by
+// the id of the key, without those that have none.
+func (k *Keys) LiveChildren(ctx context.Context, account string) (map[string]int, error) {
+	return countLiveChildrenOf(ctx, k.db.Read(), account, 10_000)
 }
 
 // Run returns the keys that are part of a run of an account, the oldest first. An empty account or run is all.

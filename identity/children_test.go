@@ -3,6 +3,7 @@ package identity_test
 import (
 	"database/sql"
 	"errors"
+	"maps"
 	"testing"
 	"time"
 
@@ -118,6 +119,11 @@ func TestChildrenCountTheirParentsLimitAndNotTheAccounts(t *testing.T) {
 	must(t, err)
 	if len(all) != 4 || all[3].ID != first.ID {
 		t.Errorf("got %d children, the last one %+v; want the oldest last", len(all), all[len(all)-1])
+	}
+	live, err := f.Keys.LiveChildren(t.Context(), f.parent.AccountID)
+	must(t, err)
+	if want := map[string]int{f.parent.ID: 2}; !maps.Equal(live, want) {
+		t.Errorf("got the live children %v, want %v", live, want)
 	}
 	page, err := f.Keys.Children(t.Context(), f.parent.ID, "", third.ID, 1)
 	must(t, err)

@@ -164,23 +164,40 @@ func selectKeysByID(ctx context.Context, q database.Reader, id string) ([]Key, e
 	return database.List(ctx, q, scanKey, selectKey+` WHERE k.id = $1`, id)
 }
 
-// Conditions of countLive: the keys of an account, without children, and the children of a key.
+// Conditions of liveKeys: the keys of an account, without children, and the children of a key.
 const (
 	ofAccount = `account_id = $1 AND parent IS NULL`
 	ofParent  = `parent = $1`
 )
 
-// countLive returns how many keys that a condition selects are neither revoked nor expired, at most limit. It reads by the indexes
-// keys_live and keys_parent, without those that have expired.
+// liveKeys is an expression for how many keys that a condition selects are neither revoked nor expired at $2, at most $3. It reads by
+// the indexes keys_live and keys_parent, without those that have expired.
+func liveKeys(condition string) string {
+	keys := `SELECT 1 FROM keys WHERE ` + condition + ` AND state <> 'revoked' AND expires_at `
+	return `(SELECT count(*) FROM (` + keys + `IS NULL UNION ALL ` + keys + `> $2 LIMIT $3) live)`
+}
+
 func countLive(ctx context.Context, q database.Reader, condition, id string, limit int) (n int, err error) {
-	text := `
-		SELECT count(*) FROM (
-			SELECT 1 FROM keys WHERE ` + condition + ` AND state <> 'revoked' AND expires_at IS NULL
-			UNION ALL
-			SELECT 1 FROM keys WHERE ` + condition + ` AND state <> 'revoked' AND expires_at > $2
-			LIMIT $3) live`
-	err = q.QueryRowContext(ctx, text, id, now().UnixMicro(), limit).Scan(&n)
+	err = q.QueryRowContext(ctx, `SELECT `+liveKeys(condition), id, now().UnixMicro(), limit).Scan(&n)
 	return n, err
+}
+
+// countLiveChildrenOf returns the live children of each key of an account that has some and has not expired. It finds these keys by the
+// index keys_live.
+func countLiveChildrenOf(ctx context.Context, q database.Reader, account string, limit int) (map[string]int, error) {
+	all := map[string]int{}
+	err := database.Each(ctx, q, func(row *sql.Rows) error {
+		var id string
+		var n int
+		err := row.Scan(&id, &n)
+		if n > 0 {
+			all[id] = n
+		}
+		return err
+	}, `SELECT p.id, `+liveKeys(`parent = p.id`)+` FROM keys p
+		WHERE p.account_id = $1 AND p.state <> 'revoked' AND p.parent IS NULL AND (p.expires_at IS NULL OR p.expires_at > $2)`,
+		account, now().UnixMicro(), limit)
+	return all, err
 }
 
 func selectRun(ctx context.Context, q database.Reader, account, run string) ([]Key, error) {

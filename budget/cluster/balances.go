@@ -142,14 +142,25 @@ func (l *Ledger) Balance(p budget.Payer) budget.Balance {
 
 // Recent returns the balance by counters that are at most readAge old, or as they are known if the database does not reply.
 func (l *Ledger) Recent(ctx context.Context, p budget.Payer) budget.Balance {
-	balance, old := l.balance(p)
-	if len(old) == 0 {
-		return balance
+	return l.RecentOf(ctx, []budget.Payer{p})[0]
+}
+
+// RecentOf is Recent of several payers, whose counters are read together.
+func (l *Ledger) RecentOf(ctx context.Context, payers []budget.Payer) []budget.Balance {
+	all := make([]budget.Balance, len(payers))
+	known := func() (old []string) {
+		for i, p := range payers {
+			balance, itsOld := l.balance(p)
+			all[i], old = balance, append(old, itsOld...)
+		}
+		return old
 	}
-	if _, err := l.readCounters(ctx, old); err == nil {
-		balance, _ = l.balance(p)
+	if old := known(); len(old) > 0 {
+		if _, err := l.readCounters(ctx, old); err == nil {
+			known()
+		}
 	}
-	return balance
+	return all
 }
 
 // read returns a read of the counters of owners that begins after the call. Reads follow one another, so all callers that

@@ -65,6 +65,11 @@ func TestCapsAreShownByTheCountersOfTheLatestReplies(t *testing.T) {
 	if c := second.Recent(t.Context(), account).Caps(); len(c) != 1 || c[0].Used != 100 || c[0].Window != quota.Day {
 		t.Errorf("got the caps of the account %+v", c)
 	}
+	third := start(t, db, cluster.Settings{Name: "third"}) // has read nothing
+	if all := third.RecentOf(t.Context(), []budget.Payer{p, {Key: "unknown"}, account}); len(all) != 3 || all[0].Key != want ||
+		all[1].Key != (budget.Counters{}) || all[2].Account != want {
+		t.Errorf("got the balances %+v", all)
+	}
 	if used, err := second.LastUse(t.Context(), "key"); err != nil || used.Time.Before(before) {
 		t.Errorf("got the last use %v, %v", used, err)
 	}
