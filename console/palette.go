@@ -74,6 +74,13 @@ func (c *Console) palette(r *request) error {
 	for _, p := range saved {
 		items = append(items, paletteItem{Kind: "Saved prompt", Name: p.Name, Note: p.Model, Path: "/workbench?" + url.Values{"prompt": {p.ID}}.Encode()})
 	}
+	shared, _, err := c.Prompts.SearchShared(r.ctx(), r.account.ID, nil, maxPromptsReturned)
+	if err != nil {
+		return err
+	}
+	for _, p := range shared {
+		items = append(items, paletteItem{Kind: "Shared prompt", Name: p.Name, Note: p.Owner, Path: "/workbench?" + url.Values{"shared": {p.Share}}.Encode()})
+	}
 	if r.account.Admin {
 		accounts, err := c.Accounts.List(r.ctx())
 		if err != nil {

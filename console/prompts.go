@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"basegate/console/prompts"
@@ -94,7 +95,17 @@ func promptProblem(err error) *problem {
 	return nil
 }
 
-// listPrompts searches the user's prompts. It also responds with how much of the quota they take.
+// sharedPrompt is a prompt that another user has shared with everyone, without what tells more than its link does.
+type sharedPrompt struct {
+	Share   string    `json:"share"`
+	Name    string    `json:"name"`
+	Model   string    `json:"model"`
+	Updated time.Time `json:"updated"`
+	Owner   string    `json:"owner"`
+}
+
+// listPrompts searches the user's prompts, and those that others have shared with everyone. It also responds with how much of the quota
+// the user's take.
 func (c *Console) listPrompts(r *request) error {
 	words := strings.Fields(r.query("q"))
 	if len(words) > maxSearchWords {
@@ -104,9 +115,18 @@ func (c *Console) listPrompts(r *request) error {
 	if err != nil {
 		return err
 	}
+	ofOthers, moreOfOthers, err := c.Prompts.SearchShared(r.ctx(), r.account.ID, words, maxPromptsReturned)
+	if err != nil {
+		return err
+	}
+	shared := make([]sharedPrompt, len(ofOthers))
+	for i, p := range ofOthers {
+		shared[i] = sharedPrompt{p.Share, p.Name, p.Model, p.Updated, p.Owner}
+	}
 	used, err := c.Prompts.Usage(r.ctx(), r.account.ID)
 	return r.sendResult(http.StatusOK, map[string]any{
-		"prompts": append([]prompts.Prompt{}, found...), "more": more, "bytes": used, "max_bytes": c.Prompts.MaxBytesPerAccount(),
+		"prompts": append([]prompts.Prompt{}, found...), "more": more, "shared": shared, "more_shared": moreOfOthers,
+		"bytes": used, "max_bytes": c.Prompts.MaxBytesPerAccount(),
 	}, err)
 }
 
@@ -162,6 +182,22 @@ func (c *Console) sharePrompt(r *request) error {
 		err = c.AuditLog.Record(r.ctx(), "share prompt", r.param("id"), "")
 	}
 	return r.sendResult(http.StatusOK, map[string]any{"share": share}, err)
+}
+
+// sharePromptWithEveryone lists the link of a prompt for all users, or for none.
+func (c *Console) sharePromptWithEveryone(r *request) error {
+	var input struct {
+		Everyone bool `json:"everyone"`
+	}
+	err := r.readJSON(&input)
+	if err == nil {
+		err = c.Prompts.ShareWithEveryone(r.ctx(), r.account.ID, r.param("id"), input.Everyone)
+	}
+	if err == nil {
+		action := map[bool]string{true: "share prompt", false: "unshare prompt"}[input.Everyone]
+		err = c.AuditLog.Record(r.ctx(), action, r.param("id"), "with everyone")
+	}
+	return r.noContent(err)
 }
 
 func (c *Console) unsharePrompt(r *request) error {

@@ -160,6 +160,75 @@ func TestSharedPromptIsReadByColleaguesUntilItsLinkIsRevoked(t *testing.T) {
 	wantStatus(t, "the link of a deleted prompt", eve.get("/console/api/shared/"+second), http.StatusNotFound)
 }
 
+func TestPromptSharedWithEveryoneIsListedUnderItsOwnerUntilThatIsRevoked(t *testing.T) {
+	s := newSite(t)
+	s.account("ada@example.org", false)
+	s.account("eve@example.org", false)
+	ada, eve := s.signIn("ada@example.org"), s.signIn("eve@example.org")
+	id := ada.savePrompt("Lab/Study #done", `{"tree":{"nodes":[{"text":"shared words"}]}}`)
+	path := "/console/api/prompts/" + id + "/share"
+	everyone := func(b *browser, on bool) int {
+		return b.sendJSON(http.MethodPut, path, fmt.Sprintf(`{"everyone":%v}`, on)).status
+	}
+	found := func(b *browser, query string) string {
+		return gjson.Get(b.get("/console/api/prompts?q="+query).body, "shared").Raw
+	}
+	if got := everyone(ada, true); got != http.StatusNotFound {
+		t.Errorf("without a link: got status %d, want 404", got)
+	}
+	share := gjson.Get(ada.sendJSON(http.MethodPost, path, "").body, "share").Str
+	if got := found(eve, ""); got != "[]" {
+		t.Errorf("with a link alone, the list has %s", got)
+	}
+	if own, other := everyone(ada, true), everyone(eve, false); own != http.StatusNoContent || other != http.StatusNotFound {
+		t.Errorf("got status %d for the owner and %d for another user, want 204 and 404", own, other)
+	}
+	body := `{"name":"Lab/Study #done","model":"llama-8b","version":1,"document":{"tree":{"nodes":[{"text":"changed words"}]}}}`
+	wantStatus(t, "update", ada.sendJSON(http.MethodPut, "/console/api/prompts/"+id, body), http.StatusOK)
+	for _, query := range []string{"", "changed+study"} {
+		has(t, found(eve, query), `"share":"`+share+`"`, `"owner":"ada@example.org"`, "Lab/Study #done")
+	}
+	lacks(t, found(eve, ""), id)
+	has(t, eve.get("/console/api/palette").body, `"name":"Lab/Study #done","note":"ada@example.org","path":"/workbench?shared=`+share+`"`)
+	has(t, eve.get("/console/api/shared/"+share).body, "changed words")
+	for what, got := range map[string]string{"another search": found(eve, "unknown"), "the owner's list of others' prompts": found(ada, "")} {
+		if got != "[]" {
+			t.Errorf("%s: got %s", what, got)
+		}
+	}
+	has(t, ada.get("/console/api/prompts?q=").body, `"everyone":true`)
+
+	everyone(ada, false)
+	if got := found(eve, ""); got != "[]" {
+		t.Errorf("no longer shared with everyone: the list has %s", got)
+	}
+	wantStatus(t, "the link", eve.get("/console/api/shared/"+share), http.StatusOK)
+	everyone(ada, true)
+	_, err := s.accounts.Disable(t.Context(), "ada@example.org")
+	must(t, err)
+	if got := found(eve, ""); got != "[]" {
+		t.Errorf("of a disabled account: the list has %s", got)
+	}
+	_, err = s.accounts.Enable(t.Context(), "ada@example.org")
+	must(t, err)
+	ada = s.signIn("ada@example.org")
+	wantStatus(t, "stop sharing", ada.sendJSON(http.MethodDelete, path, ""), http.StatusNoContent)
+	ada.sendJSON(http.MethodPost, path, "")
+	if got := found(eve, ""); got != "[]" {
+		t.Errorf("with a new link: the list has %s", got)
+	}
+	entries, _, err := s.auditLog.Find(t.Context(), identity.AuditFilter{Search: id}, "", 10)
+	must(t, err)
+	var audited []string
+	for _, e := range entries {
+		audited = append(audited, strings.TrimSpace(e.Action+" "+e.Detail))
+	}
+	want := "share prompt, unshare prompt, share prompt with everyone, unshare prompt with everyone, share prompt with everyone, share prompt"
+	if got := strings.Join(audited, ", "); got != want {
+		t.Errorf("got the audit log %q, want %q", got, want)
+	}
+}
+
 // A save that the storage does not take is refused, so that the browser keeps its draft.
 func TestPromptsWithoutTheirStorageAreUnavailable(t *testing.T) {
 	s := newSite(t)

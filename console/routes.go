@@ -87,6 +87,7 @@ var routes = []route{
 	{http.MethodGet, "/batches/:batch", signedIn, maxForm, (*Console).batchPage},
 	{http.MethodPost, "/batches/:batch/cancel", signedIn, maxForm, (*Console).cancelBatch},
 	{http.MethodPost, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).sharePrompt},
+	{http.MethodPut, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).sharePromptWithEveryone},
 	{http.MethodDelete, "/console/api/prompts/:id/share", signedIn, maxForm, (*Console).unsharePrompt},
 	{http.MethodGet, "/console/api/shared/:share", signedIn, maxForm, (*Console).getSharedPrompt},
 	{http.MethodPost, "/models/:model/warm", signedIn, maxForm, of((*Console).pathModel, (*Console).warmModel)},

@@ -11,7 +11,7 @@
 // before a save exceeds its quota.
 //
 // An account has a quota in bytes, a maximum of prompts and a rate. Access control is left to the caller, which passes
-// the account; the id of a prompt's link gives read access to everyone who knows it.
+// the account; the id of a prompt's link gives read access to everyone who knows it. A link may be listed for all accounts.
 package prompts
 
 import (
@@ -96,15 +96,17 @@ func (s *Store) MaxBytesPerAccount() int64 { return s.maxBytes.Load() }
 
 // Prompt is a saved prompt without its document, also as the workbench receives it.
 type Prompt struct {
-	ID      string    `json:"id"`
-	Name    string    `json:"name"`
-	Model   string    `json:"model"`
-	Version int64     `json:"version"` // 1 when it is created, and incremented by every change
-	Updated time.Time `json:"updated"`
-	Bytes   int64     `json:"bytes"`           // of the document and, of the latest version, its words
-	Share   string    `json:"share"`           // id of the link by which others read it; empty if there is none
-	Origin  Origin    `json:"origin,omitzero"` // of the latest version of a copy
-	Account string    `json:"-"`               // of the owner
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Model    string    `json:"model"`
+	Version  int64     `json:"version"` // 1 when it is created, and incremented by every change
+	Updated  time.Time `json:"updated"`
+	Bytes    int64     `json:"bytes"`           // of the document and, of the latest version, its words
+	Share    string    `json:"share"`           // id of the link by which others read it; empty if there is none
+	Everyone bool      `json:"everyone"`        // all users find the link in their lists
+	Owner    string    `json:"owner,omitempty"` // e-mail address of another user, in SearchShared only
+	Origin   Origin    `json:"origin,omitzero"` // of the latest version of a copy
+	Account  string    `json:"-"`               // of the owner
 }
 
 // Origin is the prompt that another one is a copy of, as it was when the copy was made.

@@ -20,14 +20,15 @@ type stored struct {
 	document      []byte
 }
 
-const columns = `id, account_id, name, model, version, updated_at, bytes, share_id, origin, object, document_bytes`
+const columns = `id, account_id, name, model, version, updated_at, bytes, share_id, everyone, origin, object, document_bytes`
 
-// scan scans columns, and the one that follows them.
-func (p *stored) scan(scan func(...any) error, last any) error {
+// scan scans columns, and those that follow them.
+func (p *stored) scan(scan func(...any) error, last ...any) error {
 	var updated int64
 	var origin string
-	err := scan(
-		&p.ID, &p.Account, &p.Name, &p.Model, &p.Version, &updated, &p.Bytes, &p.Share, &origin, &p.object, &p.documentBytes, last)
+	err := scan(append([]any{
+		&p.ID, &p.Account, &p.Name, &p.Model, &p.Version, &updated, &p.Bytes, &p.Share, &p.Everyone, &origin, &p.object, &p.documentBytes,
+	}, last...)...)
 	p.Updated = time.UnixMicro(updated).UTC()
 	if err == nil && origin != "" {
 		err = json.Unmarshal([]byte(origin), &p.Origin)
@@ -74,8 +75,8 @@ func insertPrompt(ctx context.Context, tx database.Tx, p *stored) error {
 		}
 	}
 	const text = `
-		INSERT INTO prompts (id, account_id, name, model, version, updated_at, share_id, origin, object, document_bytes, bytes, words, document)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
-	return database.Exec(ctx, tx, text, p.ID, p.Account, p.Name, p.Model, p.Version, p.Updated.UnixMicro(), p.Share, string(origin), p.object,
-		p.documentBytes, p.Bytes, p.words, p.document)
+		INSERT INTO prompts (id, account_id, name, model, version, updated_at, share_id, everyone, origin, object, document_bytes, bytes, words, document)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
+	return database.Exec(ctx, tx, text, p.ID, p.Account, p.Name, p.Model, p.Version, p.Updated.UnixMicro(), p.Share, p.Everyone, string(origin),
+		p.object, p.documentBytes, p.Bytes, p.words, p.document)
 }

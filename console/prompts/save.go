@@ -74,7 +74,7 @@ func (s *Store) check(ctx context.Context, from database.Reader, p *stored, base
 		if old, err = selectPrompt(ctx, from, latestOfAccount, p.Account, p.ID); err != nil {
 			return 0, err
 		}
-		p.Share, p.Origin = old.Share, old.Origin
+		p.Share, p.Everyone, p.Origin = old.Share, old.Everyone, old.Origin
 	}
 	p.Version = old.Version + 1
 	used, err := selectUsage(ctx, from, p.Account)
@@ -99,7 +99,7 @@ func (s *Store) check(ctx context.Context, from database.Reader, p *stored, base
 // supersede makes the latest version of a prompt, if there is one, an earlier one, and deletes those before the oldest that stays.
 func (s *Store) supersede(ctx context.Context, tx database.Tx, id string, oldest int64) error {
 	const text = `
-		UPDATE prompts SET latest = FALSE, share_id = '', origin = '', words = $2, bytes = document_bytes
+		UPDATE prompts SET latest = FALSE, share_id = '', everyone = FALSE, origin = '', words = $2, bytes = document_bytes
 		WHERE id = $1 AND latest = TRUE`
 	if err := database.Exec(ctx, tx, text, id, []byte{}); err != nil {
 		return err
@@ -209,10 +209,26 @@ func (s *Store) Unshare(ctx context.Context, account, id string) error {
 	return err
 }
 
+// ShareWithEveryone lists the link of a prompt for all accounts, or for none. The error may be ErrNotFound, also for want of a link.
+func (s *Store) ShareWithEveryone(ctx context.Context, account, id string, everyone bool) error {
+	const text = `UPDATE prompts SET everyone = $3 WHERE ` + latestOfAccount + ` AND share_id <> '' RETURNING id`
+	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
+		err := tx.QueryRowContext(ctx, text, account, id, everyone).Scan(&id)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrNotFound
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("share prompt with everyone: %w", err)
+	}
+	return nil
+}
+
 // setShare sets the link of a prompt that has none, or removes it if the new one is empty. It returns the link.
 func (s *Store) setShare(ctx context.Context, account, id, share string) (kept string, err error) {
 	const text = `
-		UPDATE prompts SET share_id = CASE WHEN share_id = '' OR $3 = '' THEN $3 ELSE share_id END
+		UPDATE prompts SET share_id = CASE WHEN share_id = '' OR $3 = '' THEN $3 ELSE share_id END, everyone = everyone AND $3 <> ''
 		WHERE ` + latestOfAccount + ` RETURNING share_id`
 	err = s.write(ctx, account, "share prompt", func(tx database.Tx) error {
 		err := tx.QueryRowContext(ctx, text, account, id, share).Scan(&kept)

@@ -28,16 +28,29 @@ const (
 // database.ErrReportsBusy or ErrReportTooLong if it exceeds the limits of long reads: it may read the words of all of the
 // account's prompts.
 func (s *Store) Search(ctx context.Context, account string, words []string, limit int) (found []Prompt, more bool, err error) {
+	return s.search(ctx, account, `, ''`, `account_id = $1`, words, limit)
+}
+
+// SearchShared is Search among the prompts that other accounts, which are active, have shared with everyone.
+func (s *Store) SearchShared(ctx context.Context, account string, words []string, limit int) (found []Prompt, more bool, err error) {
+	const owner = `, (SELECT email FROM accounts a WHERE a.id = account_id)`
+	const ofOthers = `everyone AND account_id <> $1 AND account_id IN (SELECT id FROM accounts WHERE state = 'active')`
+	return s.search(ctx, account, owner, ofOthers, words, limit)
+}
+
+// search finds prompts that a condition on the account selects, and an expression has the owner of.
+func (s *Store) search(ctx context.Context, account, owner, condition string, words []string, limit int) (found []Prompt, more bool, err error) {
 	folded := make([][]byte, len(words))
 	for i, w := range words {
 		folded[i] = []byte(fold(w))
 	}
-	text := `SELECT ` + columns + `, '' FROM prompts`
+	text := `SELECT ` + columns + owner + `, ''`
 	if len(words) > 0 {
-		text = `SELECT ` + columns + `, words FROM prompts`
+		text = `SELECT ` + columns + owner + `, words`
 	}
+	text += ` FROM prompts WHERE ` + condition + ` AND latest = TRUE ORDER BY updated_at DESC, id`
 	err = s.db.Report(ctx, account, searchWait, func(ctx context.Context, from database.Reader) error {
-		rows, err := from.QueryContext(ctx, text+` WHERE account_id = $1 AND latest = TRUE ORDER BY updated_at DESC, id`, account)
+		rows, err := from.QueryContext(ctx, text, account)
 		if err != nil {
 			return err
 		}
@@ -45,7 +58,7 @@ func (s *Store) Search(ctx context.Context, account string, words []string, limi
 		for !more && rows.Next() {
 			var p stored
 			var has sql.RawBytes
-			if err := p.scan(rows.Scan, &has); err != nil {
+			if err := p.scan(rows.Scan, &p.Owner, &has); err != nil {
 				return err
 			}
 			if slices.ContainsFunc(folded, func(w []byte) bool { return !bytes.Contains(has, w) }) {

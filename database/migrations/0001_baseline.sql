@@ -223,6 +223,7 @@ CREATE TABLE prompts (
     latest         BOOLEAN NOT NULL DEFAULT true, -- the others have no link, origin and words
     updated_at     BIGINT NOT NULL,
     share_id       TEXT NOT NULL DEFAULT '',  -- of the link by which other users read the prompt; empty if there is none
+    everyone       BOOLEAN NOT NULL DEFAULT false, -- all users find the link in their lists
     origin         TEXT NOT NULL DEFAULT '',  -- JSON: what the prompt is a copy of; empty if it is none
     object         TEXT NOT NULL DEFAULT '',  -- of the storage, with the document; empty: the row has it
     document       BLOB,                      -- JSON, in the workbench's format; NULL: the object has it
@@ -235,6 +236,7 @@ CREATE TABLE prompts (
 CREATE INDEX prompts_account ON prompts (account_id, latest, updated_at);
 CREATE UNIQUE INDEX prompts_latest ON prompts (id) WHERE latest;
 CREATE UNIQUE INDEX prompts_share ON prompts (share_id) WHERE share_id <> '';
+CREATE INDEX prompts_everyone ON prompts (updated_at) WHERE everyone;
 
 -- Presets of parameters that users save in the workbench. They can have texts, such as stop sequences.
 CREATE TABLE presets (

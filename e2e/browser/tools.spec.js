@@ -263,6 +263,22 @@ test("a link opens the saved tree for a colleague, read-only, until it is revoke
   await other.locator("#versions-panel > summary").click();
   await expect(other.locator("#origin")).toHaveText(`A copy of “For a colleague” of ${process.env.EMAIL}`);
 
+  const listed = other.locator("#shared-prompts a", { hasText: "For a colleague" });
+  await expect(listed).toHaveCount(0);
+  await page.getByLabel("Share with everyone here").check();
+  await page.getByText("Open", { exact: true }).click();
+  await expect(page.locator("#saved li", { hasText: "For a colleague" })).toContainText("shared with everyone");
+  await page.reload();
+  await page.getByText("Share", { exact: true }).click();
+  await expect(page.getByLabel("Share with everyone here")).toBeChecked();
+  await open(other);
+  await other.getByText("Open", { exact: true }).click();
+  await expect(listed.locator("xpath=..")).toContainText(process.env.EMAIL);
+  await checkPage(other, "workbench-shared-with-everyone");
+  await listed.click();
+  await expect(other).toHaveURL(shared.href);
+  await expect(tokens(other)).toHaveText(text);
+
   await page.getByRole("button", { name: "Stop sharing" }).click();
   await expect(page.locator("#share-status")).toContainText("does not work any more");
   await open(other, shared.pathname + shared.search);

@@ -60,6 +60,7 @@ export const getPresets = () => sendForJSON("GET", "/presets");
 export const savePreset = (mode, name, settings) => send("PUT", "/presets", { mode, name, settings });
 export const deletePreset = (mode, name) => send("DELETE", `/presets?mode=${mode}&name=${encodeURIComponent(name)}`);
 export const sharePrompt = (id) => sendForJSON("POST", `/prompts/${encodeURIComponent(id)}/share`, {});
+export const shareWithEveryone = (id, everyone) => send("PUT", `/prompts/${encodeURIComponent(id)}/share`, { everyone });
 export const unsharePrompt = (id) => send("DELETE", `/prompts/${encodeURIComponent(id)}/share`);
 export const getSharedPrompt = (share) => sendForJSON("GET", `/shared/${encodeURIComponent(share)}`);
 

@@ -23,10 +23,10 @@ import { settings } from "./requests.js";
 import { sayProgress } from "./running.js";
 
 const saved = new SavedPrompts({
-  list: $("saved"), search: $("saved-search"), name: $("name"), status: $("saved-status"), usage: $("saved-usage"),
+  list: $("saved"), shared: $("shared-prompts"), search: $("saved-search"), name: $("name"), status: $("saved-status"), usage: $("saved-usage"),
   onOpen: (id) => replace("Open the other prompt and discard them?", () => saved.load(id), showSaved),
   onDelete: forgetAddress,
-  onChange: (share) => { sharing.show(share); versions.refresh(); $("fork").hidden = !saved.id; },
+  onChange: (share, everyone) => { sharing.show(share, everyone); versions.refresh(); $("fork").hidden = !saved.id; },
 });
 const sharing = new Sharing(saved);
 const versions = new Versions(saved, replace, show);

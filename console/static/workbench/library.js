@@ -47,6 +47,11 @@ function createRow(prompt, { isOpen, open, remove, find }) {
   if (isOpen(prompt.id)) openButton.setAttribute("aria-current", "true");
   const tags = prompt.tags.map((tag) => button(tag, () => find(tag), { className: "tag", title: `Show the prompts with ${tag}` }));
   return element("li", {}, openButton, ...tags,
-    element("small", { textContent: `${prompt.share ? "shared · " : ""}${prompt.model} · ${dateTime(prompt.updated)}` }),
+    element("small", { textContent: `${prompt.everyone ? "shared with everyone · " : prompt.share ? "shared · " : ""}${prompt.model} · ${dateTime(prompt.updated)}` }),
     button("Delete", () => remove(prompt), { className: "quiet", "aria-label": `Delete ${prompt.title}` }));
 }
+
+// sharedRows returns the rows of a list of prompts that other users have shared with everyone: links, by which they open.
+export const sharedRows = (prompts) => prompts.map(({ share, name, model, owner, updated }) => element("li", {},
+  element("a", { href: `/workbench?shared=${encodeURIComponent(share)}`, textContent: name }),
+  element("small", { textContent: `${owner} · ${model} · ${dateTime(updated)}` })));

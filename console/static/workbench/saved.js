@@ -1,14 +1,15 @@
 // The list of saved prompts, which the server searches, and the prompt that is open.
 import * as api from "./api.js";
 import { dateTime, inUTC, minute } from "../times.js";
-import { copyName, rows } from "./library.js";
+import { copyName, rows, sharedRows } from "./library.js";
+import { element } from "./state.js";
 import { unpack } from "./tree.js";
 
 export class SavedPrompts {
   // onOpen is called with the id of a prompt that the user opens, onDelete with that of one that was deleted, and
-  // onChange with the id of the open prompt's link, or an empty string, when another prompt is open.
-  constructor({ list, search, name, status, usage, onOpen, onDelete, onChange }) {
-    Object.assign(this, { list, name, status, usage, onOpen, onDelete, onChange, search, current: unsaved() });
+  // onChange with the id of the open prompt's link, or an empty string, and whether everyone finds it, when another prompt is open.
+  constructor({ list, shared, search, name, status, usage, onOpen, onDelete, onChange }) {
+    Object.assign(this, { list, shared, name, status, usage, onOpen, onDelete, onChange, search, current: unsaved() });
     let timer = 0;
     search.addEventListener("input", () => {
       clearTimeout(timer);
@@ -20,8 +21,10 @@ export class SavedPrompts {
 
   async refresh() {
     try {
-      const { prompts, more, bytes, max_bytes } = await api.searchPrompts(this.search.value);
+      const { prompts, more, shared, more_shared, bytes, max_bytes } = await api.searchPrompts(this.search.value);
       this.render(prompts, more);
+      this.shared.replaceChildren(...sharedRows(shared), ...(more_shared ? [lastRow(older)] : []));
+      this.shared.parentElement.hidden = !shared.length;
       this.usage.textContent = `${megabytes(bytes)} of ${megabytes(max_bytes)} MB used.`;
     } catch (error) {
       this.setStatus(error.message);
@@ -33,11 +36,8 @@ export class SavedPrompts {
       isOpen: (id) => id === this.id, open: this.onOpen, remove: (prompt) => this.delete(prompt),
       find: (tag) => { this.search.value = tag; this.refresh(); this.search.focus(); },
     }));
-    const last = document.createElement("li");
-    last.className = "soft";
-    if (!prompts.length) last.textContent = this.search.value ? "No matching prompts." : "No saved prompts yet.";
-    if (more) last.textContent = "Older prompts are not shown: search for them.";
-    if (last.textContent) this.list.append(last);
+    if (!prompts.length) this.list.append(lastRow(this.search.value ? "No matching prompts." : "No saved prompts yet."));
+    if (more) this.list.append(lastRow(older));
   }
 
   // load returns a prompt that open can show, or an earlier version of it for showVersion.
@@ -48,11 +48,11 @@ export class SavedPrompts {
   }
 
   // open makes a prompt that was loaded the one that is open.
-  open({ id, version, name, share, updated }) {
+  open({ id, version, name, share, everyone, updated }) {
     this.current = { ...unsaved(), id, version };
     this.name.value = name;
     this.setSaved(updated);
-    this.onChange(share);
+    this.onChange(share, everyone);
     this.refresh();
   }
 
@@ -138,6 +138,9 @@ export class SavedPrompts {
     this.setStatus(`Saved ${isToday ? minute(time) : dateTime(time)}${more}`, inUTC(time));
   }
 }
+
+const older = "Older prompts are not shown: search for them.";
+const lastRow = (textContent) => element("li", { className: "soft", textContent });
 
 // unsaved returns what is known of a document that is no saved prompt yet. from is the id of the prompt or link that it is a copy of,
 // shown the version that is shown if it is an earlier one, and version the latest one that this page knows.
