@@ -42,7 +42,16 @@ function chatRequest() {
 const conversation = () => turns.thread(state.doc, state.doc.selected);
 
 function text() {
-  return isChat() ? files.asDialogue(conversation()) : canvas.text();
+  if (isChat()) return files.asDialogue(conversation());
+  return $("copy-special").checked ? textWithSpecialTokens() : canvas.text();
+}
+
+// textWithSpecialTokens returns the text of the selected branch with tokens such as <|end_of_text|>.
+function textWithSpecialTokens() {
+  const { doc } = state;
+  const root = tree.rootOf(doc, doc.selected);
+  const tokens = tree.path(doc, doc.selected).map(withText(modelOf(doc.selected))).map(({ token }) => token);
+  return (root.tokens.length ? "" : root.text) + tree.plainText(tokens);
 }
 
 function copyAs(kind) {
