@@ -71,7 +71,7 @@ func TestOverviewShowsFiguresByModelAndBackend(t *testing.T) {
 		}
 	}
 	errors, refusals, _ := strings.Cut(page.body[strings.Index(page.body, `id="overview-errors"`):], `id="overview-refusals"`)
-	has(t, errors, "out_of_memory")
+	has(t, errors, `<a href="/usage/requests?account=all&amp;q=out_of_memory"><code>out_of_memory</code></a>`)
 	lacks(t, errors, "context_length_exceeded", "client_gone")
 	has(t, refusals, "context_length_exceeded", "client_gone")
 
