@@ -17,10 +17,10 @@ test("every parameter of the API is sent as the API takes it, and kept by a relo
   await page.locator("#settings").getByText("More parameters").click();
   const values = {
     top_k: "40", min_p: "0.01", presence_penalty: "0.1", frequency_penalty: "0.2", repetition_penalty: "1.1", stop: "END\\n", stop_token_ids: "7, 8 9",
-    min_tokens: "2", bad_words: "never", logit_bias: "{\"300\": -5}", allowed_token_ids: Array.from({ length: 300 }, (_, i) => 300 + i).join(" "),
+    min_tokens: "2", bad_words: "never", logit_bias: "{\"300\": -5}", repetition_detection: "{\"max_pattern_size\": 20, \"min_count\": 4}", allowed_token_ids: Array.from({ length: 300 }, (_, i) => 300 + i).join(" "),
   };
   for (const [name, value] of Object.entries(values)) await page.locator(`#p-${name}`).fill(value);
-  await page.locator("#p-ignore_eos").selectOption("true");
+  for (const name of ["ignore_eos", "include_stop_str_in_output"]) await page.locator(`#p-${name}`).selectOption("true");
   await page.reload();
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
   await expect(page.locator("#p-stop_token_ids")).toHaveValue("7 8 9");
@@ -28,7 +28,8 @@ test("every parameter of the API is sent as the API takes it, and kept by a relo
   await done(page);
   expect(bodies[0]).toMatchObject({
     top_k: 40, min_p: 0.01, presence_penalty: 0.1, frequency_penalty: 0.2, repetition_penalty: 1.1, stop: ["END\n"], stop_token_ids: [7, 8, 9],
-    min_tokens: 2, ignore_eos: true, bad_words: ["never"], logit_bias: { 300: -5 }, allowed_token_ids: Array.from({ length: 300 }, (_, i) => 300 + i),
+    min_tokens: 2, ignore_eos: true, bad_words: ["never"], logit_bias: { 300: -5 }, include_stop_str_in_output: true,
+    repetition_detection: { max_pattern_size: 20, min_count: 4 }, allowed_token_ids: Array.from({ length: 300 }, (_, i) => 300 + i),
   });
   await page.locator("#p-allowed_token_ids").fill("");
   await page.locator("#p-structured_outputs").fill("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}");

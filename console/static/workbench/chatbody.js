@@ -42,6 +42,8 @@ const checks = {
     const wrong = isObject(value) ? Object.entries(value).find(([id, bias]) => !/^\d+$/.test(id) || typeof bias !== "number" || Math.abs(bias) > 100) : [""];
     return wrong ? `Expected token ids and numbers from -100 to 100, such as {"50256": -100}${wrong[0] ? `; got “${wrong[0]}”` : ""}` : "";
   },
+  repetition_detection: (value) => (isObject(value) ? "" : "Expected an object, such as {\"max_pattern_size\": 20, \"min_count\": 4}"),
+  vllm_xargs: (value) => (isObject(value) ? "" : "Expected an object of names and values"),
   chat_template_kwargs: (value) => (isObject(value) ? "" : "Expected an object, such as {\"enable_thinking\": false}"),
 };
 

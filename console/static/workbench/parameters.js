@@ -15,14 +15,17 @@ const sampling = [
 const ending = [
   { name: "stop", rare: true, kind: "lines", hint: "one per line; \\n = line break" },
   { name: "stop_token_ids", rare: true, kind: "ids", hint: "ids of tokens that end the text, with spaces between" },
+  { name: "include_stop_str_in_output", rare: true, kind: "switch", hint: "true: the text ends with the stop string" },
   { name: "ignore_eos", rare: true, kind: "switch", hint: "true: goes on where the model would end" },
   { name: "min_tokens", rare: true, kind: "integer", min: 0, hint: "no end before that many tokens" },
+  { name: "repetition_detection", rare: true, kind: "json", hint: "a JSON object: the text ends when a pattern repeats", blank: "off" },
 ];
 const choosing = [
   { name: "allowed_token_ids", rare: true, kind: "ids", hint: "only these tokens can be sampled; ids with spaces between", blank: "all" },
   { name: "bad_words", rare: true, kind: "lines", hint: "texts that are not sampled, one per line; \\n = line break", blank: "none" },
   { name: "logit_bias", rare: true, kind: "json", hint: "a JSON object of token ids and what is added to their logits, -100 to 100", blank: "none" },
   { name: "structured_outputs", rare: true, kind: "json", hint: "a JSON schema, or an object with json, regex, choice or grammar", blank: "any text" },
+  { name: "vllm_xargs", rare: true, kind: "json", hint: "a JSON object of arguments of the server’s logits processors", blank: "none" },
 ];
 
 export const parameters = [
