@@ -42,7 +42,7 @@ test("what is copied of generated text is the text, by selection and by the butt
   await expect.poll(copied).toBe(text);
   await page.getByLabel("Special tokens in plain text").check();
   await page.getByRole("button", { name: "Plain text" }).click();
-  await expect.poll(copied).toBe(`${text}<|end_of_text|>`);
+  await expect.poll(copied).toBe(`<|begin_of_text|>${text}<|end_of_text|>`);
 });
 
 test("times are local with seconds on all pages, the zone is said once, and UTC is shown on hover", async ({ page }) => {

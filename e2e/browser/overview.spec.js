@@ -46,7 +46,7 @@ test("the charts have a 24 h clock, one zoom that a refresh keeps, and the value
   await expect(page.locator("#plot-queue .u-legend"), "the cursor of all charts").toContainText(/\d{4}, \d\d:\d\d:\d\d/);
   await page.mouse.up();
   await expect(whole).toBeEnabled();
-  await expect.poll(() => page.evaluate(() => window.drawn)).toContainEqual(expect.stringMatching(/^\d\d:\d\d$/));
+  await expect.poll(() => page.evaluate(() => window.drawn)).toContainEqual(expect.stringMatching(/^\d\d:\d\d(:\d\d)?$/));
   expect((await page.evaluate(() => window.drawn)).filter((text) => /[ap]m/i.test(text))).toEqual([]);
   await page.mouse.move(0, 0);
   await expect(page.locator("#plot-queue .u-legend")).toContainText("latest, zoomed");
