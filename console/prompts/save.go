@@ -212,17 +212,13 @@ func (s *Store) Unshare(ctx context.Context, account, id string) error {
 // ShareWithEveryone lists the link of a prompt for all accounts, or for none. The error may be ErrNotFound, also for want of a link.
 func (s *Store) ShareWithEveryone(ctx context.Context, account, id string, everyone bool) error {
 	const text = `UPDATE prompts SET everyone = $3 WHERE ` + latestOfAccount + ` AND share_id <> '' RETURNING id`
-	err := s.write(ctx, account, func(ctx context.Context, tx database.Tx) error {
+	return s.write(ctx, account, "share prompt with everyone", func(tx database.Tx) error {
 		err := tx.QueryRowContext(ctx, text, account, id, everyone).Scan(&id)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrNotFound
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("share prompt with everyone: %w", err)
-	}
-	return nil
 }
 
 // setShare sets the link of a prompt that has none, or removes it if the new one is empty. It returns the link.
