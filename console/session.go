@@ -33,16 +33,17 @@ func (r *request) mayUse(a access) bool {
 // identify is a step that reads the session cookie. It sets the session and the account of the request, and the actor of the
 // changes that the request makes.
 func (c *Console) identify(r *request) error {
-	cookie, err := r.Cookie(c.cookieName())
-	if err != nil {
-		return nil // there is no cookie
+	if cookie, err := r.Cookie(c.cookieName()); err == nil {
+		r.session = cookie.Value
 	}
-	r.session = cookie.Value
-	r.account, err = c.Sessions.Account(r.ctx(), r.session)
+	if r.session == "" {
+		return nil
+	}
+	account, err := c.Sessions.Account(r.ctx(), r.session)
 	if err != nil && !errors.Is(err, identity.ErrNoSession) {
 		return err
 	}
-	if r.signedIn() {
+	if r.account = account; r.signedIn() {
 		r.SetRequest(r.Request().WithContext(identity.WithActor(r.ctx(), r.account)))
 	}
 	return nil
