@@ -72,11 +72,7 @@ func (e sqlite) start(ctx context.Context) func() {
 	if e.settings.ReadOnly {
 		return func() {}
 	}
-	var limits, flushes wait.Loop
-	limits.Start(ctx, e.limitWAL)
-	flushes.Start(ctx, e.flushPeriodically)
-	return func() {
-		limits.Close()
-		flushes.Close()
-	}
+	background := new(wait.Loop)
+	background.Start(ctx, e.limitWAL, e.flushPeriodically)
+	return background.Close
 }
