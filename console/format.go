@@ -116,13 +116,10 @@ func formatCached(cached, known int64) string {
 	return formatShare(cached, known)
 }
 
-// formatRate formats a rate or a level with at most two decimals.
+// formatRate formats a rate or a level: below ten with at most two decimals.
 func formatRate(v float64) string {
-	switch {
-	case v >= 1000:
+	if v >= 10 {
 		return formatNumber(int64(v + .5))
-	case v >= 100:
-		return fmt.Sprintf("%.0f", v)
 	}
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", v), "0"), ".")
 }

@@ -1,5 +1,5 @@
 // The library of saved prompts: folders, tags, copies and versions.
-import { checkPage, expect, signIn, test } from "./console.js";
+import { boxOf, checkPage, expect, signIn, test } from "./console.js";
 import { expectText, open, prompt } from "./workbench.js";
 
 test("saved prompts are in folders with tags, and a copy leaves the original as it was saved", async ({ page }) => {
@@ -88,4 +88,26 @@ test("each save makes a version, of which an earlier one opens and becomes the l
   await page.locator("#origin a").click();
   await expect(page).toHaveURL(original);
   await expectText(page, "The first text");
+});
+
+test("one panel of the toolbar is open at a time, over the prompt, until Escape or a click outside", async ({ page }) => {
+  await signIn(page);
+  await open(page);
+  const place = await boxOf(prompt(page));
+  const versions = page.getByText("Each save makes a version.");
+  await page.getByText("Open", { exact: true }).click();
+  await expect(page.locator("#saved-search")).toBeVisible();
+  await page.locator("#versions-panel > summary").click();
+  await expect(versions).toBeVisible();
+  await expect(page.locator("#saved-search")).toBeHidden();
+  expect(await boxOf(prompt(page))).toEqual(place);
+  await page.locator("#name").click(); // a part of the toolbar
+  await expect(versions).toBeVisible();
+  await page.keyboard.press("Escape");
+  await expect(versions).toBeHidden();
+  await expect(page.locator("#versions-panel > summary")).toBeFocused();
+  await page.keyboard.press("Enter");
+  await expect(versions).toBeVisible();
+  await page.locator("#model").click();
+  await expect(versions).toBeHidden();
 });

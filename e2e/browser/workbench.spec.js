@@ -219,6 +219,8 @@ test("a saved prompt opens with its branches in a second browser, keeps what bot
   await page.getByText("Open", { exact: true }).click();
   await page.locator("#saved").getByRole("button", { name: "Delete A study", exact: true }).click();
   await expect(page.locator("#saved-status")).toContainText("deleted");
+  await page.locator("#versions-panel > summary").click();
+  await expect(page.locator("#versions-status")).toHaveText("Save the prompt first.");
   await expect(page.locator("#versions").getByRole("listitem")).toHaveCount(0);
 
   // What was deleted elsewhere is saved as another prompt.

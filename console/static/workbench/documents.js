@@ -77,6 +77,7 @@ function mayReplace(question, answered) {
 let replacing = null; // of what the user has asked for last
 async function replace(question, load, showLoaded) {
   if (!mayReplace(question)) return;
+  $("open-panel").open = false;
   const { revision } = drafts;
   const token = replacing = {};
   try {
@@ -104,7 +105,6 @@ function showFile({ name, model: requested, document: document_ }) {
   leaveAddressed();
   show(document_, requested);
   saved.name.value = name ?? "";
-  $("open-panel").open = false;
   history.replaceState(null, "", "/workbench");
   edited();
 }
@@ -114,7 +114,6 @@ async function showSaved(prompt) {
   saved.open(prompt);
   leaveAddressed();
   show(prompt.document, prompt.model);
-  $("open-panel").open = false;
   history.replaceState(null, "", `/workbench?prompt=${encodeURIComponent(prompt.id)}`);
   await restoreDraft();
 }

@@ -10,6 +10,7 @@ import * as conversing from "./conversing.js";
 import * as documents from "./documents.js";
 import * as judging from "./judging.js";
 import * as modes from "./modes.js";
+import "./panels.js";
 import * as popover from "./popover.js";
 import * as presets from "./presets.js";
 import * as selecting from "./selecting.js";
