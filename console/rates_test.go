@@ -1,12 +1,14 @@
 package console_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"basegate/budget"
@@ -38,8 +40,30 @@ func TestRateIsAskedBeforeTheBodyIsRead(t *testing.T) {
 	s.account("ada@example.org", false)
 	ada, anonymous := s.signIn("ada@example.org"), s.browser()
 	const save = "/console/api/prompts"
-	for range 8 { // they count, although they are refused
-		wantStatus(t, "a save of no prompt", ada.sendJSON(http.MethodPost, save, `"`+strings.Repeat("x", 4<<20-2)+`"`), http.StatusUnprocessableEntity)
+	site, err := url.Parse(s.url)
+	must(t, err)
+	send := func(b *browser, method, path, contentType string, length int64, body io.Reader) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(t.Context(), method, s.url+path, body)
+		must(t, err)
+		req.ContentLength = length
+		for name, value := range map[string]string{"Sec-Fetch-Site": "same-origin", "Content-Type": contentType, "Expect": "100-continue"} {
+			req.Header.Set(name, value)
+		}
+		for _, cookie := range b.client.Jar.Cookies(site) {
+			req.AddCookie(cookie)
+		}
+		transport := &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: time.Minute}
+		resp, err := transport.RoundTrip(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return resp, err
+	}
+	wantStatus(t, "a save of no prompt", ada.sendJSON(http.MethodPost, save, `"`+strings.Repeat("x", 4<<20-2)+`"`), http.StatusUnprocessableEntity)
+	for range 7 { // they count, although they save nothing
+		if _, err := send(ada, http.MethodPost, save, "application/json", 4<<20, iotest.ErrReader(io.ErrUnexpectedEOF)); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("a save whose body breaks off: got %v", err)
+		}
 	}
 	for range 10 {
 		anonymous.post("/feedback", "message", "hello")
@@ -57,24 +81,12 @@ func TestRateIsAskedBeforeTheBodyIsRead(t *testing.T) {
 		{http.MethodPost, "/request-access", "application/x-www-form-urlencoded", anonymous},
 	} {
 		name := fmt.Sprintf("%s %s of %s", c.method, c.path, c.contentType)
-		req, err := http.NewRequestWithContext(t.Context(), c.method, s.url+c.path, unreadBody{t, name})
-		must(t, err)
-		req.ContentLength = 60 << 10
-		for name, value := range map[string]string{"Sec-Fetch-Site": "same-origin", "Content-Type": c.contentType, "Expect": "100-continue"} {
-			req.Header.Set(name, value)
-		}
+		length := int64(60 << 10)
 		if c.browser == ada {
-			req.ContentLength = 31 << 20 // more than half a minute of the rate
+			length = 31 << 20 // half a minute of the rate
 		}
-		site, err := url.Parse(s.url)
+		resp, err := send(c.browser, c.method, c.path, c.contentType, length, unreadBody{t, name})
 		must(t, err)
-		for _, cookie := range c.browser.client.Jar.Cookies(site) {
-			req.AddCookie(cookie)
-		}
-		transport := &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: time.Minute}
-		resp, err := transport.RoundTrip(req)
-		must(t, err)
-		resp.Body.Close()
 		if resp.StatusCode != http.StatusTooManyRequests {
 			t.Errorf("%s: got %d, want 429", name, resp.StatusCode)
 		}
