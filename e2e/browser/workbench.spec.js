@@ -1,5 +1,5 @@
 import { expectAccessible, basegate, expect, checkPage, signIn, test } from "./console.js";
-import { chooseKey, columns, expectText, lines, open, prompt, tokens } from "./workbench.js";
+import { chooseKey, columns, expectText, lines, open, prompt, setMinTokens, tokens } from "./workbench.js";
 
 // fillIn enters a prompt and parameters.
 async function fillIn(page, text, parameters = {}) {
@@ -305,6 +305,7 @@ test("new text of a long prompt is in view and followed, unless the user scrolls
   expect(await page.evaluate(() => document.documentElement.scrollHeight)).toBeLessThan(3000);
 
   await page.locator("#p-max_tokens").fill("2500");
+  await setMinTokens(page, 2500);
   await page.locator("#generate").click();
   await expect(page.getByRole("button", { name: "Stop" })).toBeVisible();
   const before = await tokens(page).count();
