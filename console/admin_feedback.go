@@ -33,8 +33,9 @@ func (c *Console) adminFeedbackPage(r *request) error {
 		rows = rows[:feedbackPageSize]
 	}
 	view.pager = r.pager(queryOf(map[string]string{"status": view.Status}), next)
+	known := c.names(r)
 	for i := range rows {
-		rows[i].Email = c.names(r).Account(rows[i].AccountID)
+		rows[i].Email = known.Account(rows[i].AccountID)
 	}
 	view.Rows = rows
 	return c.render(r, "admin-feedback", "Feedback received", view)

@@ -68,8 +68,9 @@ func (c *Console) showFiles(r *request, status int, page filesPage) error {
 	if page.Keys, err = c.Keys.Usable(r.ctx(), r.account.ID); err != nil {
 		return err
 	}
+	known := c.names(r)
 	for _, f := range files {
-		page.Files = append(page.Files, fileRow{f, c.names(r).key(f.Key)})
+		page.Files = append(page.Files, fileRow{f, known.key(f.Key)})
 	}
 	return c.renderStatus(r, status, "files", "Files", page)
 }

@@ -212,13 +212,7 @@ func (s *Store) Unshare(ctx context.Context, account, id string) error {
 // ShareWithEveryone lists the link of a prompt for all accounts, or for none. The error may be ErrNotFound, also for want of a link.
 func (s *Store) ShareWithEveryone(ctx context.Context, account, id string, everyone bool) error {
 	const text = `UPDATE prompts SET everyone = $3 WHERE ` + latestOfAccount + ` AND share_id <> '' RETURNING id`
-	return s.write(ctx, account, "share prompt with everyone", func(tx database.Tx) error {
-		err := tx.QueryRowContext(ctx, text, account, id, everyone).Scan(&id)
-		if errors.Is(err, sql.ErrNoRows) {
-			return ErrNotFound
-		}
-		return err
-	})
+	return s.updateLatest(ctx, "share prompt with everyone", text, &id, account, id, everyone)
 }
 
 // setShare sets the link of a prompt that has none, or removes it if the new one is empty. It returns the link.
@@ -226,12 +220,18 @@ func (s *Store) setShare(ctx context.Context, account, id, share string) (kept s
 	const text = `
 		UPDATE prompts SET share_id = CASE WHEN share_id = '' OR $3 = '' THEN $3 ELSE share_id END, everyone = everyone AND $3 <> ''
 		WHERE ` + latestOfAccount + ` RETURNING share_id`
-	err = s.write(ctx, account, "share prompt", func(tx database.Tx) error {
-		err := tx.QueryRowContext(ctx, text, account, id, share).Scan(&kept)
+	err = s.updateLatest(ctx, "share prompt", text, &kept, account, id, share)
+	return kept, err
+}
+
+// updateLatest runs an UPDATE of an account's prompt, whose arguments begin with the account, and scans what it returns. The error is
+// ErrNotFound if it finds none.
+func (s *Store) updateLatest(ctx context.Context, what, text string, returned *string, account string, args ...any) error {
+	return s.write(ctx, account, what, func(tx database.Tx) error {
+		err := tx.QueryRowContext(ctx, text, append([]any{account}, args...)...).Scan(returned)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrNotFound
 		}
 		return err
 	})
-	return kept, err
 }
