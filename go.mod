@@ -3,6 +3,7 @@ module basegate
 go 1.26.0
 
 require (
+	github.com/andybalholm/brotli v1.3.0
 	github.com/coreos/go-oidc/v3 v3.21.0
 	github.com/dustin/go-humanize v1.0.1
 	github.com/emersion/go-sasl v0.0.0-20241020182733-b788ff22d5a6

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"io/fs"
 	"mime"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/andybalholm/brotli"
 	"github.com/evanw/esbuild/pkg/api"
 	"github.com/labstack/echo/v4"
 )
@@ -89,8 +91,21 @@ func build(name string) []byte {
 }
 
 type staticFile struct {
-	content []byte
-	zipped  []byte // with gzip; nil if that is not smaller
+	content    []byte
+	compressed map[string][]byte // by coding, those that are smaller
+}
+
+// codings are those of compressed files, the preferred first.
+var codings = []string{"br", "gzip"}
+
+// compressor returns a writer that compresses by a coding. Brotli's highest level would take two seconds of CPU time for all files,
+// where this one takes 0.2 s and saves half as much of gzip's size.
+func compressor(coding string, w io.Writer) io.WriteCloser {
+	if coding == "br" {
+		return brotli.NewWriterLevel(w, 5)
+	}
+	zipped, _ := gzip.NewWriterLevel(w, gzip.BestCompression) // the level is valid
+	return zipped
 }
 
 // served returns the static files by their names. Scripts and style sheets are minified.
@@ -100,13 +115,15 @@ var served = sync.OnceValue(func() map[string]staticFile {
 		if ext := path.Ext(name); ext == ".js" || ext == ".css" {
 			content = build(name)
 		}
-		f := staticFile{content: content}
-		var b bytes.Buffer
-		w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid, and a buffer takes everything
-		_, _ = w.Write(content)
-		_ = w.Close()
-		if b.Len() < len(content) {
-			f.zipped = b.Bytes()
+		f := staticFile{content: content, compressed: map[string][]byte{}}
+		for _, coding := range codings {
+			var b bytes.Buffer // takes everything, so no write fails
+			w := compressor(coding, &b)
+			_, _ = w.Write(content)
+			_ = w.Close()
+			if b.Len() < len(content) {
+				f.compressed[coding] = b.Bytes()
+			}
 		}
 		all[name] = f
 	})
@@ -128,21 +145,24 @@ func (c *Console) asset(ec echo.Context) error {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
 	content := f.content
-	if f.zipped != nil {
+	if len(f.compressed) > 0 {
 		h.Set("Vary", "Accept-Encoding")
-		if acceptsGzip(ec.Request().Header.Get("Accept-Encoding")) {
-			h.Set("Content-Encoding", "gzip")
-			content = f.zipped
+	}
+	for _, coding := range codings {
+		if zipped, ok := f.compressed[coding]; ok && accepts(ec.Request().Header.Get("Accept-Encoding"), coding) {
+			h.Set("Content-Encoding", coding)
+			content = zipped
+			break
 		}
 	}
 	return ec.Blob(http.StatusOK, mime.TypeByExtension(path.Ext(name)), content)
 }
 
-// acceptsGzip reports whether an Accept-Encoding names gzip, and not to refuse it.
-func acceptsGzip(header string) bool {
-	for coding := range strings.SplitSeq(header, ",") {
-		name, quality, _ := strings.Cut(strings.ReplaceAll(coding, " ", ""), ";")
-		if strings.EqualFold(name, "gzip") {
+// accepts reports whether an Accept-Encoding names a coding, and not to refuse it.
+func accepts(header, coding string) bool {
+	for accepted := range strings.SplitSeq(header, ",") {
+		name, quality, _ := strings.Cut(strings.ReplaceAll(accepted, " ", ""), ";")
+		if strings.EqualFold(name, coding) {
 			return quality == "" || strings.Trim(quality, "q=0.") != ""
 		}
 	}

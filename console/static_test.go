@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/andybalholm/brotli"
 )
 
 // fetchStatic requests a static file with an Accept-Encoding.
@@ -32,23 +34,25 @@ func (s *site) fetchStatic(path, encodings string) (http.Header, []byte) {
 func TestStaticFilesAreCompressedForClientsThatTakeIt(t *testing.T) {
 	s := newSite(t)
 	_, want := s.fetchStatic("/static/none/console.css", "identity")
-	for encodings, zipped := range map[string]bool{"gzip": true, "br;q=1.0, gzip; q=0.5": true, "identity": false, "": false, "gzip;q=0": false, "br, gzip;q=0.0": false} {
+	for encodings, coding := range map[string]string{
+		"gzip": "gzip", "gzip, deflate, br, zstd": "br", "br;q=1.0, gzip; q=0.5": "br", "GZIP, br;q=0.0": "gzip", "identity": "", "": "", "gzip;q=0": "", "br;q=0, gzip;q=0.0": "",
+	} {
 		header, body := s.fetchStatic("/static/none/console.css", encodings)
-		if got := header.Get("Content-Encoding") == "gzip"; got != zipped {
+		if header.Get("Content-Encoding") != coding || header.Get("Vary") != "Accept-Encoding" || !strings.HasPrefix(header.Get("Content-Type"), "text/css") {
 			t.Errorf("%q: got %v", encodings, header)
 			continue
 		}
-		if header.Get("Vary") != "Accept-Encoding" || !strings.HasPrefix(header.Get("Content-Type"), "text/css") {
-			t.Errorf("%q: got %v", encodings, header)
-		}
-		if zipped {
-			r, err := gzip.NewReader(bytes.NewReader(body))
+		var r io.Reader = bytes.NewReader(body)
+		switch coding {
+		case "br":
+			r = brotli.NewReader(r)
+		case "gzip":
+			zipped, err := gzip.NewReader(r)
 			must(t, err)
-			body, err = io.ReadAll(r)
-			must(t, err)
+			r = zipped
 		}
-		if !bytes.Equal(body, want) {
-			t.Errorf("%q: got %d bytes that are not the file", encodings, len(body))
+		if body, err := io.ReadAll(r); err != nil || !bytes.Equal(body, want) {
+			t.Errorf("%q: got %d bytes that are not the file: %v", encodings, len(body), err)
 		}
 	}
 }
