@@ -18,9 +18,12 @@ test("every parameter of the API is sent as the API takes it, and kept by a relo
   const values = {
     top_k: "40", min_p: "0.01", presence_penalty: "0.1", frequency_penalty: "0.2", repetition_penalty: "1.1", stop: "END\\n", stop_token_ids: "7, 8 9",
     min_tokens: "2", bad_words: "never", logit_bias: "{\"300\": -5}", repetition_detection: "{\"max_pattern_size\": 20, \"min_count\": 4}", allowed_token_ids: Array.from({ length: 300 }, (_, i) => 300 + i).join(" "),
+    truncate_prompt_tokens: "900", cache_salt: "lab-1", user: "bench",
   };
   for (const [name, value] of Object.entries(values)) await page.locator(`#p-${name}`).fill(value);
-  for (const name of ["ignore_eos", "include_stop_str_in_output"]) await page.locator(`#p-${name}`).selectOption("true");
+  for (const name of ["ignore_eos", "include_stop_str_in_output", "add_special_tokens"]) await page.locator(`#p-${name}`).selectOption("true");
+  for (const name of ["skip_special_tokens", "spaces_between_special_tokens"]) await page.locator(`#p-${name}`).selectOption("false");
+  await page.locator("#p-truncation_side").selectOption("right");
   await page.reload();
   await expect(page.locator("#bench[data-ready]")).toBeAttached();
   await expect(page.locator("#p-stop_token_ids")).toHaveValue("7 8 9");
@@ -30,6 +33,8 @@ test("every parameter of the API is sent as the API takes it, and kept by a relo
     top_k: 40, min_p: 0.01, presence_penalty: 0.1, frequency_penalty: 0.2, repetition_penalty: 1.1, stop: ["END\n"], stop_token_ids: [7, 8, 9],
     min_tokens: 2, ignore_eos: true, bad_words: ["never"], logit_bias: { 300: -5 }, include_stop_str_in_output: true,
     repetition_detection: { max_pattern_size: 20, min_count: 4 }, allowed_token_ids: Array.from({ length: 300 }, (_, i) => 300 + i),
+    add_special_tokens: true, skip_special_tokens: false, spaces_between_special_tokens: false, truncate_prompt_tokens: 900, truncation_side: "right",
+    cache_salt: "lab-1", user: "bench",
   });
   await page.locator("#p-allowed_token_ids").fill("");
   await page.locator("#p-structured_outputs").fill("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}");

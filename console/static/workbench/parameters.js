@@ -27,6 +27,12 @@ const choosing = [
   { name: "structured_outputs", rare: true, kind: "json", hint: "a JSON schema, or an object with json, regex, choice or grammar", blank: "any text" },
   { name: "vllm_xargs", rare: true, kind: "json", hint: "a JSON object of arguments of the server’s logits processors", blank: "none" },
 ];
+const serving = [
+  { name: "skip_special_tokens", rare: true, kind: "switch", hint: "false: the text has special tokens" },
+  { name: "spaces_between_special_tokens", rare: true, kind: "switch", hint: "false: special tokens in the text are not separated" },
+  { name: "cache_salt", rare: true, kind: "text", hint: "shares cached prompts only with requests that have the same", blank: "shared with all" },
+  { name: "user", rare: true, kind: "text", hint: "a tag that usage and requests can be filtered by", blank: "none" },
+];
 
 export const parameters = [
   { name: "max_tokens", kind: "integer", min: 1, value: 64, hint: "most tokens to generate" },
@@ -34,6 +40,10 @@ export const parameters = [
   { name: "n", kind: "integer", min: 1, max: 16, value: 1, hint: "continuations side by side" },
   { name: "logprobs", kind: "integer", min: 1, max: 20, value: 5, hint: "alternatives per token" },
   ...ending, ...choosing,
+  { name: "add_special_tokens", rare: true, kind: "switch", hint: "false: the prompt begins without the model’s special tokens" },
+  { name: "truncate_prompt_tokens", rare: true, kind: "integer", min: -1, hint: "most tokens of the prompt that are used; -1 = what fits", blank: "all" },
+  { name: "truncation_side", rare: true, kind: "choice", values: ["left", "right"], hint: "where tokens of the prompt are left out" },
+  ...serving,
 ];
 
 // chatParameters are those of chat completions.
@@ -47,6 +57,7 @@ export const chatParameters = [
   { name: "tool_choice", rare: true, kind: "choice", values: ["auto", "none", "required"], hint: "whether the model asks for a tool; only with tools" },
   { name: "response_format", rare: true, kind: "json", hint: "a JSON schema of the answer, or a whole response_format", blank: "any text" },
   { name: "chat_template_kwargs", rare: true, kind: "json", hint: "a JSON object of arguments of the model’s chat template", blank: "none" },
+  ...serving,
 ];
 
 const parametersOf = (form) => (form.dataset.parameters === "chat" ? chatParameters : parameters);
@@ -94,7 +105,8 @@ function createInput(p) {
     input.rows = 4;
     input.className = "mono";
     input.spellcheck = false;
-  } else {
+  } else if (p.kind === "text") input.type = "text";
+  else {
     input.type = "number";
     for (const limit of ["min", "max"]) if (p[limit] !== undefined) input[limit] = p[limit];
     input.step = p.kind === "integer" ? 1 : "any";
@@ -147,6 +159,7 @@ function readValue(p, text) {
   case "lines":
     return text.split("\n").filter((line) => line !== "").map((line) => line.replaceAll("\\n", "\n"));
   case "choice":
+  case "text":
     return text;
   case "switch":
     return text === "true";
