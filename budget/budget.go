@@ -4,7 +4,8 @@
 // A key, the key that has made it, if one has, and its account have caps: those of quota.Table. Before a request is sent to a
 // backend, its worst-case cost is reserved against all of them in one decision, so used and reserved tokens together never exceed
 // a cap, however many requests run at once. Used tokens alone cause a refusal or a lower max_tokens. If only reservations of
-// others stand in the way, or their slots, of which a reservation holds one of each owner, the request waits in order of arrival.
+// others stand in the way, or their slots, of which a reservation holds one of each owner, the request waits in order of arrival:
+// reserve.go has the steps, account.go the order, and evaluate.go judges the caps. settlement.go writes the rows.
 // Settlement replaces the reservation by the exact count, once, however often it is called.
 //
 // Counters are held in memory. Every request is one row of the table requests, inserted when it ends. A request that runs for

@@ -1,23 +1,19 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
-	"go.uber.org/zap"
 
 	"basegate/budget"
 	"basegate/budget/admission"
 	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/identity"
-	"basegate/proxy/stream"
 	"basegate/validate"
 )
 
@@ -340,127 +336,4 @@ const bufferFullRetry = 5 * time.Second
 
 func bufferFull(cause error) error {
 	return apierr.Overload(apierr.NoMemory, "too much is waiting here already", bufferFullRetry, cause)
-}
-
-// relayPlain sends a plain response to the client after its charge is on disk.
-func (s *Server) relayPlain(x *exchange, p *response) (err error) {
-	p.usage = s.chargeable(x, p.usage)
-	p.recordUsage(x, p.usage)
-	body := p.plain.bytes
-	if p.bestOf == validate.EmulateBestOf {
-		body = chooseBest(body, x.request)
-	}
-	if x.scoring != nil {
-		if body, err = x.loglikelihood(p.usage); err != nil {
-			return err
-		}
-	}
-	pieces := withUser([][]byte{body}, x.request)
-	translated, err := x.caller.dialect.translate(x, body)
-	switch {
-	case err != nil:
-		return err
-	case translated != nil:
-		pieces = [][]byte{translated}
-	}
-	if err := x.sealPlain(p, pieces); err != nil {
-		return err
-	}
-	contentType := cmp.Or(p.Header.Get("Content-Type"), "application/json")
-	if err := x.settleAndKeep(p, p.usage, contentType, body, nil, s.deps.Log); err != nil {
-		return err
-	}
-	return s.sendPlain(x, contentType, pieces)
-}
-
-// withUser adds the user tag of a request to a plain response.
-func withUser(pieces [][]byte, r *validate.Request) [][]byte {
-	user := r.RawUser()
-	if user == nil {
-		return pieces
-	}
-	return appendMember(pieces, slices.Concat([]byte(`"user":`), user))
-}
-
-// settle charges the request and waits until the charge is on disk, so that no client receives the last byte of a
-// response that is not charged. The error is for the client. If the charge of a plain response cannot be written, nothing
-// of it has been sent, and it costs nothing.
-func (x *exchange) settle(usage stream.Usage, status int, code apierr.Code) error {
-	x.timings.charged = time.Since(x.timings.arrived)
-	x.charge.reports = limitReported(x.charge.reports, usage.Prompt)
-	outcome := budget.Outcome{
-		Prompt: usage.Prompt, Completion: usage.Completion, Status: status, Code: string(code),
-		Queue: x.timings.queued, FirstToken: x.timings.firstToken, Total: x.timings.charged,
-		Boot: x.timings.booting, Attempts: x.attemptRecords(code), Reported: x.charge.reports,
-	}
-	if code == "" {
-		fallback := outcome
-		fallback.Code = string(apierr.Overloaded)
-		if !x.delivery.streaming {
-			fallback.Prompt, fallback.Completion, fallback.Status = 0, 0, apierr.Overloaded.Status()
-			fallback.Reported = limitReported(fallback.Reported, 0)
-		}
-		outcome.Fallback = &fallback
-		if x.receipt != nil {
-			outcome.Receipt = x.receipt.entry.Pending()
-		}
-		if x.receipt != nil && x.delivery.streaming {
-			outcome.Queued = func() { x.receipt.entry.AwaitRound(x.r.Context()) }
-		}
-	}
-	x.charge.usage, x.charge.settled = usage, true
-	if x.caller.line != nil && code == "" {
-		x.caller.line.settlement = x.reservation.Prepare(outcome)
-		return nil
-	}
-	// The commit must not be cancelled when the gateway stops: a response could be charged as complete while its client
-	// receives an error.
-	ctx := context.WithoutCancel(x.r.Context())
-	endCommit := x.trace.child("commit")
-	err := x.reservation.Settle(ctx, outcome)
-	endCommit()
-	if err == nil && code == "" && x.receipt != nil {
-		err = x.receipt.entry.Confirm(ctx)
-	}
-	switch {
-	case err == nil:
-		return nil
-	case x.cancelled():
-		return x.cancelErr()
-	default:
-		return ledgerUnavailable(err)
-	}
-}
-
-// settleFailure settles a request that failed or whose client disconnected. It returns err, which is the error
-// for the client, and not an error of the ledger.
-func (s *Server) settleFailure(x *exchange, err error) error {
-	if err == nil || x.charge.settled {
-		return err
-	}
-	status, code := x.failureOutcome(err)
-	var usage stream.Usage
-	if x.charge.stream != nil || (x.attempts.working && code == codeClientGone) { // also of a request that was stopped
-		usage = s.chargeable(x, usage)
-	}
-	if failed := x.settle(usage, status, code); failed != nil && !errors.Is(failed, errClientGone) {
-		s.deps.Log.Warn("the end of a failed request is not on the ledger yet", zap.String("request_id", x.id), zap.Error(failed))
-	}
-	return err
-}
-
-// failureOutcome returns what the log and the ledger record of a request that failed.
-func (x *exchange) failureOutcome(err error) (status int, code apierr.Code) {
-	if errors.Is(err, errClientGone) || errors.Is(err, errStopped) {
-		return statusClientGone, codeClientGone
-	}
-	code = apierr.From(err).Code
-	switch {
-	case x.delivery.streaming:
-		return x.delivery.status, code
-	case x.timedOut(err) != nil:
-		return http.StatusOK, code
-	default:
-		return code.Status(), code
-	}
 }

@@ -296,3 +296,10 @@ func (s *Server) ServeOnBehalfOf(account, key, path string, w http.ResponseWrite
 	x.caller.onBehalfOf, x.endpoint = &delegation{account: account, key: key, preview: preview}, served.endpoint
 	_ = s.run(x, func() error { return served.serve(s, x) }) // the error has been sent
 }
+
+func (x *exchange) asked() *validate.Request {
+	if x.scoring != nil {
+		return x.scoring.asked
+	}
+	return x.request
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"basegate/budget"
@@ -66,6 +67,29 @@ func (s *Server) lookup(x *exchange, id string) (*fleet.Model, bool) {
 		return nil, false
 	}
 	return models[i], true
+}
+
+// modelOf finds the model of a request. vLLM's own clients name none at the root, where a key that may use one model alone needs
+// none, and ?model= names it otherwise.
+func (s *Server) modelOf(x *exchange) (*fleet.Model, error) {
+	id, field := "", "model"
+	if x.request != nil {
+		id, field = x.request.Model, x.request.NameOf(field)
+	}
+	if !isRoot(x.r.URL.Path) {
+		return s.findModel(x, field, id)
+	}
+	named := x.r.URL.Query().Get("model")
+	switch models := s.models(x); {
+	case id != "" && named != "" && id != named:
+		return nil, apierr.InvalidField("model", "model: the body and ?model= name different models; send one of them")
+	case id == "" && named == "" && len(models) == 1:
+		return models[0], nil
+	case id == "" && named == "" && len(models) > 1:
+		return nil, apierr.InvalidField("model",
+			"model: got none, and this key may use "+strings.Join(idsOf(models), ", ")+"; say which with ?model=")
+	}
+	return s.findModel(x, field, cmp.Or(id, named))
 }
 
 // findModel is lookup that returns an error for the client. field is the one that has the id.

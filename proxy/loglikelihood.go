@@ -30,13 +30,6 @@ type scoring struct {
 	results  []loglikelihood.Result
 }
 
-func (x *exchange) asked() *validate.Request {
-	if x.scoring != nil {
-		return x.scoring.asked
-	}
-	return x.request
-}
-
 // beginScoring makes a request of token ids the completion that serves it. Texts are tokenized later, by tokenizePairs.
 func (x *exchange) beginScoring() error {
 	if x.request.Kind != validate.Pairs {
@@ -225,22 +218,6 @@ func (x *exchange) boundPairs() {
 func (c *scoring) demand() budget.Demand {
 	n, tokens := c.pairs.Prompts()
 	return budget.Demand{PromptTokens: tokens, Exact: true, Candidates: n, MaxTokens: 1}
-}
-
-// reserveAny is reserve for any request. A log-likelihood whose next tokens may not include all continuations also reserves what
-// its scored prompts cost, unless a cap leaves less: then it has its results only if they do.
-func (s *Server) reserveAny(x *exchange) error {
-	c := x.scoring
-	if c == nil || c.method == loglikelihood.Scored {
-		return s.reserve(x)
-	}
-	c.covered = true
-	err := s.reserve(x)
-	if err == nil || apierr.From(err).Code != apierr.BudgetExceeded { // a line of a batch may wait
-		return err
-	}
-	c.covered, c.refused = false, err
-	return s.reserve(x)
 }
 
 // namesFor returns the tokens that the backend is to name in place of the likeliest ones, or nil.

@@ -1,15 +1,12 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
-	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
-
-	"github.com/tidwall/gjson"
 
 	"basegate/breaker"
 	"basegate/budget/admission"
@@ -100,93 +97,68 @@ func (x *exchange) checkPlain(body []byte, choices int) (stream.Usage, breaker.O
 	return usage, breaker.Outcome{}
 }
 
-// candidate is one of the best_of choices of a prompt.
-type candidate struct {
-	raw   string  // the choice as vLLM sent it
-	score float64 // mean log-probability per generated token
+// relayPlain sends a plain response to the client after its charge is on disk.
+func (s *Server) relayPlain(x *exchange, p *response) (err error) {
+	p.usage = s.chargeable(x, p.usage)
+	p.recordUsage(x, p.usage)
+	body := p.plain.bytes
+	if p.bestOf == validate.EmulateBestOf {
+		body = chooseBest(body, x.request)
+	}
+	if x.scoring != nil {
+		if body, err = x.loglikelihood(p.usage); err != nil {
+			return err
+		}
+	}
+	pieces := withUser([][]byte{body}, x.request)
+	translated, err := x.caller.dialect.translate(x, body)
+	switch {
+	case err != nil:
+		return err
+	case translated != nil:
+		pieces = [][]byte{translated}
+	}
+	if err := x.sealPlain(p, pieces); err != nil {
+		return err
+	}
+	contentType := cmp.Or(p.Header.Get("Content-Type"), "application/json")
+	if err := x.settleAndKeep(p, p.usage, contentType, body, nil, s.deps.Log); err != nil {
+		return err
+	}
+	return s.sendPlain(x, contentType, pieces)
 }
 
-// candidateBytes is what chooseBest needs for each choice, in bytes.
-const candidateBytes = 64
-
-// chooseBest implements best_of, which vLLM's V1 engine dropped: of the best_of choices of each prompt it keeps the n with
-// the highest mean log-probability per token, re-indexed, without logprobs that the client did not ask for. Everything
-// beside the choices stays as received; usage counts all choices, and so does the charge.
-func chooseBest(body []byte, r *validate.Request) []byte {
-	choices := gjson.GetBytes(body, "choices")
-	groups := make([][]candidate, r.Prompts)
-	choices.ForEach(func(_, c gjson.Result) bool {
-		if prompt := int(c.Get("index").Int() / r.BestOf); prompt >= 0 && prompt < len(groups) {
-			groups[prompt] = append(groups[prompt], candidate{c.Raw, meanLogprob(c, r.Echo)})
-		}
-		return true
-	})
-	out := append(make([]byte, 0, len(body)), body[:choices.Index]...)
-	out = append(out, '[')
-	index := 0
-	for _, group := range groups {
-		slices.SortStableFunc(group, func(a, b candidate) int { return cmp.Compare(b.score, a.score) })
-		for _, c := range group[:min(int(r.N), len(group))] {
-			if index > 0 {
-				out = append(out, ',')
-			}
-			out = appendChoice(out, c.raw, index, r)
-			index++
-		}
+// sendPlain sends a plain response, with its receipt if there is one: the header, and onchain_data if it is to be in the body.
+func (s *Server) sendPlain(x *exchange, contentType string, pieces [][]byte) error {
+	if x.receipt != nil {
+		x.setReceiptHeader()
 	}
-	out = append(out, ']')
-	return append(out, body[choices.Index+len(choices.Raw):]...)
+	if x.receipt != nil && x.receipt.embed {
+		onchain, err := x.onchainData()
+		if err != nil {
+			return err
+		}
+		pieces = appendMember(pieces, append([]byte(`"onchain_data":`), onchain...))
+	}
+	return s.sendBody(x, http.StatusOK, contentType, pieces...)
 }
 
-// hasLogprobs reports whether every choice has what chooseBest needs. Servers other than vLLM have no such log-probabilities.
-func hasLogprobs(body []byte) bool {
-	for _, choice := range gjson.GetBytes(body, "choices").Array() {
-		if !choice.Get("logprobs.token_logprobs").IsArray() {
-			return false
-		}
+// withUser adds the user tag of a request to a plain response.
+func withUser(pieces [][]byte, r *validate.Request) [][]byte {
+	user := r.RawUser()
+	if user == nil {
+		return pieces
 	}
-	return true
+	return appendMember(pieces, slices.Concat([]byte(`"user":`), user))
 }
 
-// appendChoice appends a choice with its new index, without the members that the client did not ask for.
-func appendChoice(out []byte, raw string, index int, r *validate.Request) []byte {
-	replaced := map[string]string{"index": strconv.Itoa(index)}
-	if r.Logprobs == validate.Absent {
-		replaced["logprobs"] = "null"
-		if r.PromptLogprobs == validate.Absent {
-			replaced["prompt_logprobs"] = "null" // echo with logprobs implies them
-		}
+// appendMember adds a last member to a JSON object in pieces.
+func appendMember(pieces [][]byte, member []byte) [][]byte {
+	last := len(pieces) - 1
+	end := bytes.LastIndexByte(pieces[last], '}')
+	if end < 0 {
+		return pieces
 	}
-	copied := 0
-	gjson.Parse(raw).ForEach(func(name, value gjson.Result) bool {
-		if text, ok := replaced[name.Str]; ok {
-			out = append(out, raw[copied:value.Index]...)
-			out = append(out, text...)
-			copied = value.Index + len(value.Raw)
-		}
-		return true
-	})
-	return append(out, raw[copied:]...)
-}
-
-// meanLogprob returns the mean log-probability of a choice's generated tokens. With echo, the prompt's tokens come first;
-// there are as many as prompt_logprobs, which vLLM then sends too.
-func meanLogprob(choice gjson.Result, echo bool) float64 {
-	prompt := 0
-	if echo {
-		prompt = int(choice.Get("prompt_logprobs.#").Int())
-	}
-	sum, n, position := 0.0, 0, 0
-	choice.Get("logprobs.token_logprobs").ForEach(func(_, v gjson.Result) bool {
-		if position >= prompt && v.Type == gjson.Number {
-			sum += v.Num
-			n++
-		}
-		position++
-		return true
-	})
-	if n == 0 {
-		return math.Inf(-1)
-	}
-	return sum / float64(n)
+	out := append([][]byte{}, pieces[:last]...)
+	return append(out, pieces[last][:end], []byte(","), member, pieces[last][end:])
 }

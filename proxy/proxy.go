@@ -3,7 +3,9 @@
 //
 // The path of a completion reads top to bottom in completion.go, within the frame of exchange.go. Of its steps, length.go
 // checks the length, reserve.go reserves the budget, attempt.go makes attempts at backends and decides on retries, plain.go
-// and stream.go receive the two forms of response, replay.go sends those of earlier requests, and respond.go sends errors, as a body or as the event that ends a stream.
+// and stream.go receive and send the two forms of response, charge.go counts what the backend has not, settle.go writes the
+// charge, replay.go sends the responses of earlier requests, and respond.go sends errors, as a body or as the event that ends
+// a stream.
 //
 // It leaves the accounts and keys to package identity, the fields of a body to validate, memory to admission, caps and slots
 // to budget, the choice of a backend to fleet, and the meaning of a failed attempt to breaker.

@@ -1,14 +1,13 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/tidwall/gjson"
 
 	"basegate/budget/receipt"
 	apierr "basegate/errors"
@@ -142,38 +141,12 @@ func (x *exchange) setReceiptHeader() {
 	x.w.Header().Set(apierr.ReceiptHeader, x.receipt.entry.LeafHash().String())
 }
 
-// sendPlain sends a plain response, with its receipt if there is one: the header, and onchain_data if it is to be in the body.
-func (s *Server) sendPlain(x *exchange, contentType string, pieces [][]byte) error {
-	if x.receipt != nil {
-		x.setReceiptHeader()
-	}
-	if x.receipt != nil && x.receipt.embed {
-		onchain, err := x.onchainData()
-		if err != nil {
-			return err
-		}
-		pieces = appendMember(pieces, append([]byte(`"onchain_data":`), onchain...))
-	}
-	return s.sendBody(x, http.StatusOK, contentType, pieces...)
-}
-
 func (x *exchange) onchainData() ([]byte, error) {
 	data, err := json.Marshal(x.receipt.entry.OnchainData())
 	if err != nil {
 		return nil, apierr.Unexpected(err)
 	}
 	return data, nil
-}
-
-// appendMember adds a last member to a JSON object in pieces.
-func appendMember(pieces [][]byte, member []byte) [][]byte {
-	last := len(pieces) - 1
-	end := bytes.LastIndexByte(pieces[last], '}')
-	if end < 0 {
-		return pieces
-	}
-	out := append([][]byte{}, pieces[:last]...)
-	return append(out, pieces[last][:end], []byte(","), member, pieces[last][end:])
 }
 
 // addEvents adds events that the client receives to the response of the receipt.
@@ -207,4 +180,12 @@ func (x *exchange) streamReceipt() ([]byte, error) {
 		return nil, apierr.Unexpected(err)
 	}
 	return fmt.Appendf(out, ": receipt %s\n", whole), nil
+}
+
+// finishReasons returns those of the choices of a plain response.
+func finishReasons(body []byte) (reasons []string) {
+	for _, reason := range gjson.GetBytes(body, "choices.#.finish_reason").Array() {
+		reasons = append(reasons, reason.Str)
+	}
+	return reasons
 }

@@ -5,9 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tidwall/gjson"
-	"go.uber.org/zap"
-
 	"basegate/budget/receipt"
 	apierr "basegate/errors"
 	"basegate/fleet"
@@ -180,35 +177,4 @@ func (r *replayState) collected() []byte {
 		return nil
 	}
 	return r.events
-}
-
-// settleAndKeep charges a whole response, and stores it if the request asks for that. A lower max_tokens than the client's has made
-// another response of it, and so has an adapter that was added again meanwhile.
-func (x *exchange) settleAndKeep(p *response, usage stream.Usage, contentType string, body []byte, reasons []string, log *zap.Logger) error {
-	r := x.replay
-	if r == nil || r.call == nil || x.reservation.Clamped() || r.tooMuch || adapterName(x.serving()) != adapterName(x.model) {
-		return x.settle(usage, http.StatusOK, "")
-	}
-	defer r.leave()
-	if err := x.memory.Grow(int64(len(body))); err != nil { // that is encrypted
-		log.Debug("a response is not kept", zap.String("request_id", x.id), zap.Error(err))
-		return x.settle(usage, http.StatusOK, "")
-	}
-	defer x.memory.Shrink(int64(len(body)))
-	kept, err := r.call.Keep(x.r.Context(), &replay.Response{Body: body, Origin: replay.Origin{
-		Server: serverOf(p.lease.Backend), RequestID: x.id, Time: time.Now().UTC(), ContentType: contentType,
-		PromptTokens: usage.Prompt, CompletionTokens: usage.Completion, FinishReasons: reasons,
-	}}, r.refresh, func() error { return x.settle(usage, http.StatusOK, "") })
-	if kept {
-		r.result = replayStored
-	}
-	return err
-}
-
-// finishReasons returns those of the choices of a plain response.
-func finishReasons(body []byte) (reasons []string) {
-	for _, reason := range gjson.GetBytes(body, "choices.#.finish_reason").Array() {
-		reasons = append(reasons, reason.Str)
-	}
-	return reasons
 }

@@ -12,6 +12,7 @@ import (
 	"basegate/database"
 	apierr "basegate/errors"
 	"basegate/fleet"
+	"basegate/proxy/loglikelihood"
 	"basegate/validate"
 )
 
@@ -105,6 +106,22 @@ func (x *exchange) demand() budget.Demand {
 		d.MinTokens = r.MaxTokens // a lower max_tokens would score a longer prompt than checkLength has allowed
 	}
 	return d
+}
+
+// reserveAny is reserve for any request. A log-likelihood whose next tokens may not include all continuations also reserves what
+// its scored prompts cost, unless a cap leaves less: then it has its results only if they do.
+func (s *Server) reserveAny(x *exchange) error {
+	c := x.scoring
+	if c == nil || c.method == loglikelihood.Scored {
+		return s.reserve(x)
+	}
+	c.covered = true
+	err := s.reserve(x)
+	if err == nil || apierr.From(err).Code != apierr.BudgetExceeded { // a line of a batch may wait
+		return err
+	}
+	c.covered, c.refused = false, err
+	return s.reserve(x)
 }
 
 // reserve reserves the most that the request can cost against all its caps, and a slot of its key and account. It waits while

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -150,29 +149,6 @@ func hasMember(object []byte, name string, kind jsontext.Kind) bool {
 // Success does not, because the tokenizer of a dead engine still responds; nor does a backend without these paths.
 func tokenizerFault(o breaker.Outcome) bool {
 	return o.Class != breaker.Success && o.Status != http.StatusNotFound && o.Status != http.StatusMethodNotAllowed
-}
-
-// modelOf finds the model of a request. vLLM's own clients name none at the root, where a key that may use one model alone needs
-// none, and ?model= names it otherwise.
-func (s *Server) modelOf(x *exchange) (*fleet.Model, error) {
-	id, field := "", "model"
-	if x.request != nil {
-		id, field = x.request.Model, x.request.NameOf(field)
-	}
-	if !isRoot(x.r.URL.Path) {
-		return s.findModel(x, field, id)
-	}
-	named := x.r.URL.Query().Get("model")
-	switch models := s.models(x); {
-	case id != "" && named != "" && id != named:
-		return nil, apierr.InvalidField("model", "model: the body and ?model= name different models; send one of them")
-	case id == "" && named == "" && len(models) == 1:
-		return models[0], nil
-	case id == "" && named == "" && len(models) > 1:
-		return nil, apierr.InvalidField("model",
-			"model: got none, and this key may use "+strings.Join(idsOf(models), ", ")+"; say which with ?model=")
-	}
-	return s.findModel(x, field, cmp.Or(id, named))
 }
 
 // tokenizerInfo are the members of a tokenizer's configuration that clients receive. Others hold paths of the operator's.
