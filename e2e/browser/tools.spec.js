@@ -43,10 +43,23 @@ test("one text is compared at two models, and two texts at one, token by token",
   expect(await texts(3)).toContain("It was the worst of times.");
   const differing = (await Promise.all((await result.locator("tbody tr").all()).map(cells))).filter(([first, , second]) => first !== second);
   expect(differing.length).toBeGreaterThan(0);
-  const differences = (await result.locator("tbody td:nth-child(5)").allTextContents()).filter((text) => text);
   const second = result.locator(".tokens").nth(1);
-  await expect(second.locator("[class*=shade]")).toHaveCount(differences.length);
-  await expect(second.locator(".likelier")).toHaveCount(differences.filter((text) => text.startsWith("-")).length);
+  const compared = (await Promise.all((await result.locator("tbody tr").all()).map(cells))).filter(([, , , , difference]) => difference);
+  expect(compared.length).toBeGreaterThan(0);
+  const shaded = async (selector) => (await second.locator(selector).allTextContents()).join("");
+  expect(await shaded("[class*=shade]")).toBe(compared.map(([, , text]) => text).join(""));
+  expect(await shaded(".likelier")).toBe(compared.filter(([, , , , difference]) => difference.startsWith("-")).map(([, , text]) => text).join(""));
+
+  await second.locator(".token").nth(3).click(); // its details are those of tokens in the document, without what makes branches
+  const details = page.locator("#token");
+  await expect(details.locator(".alternatives button")).toHaveCount(5);
+  await expect(details.locator(".alternatives button:enabled")).toHaveCount(0);
+  await expect(details.getByLabel("Your own text")).toHaveCount(0);
+  await expect(details).toContainText(/probability .* bits · rank/);
+  await page.keyboard.press("ArrowRight");
+  await expect(second.locator(".token.current")).toHaveAttribute("data-i", "4");
+  await page.keyboard.press("Escape");
+  await expect(details).toBeHidden();
   expect(differing.map(([first]) => first).join("")).not.toContain("times");
   await expect(result).toContainText("per byte");
   await checkPage(page, "workbench-scores");

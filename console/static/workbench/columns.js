@@ -1,7 +1,7 @@
 // The branches that the user compares, side by side.
 import * as tree from "./tree.js";
 import { $, button, element, isChat, model, modelOf, onRender, render, state } from "./state.js";
-import { TokenView, beginOf } from "./tokens.js";
+import { beginOf } from "./tokens.js";
 import { withText } from "./texts.js";
 import * as blind from "./blind.js";
 import { judgedPlace } from "./judged.js";
@@ -54,7 +54,7 @@ function createColumn(id) {
   const el = element("section", { id: `column-${id}`, className: "column", "aria-label": isPrompt ? "Tokens of the prompt" : "Continuation" },
     element("div", { className: "line" }, element("small"), continueButton, blind.choice(id)), whole, text);
   $("columns").append(el);
-  views.set(el.id, new TokenView(text, { onMove: popover.inspect, onSelect: popover.togglePin, onLeave: popover.leave, followsPointer: () => !popover.isPinned() }));
+  views.set(el.id, popover.viewOf(text));
   return el;
 }
 

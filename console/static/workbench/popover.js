@@ -3,7 +3,7 @@
 import { cumulative, entropy, percent, probability, rank, surprisal } from "./measures.js";
 import { $, button, element, modelOf, onRender, render, state } from "./state.js";
 import { fact } from "./judged.js";
-import { visibleText } from "./tokens.js";
+import { TokenView, visibleText } from "./tokens.js";
 import { fetchTexts, textsOf } from "./texts.js";
 
 const { autoUpdate, computePosition, flip, offset, shift, size } = globalThis.FloatingUIDOM;
@@ -17,13 +17,16 @@ let actions; // {branchFrom, branchWithText}
 
 export function start(callbacks) {
   actions = callbacks;
-  onRender(() => { if (shown && !(shown.view.box.isConnected && state.doc.nodes[shown.place.node])) close(); });
+  onRender(() => { if (shown && !(shown.view.box.isConnected && (shown.place.model || state.doc.nodes[shown.place.node]))) close(); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
   document.addEventListener("pointerdown", (event) => {
     if (pinned && !$("token").contains(event.target) && !event.target.closest?.(".token")) close();
   });
   $("token").addEventListener("keydown", moveAmongAlternatives);
 }
+
+// modelAt returns the model of a place, which has its own if it is of no node.
+const modelAt = (place) => place.model ?? modelOf(place.node);
 
 export const isPinned = () => pinned && Boolean(shown?.view.box.isConnected);
 
@@ -48,6 +51,9 @@ export function leave() {
   if (!pinned) close();
 }
 
+// viewOf returns a view of tokens in an element that shows their details.
+export const viewOf = (box) => new TokenView(box, { onMove: inspect, onSelect: togglePin, onLeave: leave, followsPointer: () => !isPinned() });
+
 export function close() {
   if (!shown) return;
   const { view } = shown;
@@ -70,7 +76,7 @@ function show(view, pin) {
   clearTimeout(fetchTimer);
   const { place } = shown;
   fetchTimer = setTimeout(async () => {
-    if (!await fetchTexts(modelOf(place.node), [place.token.id, ...(place.token.top ?? []).map((t) => t.id)])) return;
+    if (!await fetchTexts(modelAt(place), [place.token.id, ...(place.token.top ?? []).map((t) => t.id)])) return;
     renderShown();
     render();
   }, 60);
@@ -104,12 +110,12 @@ function renderShown() {
   const focusedId = box.contains(document.activeElement) ? document.activeElement.dataset.id ?? "" : null;
   const own = box.querySelector("input")?.value ?? "";
   const { token } = shown.place;
-  const texts = textsOf(modelOf(shown.place.node));
+  const texts = textsOf(modelAt(shown.place));
   box.classList.toggle("pinned", pinned);
   box.replaceChildren(heading(token, texts), facts(token), fact(token));
   if (token.top?.length) box.append(alternatives(token, texts));
   if (!pinned) return;
-  box.append(ownText(own));
+  if (!shown.place.model) box.append(ownText(own));
   if (focusedId) box.querySelector(`[data-id="${focusedId}"]:enabled`)?.focus();
 }
 
@@ -118,7 +124,7 @@ function heading(token, texts) {
   const line = element("div", { className: "line" }, element("h3", {}, "Token ", element("code", { textContent: text })));
   if (token.id === null) line.firstChild.firstChild.textContent = "Word ";
   if (pinned && narrow.matches) line.append(element("span", { className: "steps" }, sideways("‹", "Previous token", -1), sideways("›", "Next token", 1)));
-  if (pinned) line.append(button("Close", close, { className: "quiet", title: "Esc closes it too" }));
+  if (pinned) line.append(button("Close", close, { className: "quiet", title: "Esc closes it too", dataset: { id: "close" } }));
   return line;
 }
 
@@ -140,11 +146,11 @@ function alternatives(token, texts) {
   list.append(element("li", { className: "head", "aria-hidden": "true" }, ...["rank", "token", "id", "", "probability", "total"].map((name) => element("span", { textContent: name }))));
   const sums = cumulative(token.top);
   token.top.forEach((alternative, i) => {
-    const item = button("", () => actions.branchFrom(shown.place, alternative), { dataset: { id: alternative.id }, disabled: alternative.id === token.id });
+    const item = button("", () => actions.branchFrom(shown.place, alternative), { dataset: { id: alternative.id }, disabled: Boolean(shown.place.model) || alternative.id === token.id });
     const { logprob } = alternative;
     item.title = `${surprisal(logprob).toFixed(2)} bits`;
     item.append(
-      element("span", { className: "n" }, element("span", { className: "visually-hidden", textContent: alternative.id === token.id ? "Current: rank " : "Continue with rank " }), String(alternative.rank ?? i + 1)),
+      element("span", { className: "n" }, element("span", { className: "visually-hidden", textContent: alternative.id === token.id ? "Current: rank " : shown.place.model ? "Rank " : "Continue with rank " }), String(alternative.rank ?? i + 1)),
       element("code", { textContent: visibleText({ id: alternative.id, text: texts(alternative.id) }, $("show-spaces").checked) }),
       element("small", { className: "n", textContent: alternative.id }),
       element("meter", { max: 1, value: probability(logprob), "aria-hidden": "true" }),

@@ -1,4 +1,5 @@
 // Scores of any text: how likely its tokens are for a model, and a comparison of two texts or two models token by token.
+import * as popover from "./popover.js";
 import * as tree from "./tree.js";
 import { align } from "./align.js";
 import { $, element, modelOf, onRender, state } from "./state.js";
@@ -65,9 +66,9 @@ function showResult(scored) {
   const names = scored.map(({ model: requested }, i) => (scored.length === 1 ? requested : `${i ? "Second" : "First"} text, ${requested}`));
   const all = scored.length === 1 ? scored[0].tokens.map((token) => ({ first: [token], second: null })) : align(scored[0].tokens, scored[1].tokens);
   const rows = all.slice(0, most);
+  const boxes = scored.map((_, i) => element("div", { id: `scored-${i}`, className: "mono tokens", "aria-label": `Tokens, ${i ? "second" : "first"}: arrow keys to move, Enter to pin` }));
   const texts = scored.map(({ text, tokens }, i) => element("section", {},
-    element("h3", { textContent: names[i] }), element("dl", { className: "gauges" }, ...list(figures(tokens, text) ?? [])),
-    element("p", { className: "mono tokens", tabIndex: 0, "aria-label": `Tokens of the ${i ? "second" : "first"}` }, ...rows.map((row) => (i ? colored(row.second, shadeOfDifference(row)) : colored(row.first, shadeOf(row.first)))))));
+    element("h3", { textContent: names[i] }), element("dl", { className: "gauges" }, ...list(figures(tokens, text) ?? [])), boxes[i]));
   const heads = ["Tokens", "Bits", ...(scored.length === 2 ? ["Second", "Bits", "Difference"] : [])];
   const body = rows.map((row) => {
     const cells = cellsOf(row.first);
@@ -80,6 +81,10 @@ function showResult(scored) {
   ];
   $("score-result").replaceChildren(element("div", { className: "columns" }, ...texts), ...notes,
     element("details", {}, element("summary", { textContent: "Table" }), tableOf("Surprisal of each token", heads, (i) => i === 1 || i > 2, body)));
+  boxes.forEach((box, i) => {
+    const places = (row) => (i ? row.second : row.first).map((token) => ({ token, model: scored[i].model, className: i ? shadeOfDifference(row) : undefined }));
+    popover.viewOf(box).render(rows.flatMap(places), { measure: "surprisal" });
+  });
 }
 
 const colored = (tokens, className) => element("span", { className, textContent: textOf(tokens) });

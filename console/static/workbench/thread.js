@@ -2,7 +2,6 @@
 import * as popover from "./popover.js";
 import * as turns from "./turns.js";
 import { $, button, element, isChat, modelOf, onRender, select, state } from "./state.js";
-import { TokenView } from "./tokens.js";
 import { answer, extend, regenerate } from "./conversing.js";
 import { editTurn } from "./turnediting.js";
 import { renderCalls } from "./calls.js";
@@ -50,7 +49,7 @@ function createTurn({ id, role }) {
   const text = element("div", { id: `tokens-${id}`, className: "tokens content", "aria-label": "Answer, by tokens: arrow keys to move, Enter to pin" });
   el.append(element("details", { className: "reasoning", hidden: true }, element("summary"), element("div", { className: "turn-text soft" })),
     text, element("div", { className: "calls" }));
-  views.set(el.id, new TokenView(text, { onMove: popover.inspect, onSelect: popover.togglePin, onLeave: popover.leave, followsPointer: () => !popover.isPinned() }));
+  views.set(el.id, popover.viewOf(text));
   return el;
 }
 

@@ -140,7 +140,7 @@ export class TokenView {
     this.places = [];
   }
 
-  // render shows places as tree.path returns them, from the one numbered begin on. It keeps the elements of the unchanged
+  // render shows places as tree.path returns them, from the one numbered begin on. A place may have a className instead of its shade. It keeps the elements of the unchanged
   // tokens at the beginning, so that a long text does not flicker while it grows.
   render(places, { measure, spaces = false, begin = 0 }) {
     const same = measure === this.measure && begin === this.begin && spaces === this.spaces;
@@ -162,7 +162,7 @@ export class TokenView {
   }
 
   createToken(places, i, isPart) {
-    const { token, node } = places[i];
+    const { token, node, className } = places[i];
     const span = document.createElement("span");
     span.id = `${this.box.id}-${i}`;
     span.dataset.i = i;
@@ -177,7 +177,7 @@ export class TokenView {
       else if (span.textContent.trim() === "") span.setAttribute("aria-label", `${span.textContent.length} spaces`);
     }
     const level = shade(token, this.measure);
-    span.className = level === null ? "token" : `token shade-${level}`;
+    span.className = `token ${className ?? (level === null ? "" : `shade-${level}`)}`.trim();
     if (isPart) span.classList.add("part");
     if (isChip) span.classList.add("chip");
     if (i > 0 && places[i - 1].node !== node) span.classList.add("branch-start");
