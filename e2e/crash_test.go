@@ -76,7 +76,7 @@ func lastUsage(stream string) ([]byte, bool) {
 	return []byte(last), done
 }
 
-// The gateway is killed under load, 200 times or as often as BASEGATE_KILLS says, for both ways to flush. After each kill the database
+// The gateway is killed under load, 50 times or as often as BASEGATE_KILLS says, for both ways to flush. After each kill the database
 // is consistent, and after each restart the ledger has each completed response once, with its usage, no row is in flight, and the
 // counters of a key are the sum of its rows. The cap holds over all restarts, and a paused key stays so.
 func TestKillUnderLoadKeepsEveryCompletedResponse(t *testing.T) {
@@ -100,7 +100,7 @@ func numberOfKills(t *testing.T) int {
 	case testing.Short():
 		return 10
 	}
-	return 200
+	return 50
 }
 
 func killUnderLoad(t *testing.T, flush string) {

@@ -482,35 +482,40 @@ func TestTLS(t *testing.T) {
 
 // BenchmarkRoundTrip compares with net/http's transport; both figures include the cost of the same server.
 func BenchmarkRoundTrip(b *testing.B) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		io.WriteString(w, `{"choices":[]}`)
-	}))
-	defer server.Close()
-	ours := client.New(client.Settings{ConnectTimeout: time.Second, IdleTimeout: time.Minute})
+	})
+	plain, secured := httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	defer plain.Close()
+	defer secured.Close()
+	trust := secured.Client().Transport.(*http.Transport).TLSClientConfig
+	ours := client.New(client.Settings{ConnectTimeout: time.Second, IdleTimeout: time.Minute, TLS: trust})
 	defer ours.CloseIdleConnections()
-	standard := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 100}
+	standard := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 100, TLSClientConfig: trust}
 	defer standard.CloseIdleConnections()
 	body := strings.Repeat("x", 1<<10)
-	for name, transport := range map[string]http.RoundTripper{"basegate": ours, "net/http": standard} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, server.URL, strings.NewReader(body))
-					if err != nil {
-						b.Error(err)
-						return
+	for scheme, url := range map[string]string{"http": plain.URL, "https": secured.URL} {
+		for name, transport := range map[string]http.RoundTripper{"basegate": ours, "net/http": standard} {
+			b.Run(scheme+", "+name, func(b *testing.B) {
+				b.ReportAllocs()
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, url, strings.NewReader(body))
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						response, err := transport.RoundTrip(req)
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						io.Copy(io.Discard, response.Body)
+						response.Body.Close()
 					}
-					response, err := transport.RoundTrip(req)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					io.Copy(io.Discard, response.Body)
-					response.Body.Close()
-				}
+				})
 			})
-		})
+		}
 	}
 }
