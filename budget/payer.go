@@ -49,12 +49,13 @@ func (p *Payer) Refresh(current func(key string) (Payer, error)) error {
 	if current == nil {
 		return nil
 	}
-	now, err := current(p.Key)
+	key, account := p.Key, p.Account
+	var err error
+	*p, err = current(key)
+	p.Key, p.Account = key, account
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrKeyDisabled, err)
 	}
-	now.Key, now.Account = p.Key, p.Account
-	*p = now
 	return nil
 }
 

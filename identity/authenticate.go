@@ -55,7 +55,7 @@ type Principal struct {
 // MaxRunning returns how many requests of the key may run at a time if the configuration allows perKey. Only the
 // operator can exceed the account's limit, so a limit that was lowered applies to keys that had more. A child has at most what
 // its parent has.
-func (p Principal) MaxRunning(perKey int) int {
+func (p *Principal) MaxRunning(perKey int) int {
 	if p.Parent != nil {
 		most := p.Parent.MaxRunning(perKey)
 		return min(cmp.Or(p.Concurrency, most), most)
@@ -68,7 +68,7 @@ func (p Principal) MaxRunning(perKey int) int {
 
 // MaxRunningOfAccount returns how many requests of all keys of the account may run at a time if the configuration allows
 // perAccount. What the operator has given to the account or to one key is never too much for the account.
-func (p Principal) MaxRunningOfAccount(perAccount int) int {
+func (p *Principal) MaxRunningOfAccount(perAccount int) int {
 	return max(perAccount, p.GrantedConcurrency)
 }
 
@@ -81,33 +81,34 @@ func (p Principal) MaxRunningOfAccount(perAccount int) int {
 // ErrKeysUnreadable, or be context.Cause(ctx).
 //
 // The secret is hashed before it is looked up, so the time taken reveals nothing about other secrets.
-func (k *Keys) Authenticate(ctx context.Context, secret string) (Principal, error) {
+func (k *Keys) Authenticate(ctx context.Context, secret string) (p Principal, err error) {
 	if secret == "" {
-		return Principal{}, ErrKeyMissing
+		return p, ErrKeyMissing
 	}
 	if strings.HasSuffix(secret, "…") || strings.HasSuffix(secret, "...") {
-		return Principal{}, ErrKeyShortened
+		return p, ErrKeyShortened
 	}
 	if !isWellFormed(secret) {
-		return Principal{}, ErrKeyMalformed
+		return p, ErrKeyMalformed
 	}
 	hash := hashSecret(secret)
 	snapshot := k.snapshot.Load()
 	found, ok := find(&snapshot.byHash, hash)
 	if !ok {
 		if k.unknown.isRefused(hash) {
-			return Principal{}, ErrKeyUnknown
+			return p, ErrKeyUnknown
 		}
 		if err := k.CatchUp(ctx); err != nil {
-			return Principal{}, err
+			return p, err
 		}
 		snapshot = k.snapshot.Load()
 		if found, ok = find(&snapshot.byHash, hash); !ok {
 			k.unknown.refuse(hash)
-			return Principal{}, ErrKeyUnknown
+			return p, ErrKeyUnknown
 		}
 	}
-	return snapshot.check(found)
+	err = snapshot.read(found, &p)
+	return p, err
 }
 
 // Identify returns the key with the id key, for an account that has signed in and so needs no secret. A key of another
@@ -137,11 +138,12 @@ func (k *Keys) Email(account string) string {
 // Lookup returns the key with this id. For a key that may not be used, it returns the Principal together with the
 // error. The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrKeyExpired, ErrAccountDisabled or
 // ErrAccountPending, unwrapped.
-func (k *Keys) Lookup(key string) (Principal, error) {
+func (k *Keys) Lookup(key string) (p Principal, err error) {
 	snapshot := k.snapshot.Load()
 	found, ok := find(&snapshot.byID, key)
 	if !ok {
-		return Principal{}, ErrKeyUnknown
+		return p, ErrKeyUnknown
 	}
-	return snapshot.check(found)
+	err = snapshot.read(found, &p)
+	return p, err
 }

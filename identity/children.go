@@ -71,9 +71,10 @@ func (k *Keys) checkParent(ctx context.Context, tx database.Tx, account Account,
 	if err := parent.State.refusal(); err != nil {
 		return err
 	}
-	most := Principal{
+	holder := Principal{
 		Concurrency: parent.Concurrency, ConcurrencyByOperator: parent.Operator.Concurrency > 0, AccountConcurrency: account.Concurrency,
-	}.MaxRunning(k.settings.Load().ConcurrencyPerKey)
+	}
+	most := holder.MaxRunning(k.settings.Load().ConcurrencyPerKey)
 	switch {
 	case parent.Expired():
 		return ErrKeyExpired

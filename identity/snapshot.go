@@ -51,41 +51,43 @@ type snapshotAccount struct {
 	granted int // see Principal.GrantedConcurrency
 }
 
-// check returns the key with its account and its parent, and the error with which the secret is refused at this moment, or nil.
-func (s *snapshot) check(e *snapshotEntry) (Principal, error) {
-	p, a := e.key, e.account.Load()
+// read sets p to the key with its account and its parent, and returns the error with which the secret is refused at this moment,
+// or nil. Results by value would make the stack of each request twice as large.
+func (s *snapshot) read(e *snapshotEntry, p *Principal) error {
+	a := e.account.Load()
+	*p = e.key
 	p.AccountID, p.Email, p.Admin, p.AccountCaps = a.ID, a.Email, a.Admin, a.Caps
 	p.AccountConcurrency, p.GrantedConcurrency = a.Concurrency, a.granted
 	if e.parent != "" {
-		parent, err := s.checkParent(e.parent)
-		p.Parent = &parent
-		if err != nil {
-			return p, cmp.Or(e.state.refusal(), err)
+		p.Parent = new(Principal)
+		if err := s.readParent(e.parent, p.Parent); err != nil {
+			return cmp.Or(e.state.refusal(), err)
 		}
 	}
 	if err := e.state.refusal(); err != nil {
-		return p, err
+		return err
 	}
 	if err := a.State.refusal(); err != nil {
-		return p, err
+		return err
 	}
 	switch {
 	case hasPassed(p.ExpiresAt):
-		return p, ErrKeyExpired
+		return ErrKeyExpired
 	case hasPassed(e.replacedUntil):
-		return p, ErrSecretReplaced
+		return ErrSecretReplaced
 	default:
-		return p, nil
+		return nil
 	}
 }
 
-// checkParent is check for the key that has made another. A child is refused when its parent is.
-func (s *snapshot) checkParent(id string) (Principal, error) {
+// readParent is read for the key that has made another. A child is refused when its parent is.
+func (s *snapshot) readParent(id string, p *Principal) error {
 	e, ok := find(&s.byID, id)
 	if !ok {
-		return Principal{KeyID: id}, ErrKeyUnknown
+		p.KeyID = id
+		return ErrKeyUnknown
 	}
-	return s.check(e)
+	return s.read(e, p)
 }
 
 // find returns the entry of a secret in byHash, or of a key in byID.

@@ -246,6 +246,23 @@ func (s *Server) report(x *exchange, lease *fleet.Lease, outcome breaker.Outcome
 // send sends the request to the backend of p and receives what must be known before any of the response is sent to the client:
 // the whole of a plain response, the first event of a stream.
 func (s *Server) send(x *exchange, p *response) breaker.Outcome {
+	err := s.roundTrip(x, p)
+	p.arrived()
+	switch {
+	case err != nil:
+		return p.failure(x, err)
+	case p.StatusCode != http.StatusOK:
+		return p.classifyError(x)
+	case x.request.Stream:
+		return p.receiveFirstEvent(x)
+	default:
+		return p.receivePlain(x)
+	}
+}
+
+// roundTrip sends the request and waits for the head of the response. It is apart from send so that what it needs of the stack is
+// free while the response is read: with 8 KiB in all, a request costs half as much memory as with 16.
+func (s *Server) roundTrip(x *exchange, p *response) error {
 	address, edits := x.upstream(p)
 	p.bestOf = edits.BestOf
 	body := x.request.Upstream(edits)
@@ -255,19 +272,11 @@ func (s *Server) send(x *exchange, p *response) breaker.Outcome {
 		Header: x.upstreamHeader(p.lease.Backend), Body: io.NopCloser(body.Reader()), ContentLength: body.Size(),
 	}
 	resp, err := s.deps.Transport.RoundTrip(req.WithContext(p.ctx)) //nolint:bodyclose // by close
-	p.arrived()
 	if err != nil {
-		return p.failure(x, err)
+		return err //nolint:wrapcheck // failure classifies it
 	}
 	p.Response, resp.Request = resp, nil // a long stream must not keep the request in memory
-	switch {
-	case p.StatusCode != http.StatusOK:
-		return p.classifyError(x)
-	case x.request.Stream:
-		return p.receiveFirstEvent(x)
-	default:
-		return p.receivePlain(x)
-	}
+	return nil
 }
 
 // upstream returns the address to which the request is sent at the backend, and the changes to its body.

@@ -208,7 +208,7 @@ func (s *Server) createChild(x *exchange) error {
 	o := map[string]any{
 		"object": "key", "id": child.ID, "secret": secret, "name": child.Name, "run": OrNull(child.Run), "parent": child.Parent,
 		"expires_at": OrNull(child.ExpiresAt), "models": nil, // null: every model
-		"concurrency": identity.Principal{Concurrency: child.Concurrency, Parent: parent}.MaxRunning(x.settings.ConcurrencyPerKey),
+		"concurrency": (&identity.Principal{Concurrency: child.Concurrency, Parent: parent}).MaxRunning(x.settings.ConcurrencyPerKey),
 	}
 	if models := cmp.Or(child.Models, parent.Models); !models.Any() {
 		o["models"] = models.IDs()
