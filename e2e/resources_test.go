@@ -3,9 +3,10 @@
 package e2e_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -38,13 +39,21 @@ func useBinaryWithoutRaceDetector(t *testing.T) {
 	if os.Getenv("BASEGATE_BIN") != "" {
 		return
 	}
+	path, err := plainBinary()
+	must(t, err)
 	original := binary
 	t.Cleanup(func() { binary = original })
-	binary = filepath.Join(t.TempDir(), "basegate")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "basegate").CombinedOutput(); err != nil {
-		t.Fatalf("build basegate: %v: %s", err, out)
-	}
+	binary = path
 }
+
+// plainBinary builds the binary without the race detector, beside the one with it.
+var plainBinary = sync.OnceValues(func() (path string, err error) {
+	path = binary + "-plain"
+	if out, err := exec.Command("go", "build", "-o", path, "basegate").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build basegate: %w: %s", err, out)
+	}
+	return path, nil
+})
 
 // startMockProcess runs basegate mockvllm and returns the process and its base URL.
 func startMockProcess(t *testing.T, flags ...string) (p *process, url string) {

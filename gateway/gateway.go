@@ -318,8 +318,9 @@ func (g *Gateway) setClusterConcurrency(ctx context.Context, c *config.Config) e
 const concurrencyTimeout = 30 * time.Second
 
 func (g *Gateway) payer(key string) (budget.Payer, error) {
-	identity, err := g.keys.Lookup(key)
-	return g.proxy.Payer(&identity), err
+	var principal identity.Principal
+	err := g.keys.LookupInto(key, &principal)
+	return g.proxy.Payer(&principal), err
 }
 
 // Addr returns the address of the public listener.

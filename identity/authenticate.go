@@ -139,11 +139,16 @@ func (k *Keys) Email(account string) string {
 // error. The error is ErrKeyUnknown, ErrKeyPaused, ErrKeyRevoked, ErrKeyExpired, ErrAccountDisabled or
 // ErrAccountPending, unwrapped.
 func (k *Keys) Lookup(key string) (p Principal, err error) {
+	err = k.LookupInto(key, &p)
+	return p, err
+}
+
+// LookupInto is Lookup for a caller deep within a request, whose stack has no room for a Principal twice.
+func (k *Keys) LookupInto(key string, p *Principal) error {
 	snapshot := k.snapshot.Load()
 	found, ok := find(&snapshot.byID, key)
 	if !ok {
-		return p, ErrKeyUnknown
+		return ErrKeyUnknown
 	}
-	err = snapshot.read(found, &p)
-	return p, err
+	return snapshot.read(found, p)
 }
