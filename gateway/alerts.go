@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"golang.org/x/text/language"
-	"golang.org/x/text/message"
+	"github.com/dustin/go-humanize"
 
 	"basegate/batch"
 	"basegate/budget"
@@ -109,6 +108,6 @@ func describeAlarm(a budget.Alarm) string {
 	if !a.Cap.ResetsAt.IsZero() {
 		resets = "resets at " + a.Cap.ResetsAt.UTC().Format("2006-01-02 15:04") + " UTC"
 	}
-	return message.NewPrinter(language.English).Sprintf("%d of %d %s of the %s are used; it %s",
-		a.Cap.Used, a.Cap.Limit, meterNames[a.Cap.Meter], a.Cap.Window, resets)
+	return fmt.Sprintf("%s of %s %s of the %s are used; it %s",
+		humanize.Comma(a.Cap.Used), humanize.Comma(a.Cap.Limit), meterNames[a.Cap.Meter], a.Cap.Window, resets)
 }
