@@ -297,6 +297,7 @@ func (s *Server) ServeOnBehalfOf(account, key, path string, w http.ResponseWrite
 	_ = s.run(x, func() error { return served.serve(s, x) }) // the error has been sent
 }
 
+// asked returns the request as the client has sent it, which a log-likelihood's completion is not.
 func (x *exchange) asked() *validate.Request {
 	if x.scoring != nil {
 		return x.scoring.asked
