@@ -58,6 +58,8 @@ test("one text is compared at two models, and two texts at one, token by token",
   await expect(details).toContainText(/probability .* bits · rank/);
   await page.keyboard.press("ArrowRight");
   await expect(second.locator(".token.current")).toHaveAttribute("data-i", "4");
+  await result.locator(".tokens").first().locator(".token").nth(1).click(); // the details go to another text's token
+  await expect(details).toContainText("Token was");
   await page.keyboard.press("Escape");
   await expect(details).toBeHidden();
   expect(differing.map(([first]) => first).join("")).not.toContain("times");

@@ -17,7 +17,7 @@ let actions; // {branchFrom, branchWithText}
 
 export function start(callbacks) {
   actions = callbacks;
-  onRender(() => { if (shown && !(shown.view.box.isConnected && (shown.place.model || state.doc.nodes[shown.place.node]))) close(); });
+  onRender(() => { if (shown && !(shown.view.box.isConnected && (isApart(shown.place) || state.doc.nodes[shown.place.node]))) close(); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
   document.addEventListener("pointerdown", (event) => {
     if (pinned && !$("token").contains(event.target) && !event.target.closest?.(".token")) close();
@@ -25,7 +25,8 @@ export function start(callbacks) {
   $("token").addEventListener("keydown", moveAmongAlternatives);
 }
 
-// modelAt returns the model of a place, which has its own if it is of no node.
+// A place that is not in the document has its own model, and no branches.
+const isApart = (place) => Boolean(place.model);
 const modelAt = (place) => place.model ?? modelOf(place.node);
 
 export const isPinned = () => pinned && Boolean(shown?.view.box.isConnected);
@@ -115,7 +116,7 @@ function renderShown() {
   box.replaceChildren(heading(token, texts), facts(token), fact(token));
   if (token.top?.length) box.append(alternatives(token, texts));
   if (!pinned) return;
-  if (!shown.place.model) box.append(ownText(own));
+  if (!isApart(shown.place)) box.append(ownText(own));
   if (focusedId) box.querySelector(`[data-id="${focusedId}"]:enabled`)?.focus();
 }
 
@@ -146,11 +147,11 @@ function alternatives(token, texts) {
   list.append(element("li", { className: "head", "aria-hidden": "true" }, ...["rank", "token", "id", "", "probability", "total"].map((name) => element("span", { textContent: name }))));
   const sums = cumulative(token.top);
   token.top.forEach((alternative, i) => {
-    const item = button("", () => actions.branchFrom(shown.place, alternative), { dataset: { id: alternative.id }, disabled: Boolean(shown.place.model) || alternative.id === token.id });
+    const item = button("", () => actions.branchFrom(shown.place, alternative), { dataset: { id: alternative.id }, disabled: isApart(shown.place) || alternative.id === token.id });
     const { logprob } = alternative;
     item.title = `${surprisal(logprob).toFixed(2)} bits`;
     item.append(
-      element("span", { className: "n" }, element("span", { className: "visually-hidden", textContent: alternative.id === token.id ? "Current: rank " : shown.place.model ? "Rank " : "Continue with rank " }), String(alternative.rank ?? i + 1)),
+      element("span", { className: "n" }, element("span", { className: "visually-hidden", textContent: alternative.id === token.id ? "Current: rank " : isApart(shown.place) ? "Rank " : "Continue with rank " }), String(alternative.rank ?? i + 1)),
       element("code", { textContent: visibleText({ id: alternative.id, text: texts(alternative.id) }, $("show-spaces").checked) }),
       element("small", { className: "n", textContent: alternative.id }),
       element("meter", { max: 1, value: probability(logprob), "aria-hidden": "true" }),

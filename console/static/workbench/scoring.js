@@ -82,8 +82,8 @@ function showResult(scored) {
   $("score-result").replaceChildren(element("div", { className: "columns" }, ...texts), ...notes,
     element("details", {}, element("summary", { textContent: "Table" }), tableOf("Surprisal of each token", heads, (i) => i === 1 || i > 2, body)));
   boxes.forEach((box, i) => {
-    const places = (row) => (i ? row.second : row.first).map((token) => ({ token, model: scored[i].model, className: i ? shadeOfDifference(row) : undefined }));
-    popover.viewOf(box).render(rows.flatMap(places), { measure: "surprisal" });
+    const places = (row) => (i ? row.second : row.first).map((token) => ({ token, node: box.id, model: scored[i].model, className: i ? shadeOfDifference(row) : undefined }));
+    popover.viewOf(box).render(rows.flatMap(places).map((place, index) => ({ ...place, index })), { measure: "surprisal" });
   });
 }
 

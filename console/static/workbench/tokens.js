@@ -140,8 +140,8 @@ export class TokenView {
     this.places = [];
   }
 
-  // render shows places as tree.path returns them, from the one numbered begin on. A place may have a className instead of its shade. It keeps the elements of the unchanged
-  // tokens at the beginning, so that a long text does not flicker while it grows.
+  // render shows places as tree.path returns them, from the one numbered begin on. A place may have a className instead of its
+  // shade. It keeps the elements of the unchanged tokens at the beginning, so that a long text does not flicker while it grows.
   render(places, { measure, spaces = false, begin = 0 }) {
     const same = measure === this.measure && begin === this.begin && spaces === this.spaces;
     const previous = same ? this.places : [];
