@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 )
 
@@ -118,18 +117,14 @@ func (r *result) add(column string, o *outcome) {
 	r.counts[column] = sum
 }
 
-// compared returns a measure of a column as compared with the first column, round by round, since the load of the machine
-// varies more between rounds than within one.
-func (r *result) compared(by comparison, measure, column string) summary {
+// ratios returns a measure of a column as ratios to the first column, round by round, since the load of the machine varies
+// more between rounds than within one. A zero or negative value, as noise can make a small latency, has no ratio.
+func (r *result) ratios(measure, column string) summary {
 	bases := r.values[measure][r.columns[0]]
 	var all []float64
 	for round, value := range r.values[measure][column] {
-		base := math.NaN()
-		if round < len(bases) {
-			base = bases[round]
-		}
-		if compared := by(value, base); !math.IsNaN(compared) {
-			all = append(all, compared)
+		if round < len(bases) && bases[round] > 0 && value > 0 {
+			all = append(all, value/bases[round])
 		}
 	}
 	return summarize(all)

@@ -37,7 +37,7 @@ func prefixLoads(o options) (all []load) {
 		}
 		l.name = fmt.Sprintf("%d conversations, %d questions about %d prompts, which fill %d %% of the caches",
 			conversations/l.scale, questions*fewShots/l.scale, fewShots/l.scale, c.fill)
-		all = append(all, l.with(goal{cacheHits, oneReplica, 1 / c.least, 1 / c.least, nil}, goal{busiest, byPrefix, 1.3, 1.3, absolute}))
+		all = append(all, l.with(goal{cacheHits, oneReplica, 1 / c.least, 1 / c.least}, goal{busiest, byPrefix, 1.3, 1.3}))
 	}
 	return all
 }

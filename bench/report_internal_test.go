@@ -40,8 +40,6 @@ func TestCheckFailsOverTheLimitOnly(t *testing.T) {
 		},
 		"at twice the limit in a short run":     {[]float64{1}, []float64{2}, goal{limit: 1}, true, nil},
 		"over twice the limit in a short run":   {[]float64{1}, []float64{2.1}, goal{limit: 1}, true, over("2.10, the limit is 2.00")},
-		"a difference over the limit":           {[]float64{100}, []float64{280}, goal{limit: 150, as: difference}, false, over("180, the limit is 150")},
-		"a value over the limit":                {nil, []float64{3}, goal{limit: 2, as: absolute}, false, over("3.00, the limit is 2.00")},
 		"without a base":                        {nil, []float64{1}, goal{limit: 2}, false, over("-, the limit is 2.00")},
 		"a latency that is negative from noise": {[]float64{1}, []float64{-1}, goal{limit: 2}, false, over("-, the limit is 2.00")},
 	} {
@@ -62,6 +60,15 @@ func TestCheckFailsOverTheLimitOnly(t *testing.T) {
 				t.Errorf("without -check: got %v, want none", got)
 			}
 		})
+	}
+}
+
+func TestGoalOfTheFirstColumnBoundsTheFigureItself(t *testing.T) {
+	for limit, fails := range map[float64]bool{2: true, 3: false} {
+		r := resultOf([]float64{3}, nil, goal{cpuPerRequest, reverseProxy, limit, 1})
+		if err := errors.Join(checkResults([]*result{r}, options{check: true})...); errors.Is(err, errOverLimit) != fails {
+			t.Errorf("3.00, the limit is %v: got %v, want an error: %v", limit, err, fails)
+		}
 	}
 }
 

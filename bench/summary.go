@@ -44,18 +44,3 @@ func number(f float64) string {
 		return fmt.Sprintf("%.2f", f)
 	}
 }
-
-// comparison compares a value with that of the first column, which is NaN if there is none. NaN has no meaning.
-type comparison func(value, base float64) float64
-
-// ratio divides. A zero or negative value, as noise can make a small latency, has no ratio.
-func ratio(value, base float64) float64 {
-	if base > 0 && value > 0 {
-		return value / base
-	}
-	return math.NaN()
-}
-
-func difference(value, base float64) float64 { return value - base }
-
-func absolute(value, _ float64) float64 { return value }

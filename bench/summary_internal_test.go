@@ -44,18 +44,16 @@ func TestDecimalsDecreaseWithMagnitude(t *testing.T) {
 
 func TestValuesAreComparedRoundByRound(t *testing.T) {
 	for name, c := range map[string]struct {
-		by            comparison
 		values, bases []float64
 		want          summary
 	}{
-		"ratios":                          {ratio, []float64{2, 9, 1}, []float64{1, 3, 2}, summary{0.5, 2, 3, true}},
-		"ratios of positive values only":  {ratio, []float64{2, 2, -4, 0, 3}, []float64{0, -1, 2, 1, 2}, summary{1.5, 1.5, 1.5, true}},
-		"ratios to a missing target":      {ratio, []float64{1, 2}, nil, summary{}},
-		"ratios of a missing target":      {ratio, nil, []float64{1, 2}, summary{}},
-		"differences of common rounds":    {difference, []float64{5, 1, 9}, []float64{2, 3}, summary{-2, 0.5, 3, true}},
-		"values, whether or not compared": {absolute, []float64{5}, nil, summary{5, 5, 5, true}},
+		"ratios":                         {[]float64{2, 9, 1}, []float64{1, 3, 2}, summary{0.5, 2, 3, true}},
+		"ratios of positive values only": {[]float64{2, 2, -4, 0, 3}, []float64{0, -1, 2, 1, 2}, summary{1.5, 1.5, 1.5, true}},
+		"ratios to a missing target":     {[]float64{1, 2}, nil, summary{}},
+		"ratios of a missing target":     {nil, []float64{1, 2}, summary{}},
+		"ratios of common rounds":        {[]float64{5, 1, 9}, []float64{2, 2}, summary{0.5, 1.5, 2.5, true}},
 	} {
-		if got := resultOf(c.bases, c.values).compared(c.by, cpuPerRequest, gateway); got != c.want {
+		if got := resultOf(c.bases, c.values).ratios(cpuPerRequest, gateway); got != c.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
