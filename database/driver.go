@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/mattn/go-sqlite3"
@@ -96,6 +97,9 @@ var tokens = regexp.MustCompile(`'[^']*'|"[^"]*"|--.*|(?s:/\*.*?\*/)|\$[1-9]`)
 // rewriteParameters turns $1 into ?1 outside of quotes and comments. To SQLite $1 is a name, and names are bound in the
 // order in which they first appear, so "select $2, $1" would return the second argument last.
 func rewriteParameters(text string) string {
+	if !strings.Contains(text, "$") {
+		return text
+	}
 	return tokens.ReplaceAllStringFunc(text, func(token string) string {
 		if token[0] == '$' {
 			return "?" + token[1:]

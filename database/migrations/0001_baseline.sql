@@ -1,4 +1,6 @@
 -- +goose Up
+-- +goose StatementBegin
+-- One block, which the driver splits: to find the end of each statement goose allocates megabytes, at each first start and in each test.
 
 -- The schema of release 1.0.0 on SQLite. Times are microseconds since the epoch, UTC, unless a column says otherwise.
 -- ../postgres/migrations has the same tables for PostgreSQL, whose ledger differs.
@@ -85,7 +87,6 @@ CREATE TABLE key_changes (
     account_id TEXT
 );
 
--- +goose StatementBegin
 CREATE TRIGGER key_changes_inserted AFTER INSERT ON key_changes BEGIN
     UPDATE keys_revision SET revision = NEW.revision WHERE only = 1;
     DELETE FROM key_changes WHERE revision = NEW.revision - 10000;
@@ -120,7 +121,6 @@ END;
 CREATE TRIGGER replaced_secrets_deleted AFTER DELETE ON replaced_secrets BEGIN
     INSERT INTO key_changes (revision, key_id) SELECT revision + 1, OLD.key_id FROM keys_revision;
 END;
--- +goose StatementEnd
 
 -- ===== Signing in to the console: package identity =====
 
@@ -555,7 +555,6 @@ CREATE TABLE receipts (
 CREATE UNIQUE INDEX receipts_seq ON receipts (seq);
 CREATE UNIQUE INDEX receipts_leaf_hash ON receipts (leaf_hash);
 
--- +goose StatementBegin
 CREATE TRIGGER receipts_updated BEFORE UPDATE OF id, leaf_hash, entry, nonce, key_id ON receipts BEGIN
     SELECT RAISE(ABORT, 'the receipt log is append-only');
 END;
@@ -565,7 +564,6 @@ END;
 CREATE TRIGGER receipts_deleted BEFORE DELETE ON receipts BEGIN
     SELECT RAISE(ABORT, 'the receipt log is append-only');
 END;
--- +goose StatementEnd
 
 -- The hash tiles of the log, 256 hashes of 32 bytes each; the rightmost tile of a level has fewer.
 CREATE TABLE receipt_tiles (
@@ -714,3 +712,4 @@ CREATE TABLE idempotency (
 ) WITHOUT ROWID;
 
 CREATE INDEX idempotency_expiry ON idempotency (expires_at);
+-- +goose StatementEnd
