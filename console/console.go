@@ -32,7 +32,6 @@ import (
 	"basegate/console/prompts"
 	"basegate/console/sso"
 	"basegate/database"
-	"basegate/docs"
 	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/gateway/notify"
@@ -88,8 +87,6 @@ type Console struct {
 	formLimiter *ratelimit.Limiter // by network, for clients that are not signed in
 	crossOrigin *http.CrossOriginProtection
 	templates   templates
-	tutorial    []docs.Page
-	assets      assets
 }
 
 // New returns a Console that serves no route before Mount.
@@ -97,10 +94,9 @@ func New(s Settings, d Deps) *Console {
 	c := &Console{
 		Deps: d, patience: downloadPatience, clock: time.Now,
 		formLimiter: ratelimit.New(anonymousForms), crossOrigin: newCrossOriginProtection(s.PublicURL, d.Log),
-		tutorial: docs.Pages(), assets: readAssets(),
+		templates: parseTemplates(),
 	}
 	c.settings.Store(&s)
-	c.templates = parseTemplates(c.assets)
 	return c
 }
 

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"basegate/docs"
 )
 
 // paletteItem is something that the command palette can open or do.
@@ -41,7 +43,7 @@ func (c *Console) palette(r *request) error {
 			items = append(items, paletteItem{Kind: "Page", Name: d.Name, Path: d.Path})
 		}
 	}
-	for _, p := range c.tutorial {
+	for _, p := range docs.Pages() {
 		switch {
 		case !p.Operators:
 			items = append(items, paletteItem{Kind: "Tutorial", Name: p.Title, Path: "/tutorial/" + p.Slug})

@@ -29,14 +29,14 @@ const staticPath = "/static/"
 // loads the new ones after an upgrade, including those that a script imports by a relative path.
 type assets string
 
-func readAssets() assets {
+var readAssets = sync.OnceValue(func() assets {
 	sum := sha256.New()
 	eachStaticFile(func(name string, content []byte) {
 		sum.Write([]byte(name))
 		sum.Write(content)
 	})
 	return assets(hex.EncodeToString(sum.Sum(nil))[:12])
-}
+})
 
 func eachStaticFile(do func(name string, content []byte)) {
 	err := fs.WalkDir(staticFiles, "static", func(name string, d fs.DirEntry, err error) error {
@@ -141,7 +141,7 @@ func (c *Console) asset(ec echo.Context) error {
 	for _, ofPages := range []string{"Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy"} {
 		h.Del(ofPages) // every file would carry them
 	}
-	if version == string(c.assets) {
+	if version == string(readAssets()) {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
 	content := f.content

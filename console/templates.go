@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 )
 
 //go:embed templates/*.html
@@ -18,8 +19,8 @@ var templateFiles embed.FS
 type templates map[string]*template.Template
 
 // parseTemplates parses all templates: layout.html surrounds every page, and every page can use what _*.html define.
-func parseTemplates(a assets) templates {
-	layout := template.Must(template.New("layout.html").Funcs(templateFunctions(a)).
+var parseTemplates = sync.OnceValue(func() templates {
+	layout := template.Must(template.New("layout.html").Funcs(templateFunctions(readAssets())).
 		ParseFS(templateFiles, "templates/layout.html", "templates/_*.html"))
 	files, err := fs.Glob(templateFiles, "templates/*.html")
 	if err != nil { // impossible: the pattern is well-formed
@@ -34,7 +35,7 @@ func parseTemplates(a assets) templates {
 		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(templateFiles, file))
 	}
 	return all
-}
+})
 
 type pageData struct {
 	Title      string

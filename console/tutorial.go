@@ -40,38 +40,38 @@ type tutorialView struct {
 func (c *Console) tutorialSearch(r *request) error {
 	query := r.query("q")
 	if query == "" {
-		return r.redirect("/tutorial/" + c.tutorial[0].Slug)
+		return r.redirect("/tutorial/" + docs.Pages()[0].Slug)
 	}
-	found := docs.Search(c.tutorial, query, c.tutorialVariables())
-	return c.render(r, "tutorial", "Tutorial: "+query, tutorialView{Pages: c.tutorial, Query: query, Found: found})
+	found := docs.Search(docs.Pages(), query, c.tutorialVariables())
+	return c.render(r, "tutorial", "Tutorial: "+query, tutorialView{Pages: docs.Pages(), Query: query, Found: found})
 }
 
 // tutorialPage shows one page. The suffix .md selects its Markdown, and all.md is the Markdown of all pages for users.
 func (c *Console) tutorialPage(r *request) error {
-	vars := c.tutorialVariables()
+	pages, vars := docs.Pages(), c.tutorialVariables()
 	slug, markdown := strings.CutSuffix(r.param("page"), ".md")
 	if markdown && slug == "all" {
-		var pages []string
-		for _, p := range c.tutorial {
+		var texts []string
+		for _, p := range pages {
 			if !p.Operators {
-				pages = append(pages, p.Markdown(vars))
+				texts = append(texts, p.Markdown(vars))
 			}
 		}
-		return r.sendText("text/markdown", strings.Join(pages, "\n"))
+		return r.sendText("text/markdown", strings.Join(texts, "\n"))
 	}
-	for i, p := range c.tutorial {
+	for i, p := range pages {
 		if p.Slug != slug {
 			continue
 		}
 		if markdown {
 			return r.sendText("text/markdown", p.Markdown(vars))
 		}
-		view := tutorialView{Pages: c.tutorial, Slug: slug, Operators: p.Operators, HTML: p.HTML(vars)}
-		if i > 0 && c.tutorial[i-1].Operators == p.Operators {
-			view.Previous = &c.tutorial[i-1]
+		view := tutorialView{Pages: pages, Slug: slug, Operators: p.Operators, HTML: p.HTML(vars)}
+		if i > 0 && pages[i-1].Operators == p.Operators {
+			view.Previous = &pages[i-1]
 		}
-		if i+1 < len(c.tutorial) && c.tutorial[i+1].Operators == p.Operators {
-			view.Next = &c.tutorial[i+1]
+		if i+1 < len(pages) && pages[i+1].Operators == p.Operators {
+			view.Next = &pages[i+1]
 		}
 		return c.render(r, "tutorial", p.Title, view)
 	}
@@ -82,8 +82,8 @@ func (c *Console) tutorialPage(r *request) error {
 func (c *Console) llms(r *request) error {
 	vars := c.tutorialVariables()
 	var list strings.Builder
-	list.WriteString("# Basegate\n\n> " + c.tutorial[0].Summary(vars) + "\n\n## Pages\n\n")
-	for _, p := range c.tutorial {
+	list.WriteString("# Basegate\n\n> " + docs.Pages()[0].Summary(vars) + "\n\n## Pages\n\n")
+	for _, p := range docs.Pages() {
 		if p.Operators {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
@@ -105,8 +106,8 @@ func linkPages(file, text string) string {
 	})
 }
 
-// Pages returns all pages in reading order, those for operators last.
-func Pages() (all []Page) {
+// Pages returns all pages in reading order, those for operators last. Callers share them.
+var Pages = sync.OnceValue(func() (all []Page) {
 	for _, file := range pageFiles {
 		content, err := files.ReadFile(file)
 		text := linkPages(file, expectedOutput.ReplaceAllString(string(content), ""))
@@ -119,7 +120,7 @@ func Pages() (all []Page) {
 		all = append(all, Page{Slug: slug, Title: title, Operators: strings.HasPrefix(file, "operations/"), text: text})
 	}
 	return all
-}
+})
 
 // Markdown returns the page's Markdown. For users it has the gateway's address, model and limits.
 func (p Page) Markdown(v Variables) string {
