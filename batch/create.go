@@ -188,6 +188,9 @@ func checkWindow(window string) error {
 	return nil
 }
 
+// createMembers are the members of a new batch, the required ones first.
+var createMembers = []string{"input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after", "replay"}
+
 // parseBatch reads the body of a new batch as strictly as that of a completion: unknown and repeated names are errors.
 // served are the endpoints that it may name, and replays reports whether lines may be answered by kept responses.
 func parseBatch(body []byte, served []string, replays bool) (b Batch, err error) {
@@ -214,15 +217,13 @@ func parseBatch(body []byte, served []string, replays bool) (b Batch, err error)
 		case "replay":
 			b.replay, err = replayOf(m, replays)
 		default:
-			if m.Type != gjson.Null {
-				err = apierr.UnknownField(m.Name, "")
-			}
+			err = proxy.UnknownMember(m.Name, createMembers)
 		}
 		if err != nil {
 			return Batch{}, err
 		}
 	}
-	for _, name := range []string{"input_file_id", "endpoint", "completion_window"} {
+	for _, name := range createMembers[:3] {
 		if !slices.ContainsFunc(members, func(m proxy.Member) bool { return m.Name == name }) {
 			return Batch{}, apierr.InvalidField(name, name+" is missing")
 		}

@@ -78,6 +78,7 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		{`"output_expires_after":{"seconds":3600.5}`, "invalid_request", "output_expires_after"},
 		{`"output_expires_after":{"seconds":3600,"x":1}`, "invalid_request", "output_expires_after"},
 		{`"priority":1`, "invalid_request", "priority"},
+		{`"priority":null`, "invalid_request", "priority"},
 		{`"metadata":1,"endpoint":1`, "invalid_request", "metadata"},
 		{`"zoom":1,"endpoint":1`, "invalid_request", "zoom"},
 		{`"output_expires_after":{"seconds":3600,"seconds":3600}`, "invalid_request", "seconds"},

@@ -142,7 +142,7 @@ func (u *upload) readPart(part *multipart.Part) error {
 		return apierr.InvalidField("file", `a field of the form has no name; expected a header such as Content-Disposition: form-data; name="file"`)
 	case "purpose", "expires_after.anchor", "expires_after.seconds":
 	default:
-		return apierr.UnknownField(name, "")
+		return proxy.UnknownMember(name, []string{"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"})
 	}
 	value, err := io.ReadAll(io.LimitReader(part, maxField+1))
 	if err != nil {

@@ -112,11 +112,11 @@ func (s *Server) readAdapterRequest(x *exchange, required []string, optional ...
 	if err != nil {
 		return nil, err
 	}
-	texts := map[string]string{}
+	texts, known := map[string]string{}, slices.Concat(required, optional)
 	for _, m := range members {
 		switch {
-		case !slices.Contains(slices.Concat(required, optional), m.Name):
-			return nil, apierr.UnknownField(m.Name, "")
+		case !slices.Contains(known, m.Name):
+			return nil, UnknownMember(m.Name, known)
 		case m.Type == gjson.Null && !slices.Contains(required, m.Name):
 		case m.Type != gjson.String || m.Str == "" || strings.ContainsFunc(m.Str, func(r rune) bool { return r < ' ' || r == 0x7f }):
 			return nil, m.Invalid("expected a text without control characters that is not empty")
@@ -228,7 +228,7 @@ func (x *exchange) passOver(lease *fleet.Lease, err error) {
 		x.attempts.model = x.model.Current()
 		return
 	}
-	x.attempts.notLoaded = err
+	x.attempts.notLoaded, x.attempts.backend = err, lease.Backend
 	x.attempts.tried = append(x.attempts.tried, fleet.FailedAttempt{Backend: lease.Backend})
 }
 

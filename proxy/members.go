@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -12,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	apierr "basegate/errors"
+	"basegate/internal/suggest"
 )
 
 // Members returns the members of a small body in their order. It must be one JSON object without repeated names at any depth.
@@ -29,6 +31,11 @@ func Members(body []byte) ([]Member, error) {
 		return nil, apierr.MalformedJSON(0, "the body is not a JSON object")
 	}
 	return membersOf(gjson.ParseBytes(body)), nil
+}
+
+// UnknownMember returns the error for a member, or a field of a form, that is none of the known ones.
+func UnknownMember(name string, known []string) error {
+	return apierr.UnknownField(name, suggest.Field(name, slices.Values(known)))
 }
 
 func membersOf(object gjson.Result) (members []Member) {

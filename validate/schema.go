@@ -129,15 +129,12 @@ func (s *schema) unknownField(name []byte) error {
 	return apierr.UnknownField(string(name), s.suggestField(name))
 }
 
-// maxMisspelt limits the names for which a suggestion is looked for, in bytes. No field's name is nearly as long.
-const maxMisspelt = 40
-
 // suggestField returns the field that an unknown name probably means, or "" if none is within one or two typos.
 func (s *schema) suggestField(name []byte) string {
-	if len(name) > maxMisspelt || foreignFields[string(name)] {
+	if foreignFields[string(name)] {
 		return ""
 	}
-	return suggest.Nearest(string(name), s.fieldNames, func(field string) int { return min(2, len(field)/3) })
+	return suggest.Field(string(name), s.fieldNames)
 }
 
 func (s *schema) fieldNames(yield func(string) bool) {

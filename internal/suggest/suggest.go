@@ -21,6 +21,17 @@ func Nearest(name string, known iter.Seq[string], limit func(known string) int) 
 	return nearest
 }
 
+// maxField limits the names for which Field looks, in bytes. No field's name is nearly as long.
+const maxField = 40
+
+// Field returns the known field that an unknown name probably means, or "" if none is within one or two typos.
+func Field(name string, known iter.Seq[string]) string {
+	if len(name) > maxField {
+		return ""
+	}
+	return Nearest(name, known, func(field string) int { return min(2, len(field)/3) })
+}
+
 // distance computes three rows of the matrix of distances between prefixes of a and b at a time.
 func distance(a, b string) int {
 	beforeLast, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
