@@ -20,7 +20,7 @@ var inputErrors = map[error]string{
 	identity.ErrBadGrace: "grace", identity.ErrNoAccount: "", identity.ErrBadCap: "", identity.ErrAboveAccount: "",
 	identity.ErrNoKey: "", identity.ErrKeyRevoked: "", identity.ErrAccountDisabled: "", identity.ErrAccountPending: "",
 	identity.ErrTooManyAccessRequests: "", identity.ErrTooManyFromNetwork: "", identity.ErrNotPending: "",
-	identity.ErrSetByOperator: "", identity.ErrTooManyKeys: "", identity.ErrNoRun: "",
+	identity.ErrSetByOperator: "", identity.ErrTooManyKeys: "", identity.ErrTooManyChildren: "", identity.ErrNoRun: "",
 }
 
 // limitFields are the form fields of the limits but caps that the texts of other input errors name.

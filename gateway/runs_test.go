@@ -270,13 +270,55 @@ func TestKeysMadeByAKey(t *testing.T) {
 	}
 }
 
+func TestAChildsModelsAreThoseThatItsParentHasToo(t *testing.T) {
+	l := newLab(t, quota.Caps{}, identity.Key{}, newMock(t), withID(newMock(t), "n"))
+	id, secret := l.child(`{"name":"both","models":["m","n"]}`)
+	for models, want := range map[identity.ModelList]string{"n": `["n"]`, "x": `[]`} {
+		if _, err := l.keys.Set(t.Context(), l.parent.ID, func(k *identity.Key) { k.Models = models }); err != nil {
+			t.Fatal(err)
+		}
+		poll.Until(t, "the child has what both allow", func() bool {
+			_, own := l.do(0, http.MethodGet, secret, "/v1/key", "")
+			_, listed := l.do(1, http.MethodGet, l.secret, "/v1/keys/"+id, "")
+			return own.Get("models").Raw == want && listed.Get("models").Raw == want
+		})
+	}
+}
+
+func TestAPageHasAHundredChildren(t *testing.T) {
+	l := newLab(t, quota.Caps{}, identity.Key{}, newMock(t))
+	for range 21 {
+		l.child(`{"name":"one of many"}`)
+	}
+	if _, o := l.do(0, http.MethodGet, l.secret, "/v1/keys", ""); len(o.Get("data").Array()) != 21 || o.Get("has_more").Bool() {
+		t.Errorf("got %d children, more: %s", len(o.Get("data").Array()), o.Get("has_more"))
+	}
+}
+
+func TestTyposOfFieldsAreSuggestedEverywhere(t *testing.T) {
+	l := newLab(t, quota.Caps{}, identity.Key{}, newMock(t))
+	const form = "--x\r\nContent-Disposition: form-data; name=\"purpos\"\r\n\r\nbatch\r\n--x--\r\n"
+	for _, c := range []struct{ path, body, contentType, suggestion string }{
+		{"/v1/keys", `{"name":"x","expire_in":5}`, "application/json", "expires_in"},
+		{"/v1/load_lora_adapter", `{"lora_nam":"x"}`, "application/json", "lora_name"},
+		{"/v1/batches", `{"completion_windw":null}`, "application/json", "completion_window"},
+		{"/v1/files", form, "multipart/form-data; boundary=x", "purpose"},
+	} {
+		status, o := l.do(0, http.MethodPost, l.secret, c.path, c.body, "Content-Type: "+c.contentType)
+		if status != http.StatusBadRequest || o.Get("error.suggestion").Str != c.suggestion || !strings.Contains(o.Get("error.message").Str, "did you mean") {
+			t.Errorf("%s: got %d %s, want %q", c.path, status, o.Raw, c.suggestion)
+		}
+	}
+}
+
 func withID(m config.Model, id string) config.Model {
 	m.ID = id
 	return m
 }
 
 func TestRefusalsOfKeysMadeByKeys(t *testing.T) {
-	l := newLab(t, quota.Caps{}, identity.Key{Models: "m"}, newMock(t), withID(newMock(t), "n"))
+	account := quota.Caps{quota.MonthTotal: quota.Limit(500), quota.MonthOutput: quota.Limit(50)}
+	l := newLab(t, account, identity.Key{Models: "m"}, newMock(t), withID(newMock(t), "n"))
 	id, child := l.child(`{"name":"child","run":"r"}`)
 	ended, _ := l.child(`{"name":"ended"}`)
 	if status, o := l.do(0, http.MethodDelete, l.secret, "/v1/keys/"+ended, ""); status != http.StatusOK {
@@ -303,6 +345,8 @@ func TestRefusalsOfKeysMadeByKeys(t *testing.T) {
 		"a model its parent lacks": {"POST", l.secret, "/v1/keys", `{"name":"x","models":["n"]}`, "", 400, "model_not_found", "models"},
 		"more concurrency":         {"POST", l.secret, "/v1/keys", `{"name":"x","concurrency":65}`, "", 400, "invalid_request", "concurrency"},
 		"a budget below 0":         {"POST", l.secret, "/v1/keys", `{"name":"x","budget":{"total":-1}}`, "", 400, "invalid_request", "budget"},
+		"more than the account":    {"POST", l.secret, "/v1/keys", `{"name":"x","monthly_budget":501}`, "", 400, "invalid_request", "monthly_budget"},
+		"more output":              {"PATCH", l.secret, "/v1/keys/" + id, `{"monthly_output_budget":51}`, "", 400, "invalid_request", "monthly_output_budget"},
 		"an unknown budget":        {"POST", l.secret, "/v1/keys", `{"name":"x","budget":{"all":1}}`, "", 400, "invalid_request", "budget"},
 		"no time":                  {"POST", l.secret, "/v1/keys", `{"name":"x","expires_in":0}`, "", 400, "invalid_request", "expires_in"},
 		"no such key":              {"GET", l.secret, "/v1/keys/key_x", "", "", 404, "not_found", "id"},
@@ -320,7 +364,8 @@ func TestRefusalsOfKeysMadeByKeys(t *testing.T) {
 				headers = []string{c.header}
 			}
 			status, o := l.do(0, c.method, c.secret, c.path, c.body, headers...)
-			if status != c.status || o.Get("error.code").Str != c.code || o.Get("error.param").Str != c.param {
+			if status != c.status || o.Get("error.code").Str != c.code || o.Get("error.param").Str != c.param ||
+				strings.Contains(o.Get("error.message").Str, "create key") {
 				t.Errorf("got %d %s, want %d %s about %q", status, o.Raw, c.status, c.code, c.param)
 			}
 		})

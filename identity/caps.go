@@ -14,10 +14,19 @@ var (
 	ErrAboveAccount = errors.New("a key's budget may not exceed its account's")
 )
 
-// checkKeyCaps returns ErrAboveAccount if the caps of a key exceed those of its account.
+// AboveAccountError is ErrAboveAccount for a key, with the first cap that is above the account's.
+type AboveAccountError struct {
+	Cap  quota.ID
+	text string
+}
+
+func (e *AboveAccountError) Error() string { return ErrAboveAccount.Error() + ": " + e.text }
+func (e *AboveAccountError) Unwrap() error { return ErrAboveAccount }
+
+// checkKeyCaps returns an *AboveAccountError if the caps of a key exceed those of its account.
 func checkKeyCaps(c quota.Caps, a Account) error {
-	if excess := c.Excess(a.Caps); excess != "" {
-		return fmt.Errorf("%w: %s of %s", ErrAboveAccount, excess, a.Email)
+	if first, excess := c.Excess(a.Caps); excess != "" {
+		return &AboveAccountError{first, excess + " of " + a.Email}
 	}
 	return nil
 }
@@ -29,7 +38,8 @@ func checkAccountCaps(c quota.Caps, above []Key) error {
 	}
 	var over []string
 	for _, k := range above {
-		over = append(over, fmt.Sprintf("%s (%s): %s", k.ID, k.Name, k.Caps.Excess(c)))
+		_, excess := k.Caps.Excess(c)
+		over = append(over, fmt.Sprintf("%s (%s): %s", k.ID, k.Name, excess))
 	}
 	return fmt.Errorf("%w; lower or revoke these first: %s", ErrAboveAccount, strings.Join(over, "; "))
 }

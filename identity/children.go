@@ -20,17 +20,19 @@ var (
 	ErrAboveConcurrency = errors.New("a key may not run more requests at a time than the key that makes it")
 	ErrAboveParent      = errors.New("a key may not use other models than the key that makes it")
 
+	ErrTooManyChildren = errors.New("the key that made it has as many keys as it may have")
+
 	ErrBadRun = errors.New("a run's name has 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 	ErrNoRun  = errors.New("no key is part of such a run")
 )
 
-// TooManyChildrenError is returned when a key has as many children as Settings.ChildrenPerKey allows.
+// TooManyChildrenError is ErrTooManyChildren, which is returned when a key has as many children as Settings.ChildrenPerKey allows.
 type TooManyChildrenError struct{ Most int }
 
-// Error implements error.
 func (e *TooManyChildrenError) Error() string {
-	return fmt.Sprintf("the key has made %d keys that are neither revoked nor expired, as many as it may have", e.Most)
+	return fmt.Sprintf("%v: %d that are neither revoked nor expired", ErrTooManyChildren, e.Most)
 }
+func (e *TooManyChildrenError) Unwrap() error { return ErrTooManyChildren }
 
 var runName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
@@ -58,7 +60,7 @@ func (k *Keys) allowsChildren(own sql.NullBool) bool {
 }
 
 // checkParent returns an error if a key cannot be a child of its parent: the one with which that is refused, ErrNoKey,
-// ErrNoChildren, ErrAboveConcurrency, ErrAboveParent or a *TooManyChildrenError.
+// ErrNoChildren, ErrAboveConcurrency or ErrAboveParent.
 func (k *Keys) checkParent(ctx context.Context, tx database.Tx, account Account, key Key) error {
 	found, err := selectKeysByID(ctx, tx, key.Parent)
 	if err != nil {
@@ -85,15 +87,7 @@ func (k *Keys) checkParent(ctx context.Context, tx database.Tx, account Account,
 	case !key.Models.Any() && key.Models.beyond(parent.Models) != "":
 		return fmt.Errorf("%w: %s", ErrAboveParent, key.Models.beyond(parent.Models))
 	}
-	limit := k.settings.Load().ChildrenPerKey
-	if limit == 0 {
-		return nil
-	}
-	n, err := countLive(ctx, tx, ofParent, parent.ID, limit)
-	if err == nil && n >= limit {
-		err = &TooManyChildrenError{limit}
-	}
-	return err
+	return nil
 }
 
 // Children returns the keys that a key has made, of one run or of all if it is empty, at most limit after the one with the id

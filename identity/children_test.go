@@ -112,6 +112,10 @@ func TestChildrenCountTheirParentsLimitAndNotTheAccounts(t *testing.T) {
 	_, err = f.Keys.Set(t.Context(), first.ID, expire)
 	must(t, err)
 	third, _ := f.mustCreate(identity.Key{})
+	_, err = f.Keys.Set(t.Context(), first.ID, revive)
+	if full, ok := errors.AsType[*identity.TooManyChildrenError](err); !ok || full.Most != 2 {
+		t.Errorf("a key that had expired: got error %v, want a *TooManyChildrenError of 2", err)
+	}
 	_, err = f.Keys.Revoke(t.Context(), second.ID)
 	must(t, err)
 	f.mustCreate(identity.Key{Run: "r"})

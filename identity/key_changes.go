@@ -67,8 +67,8 @@ func checkConcurrency(n int) error {
 // Set passes the key that ref names (see Find) to edit, and stores the name and the limits that it has then. A change of a
 // limit by the operator sets it in Key.Operator too; to set it there makes a limit of the holder one of the operator. The
 // error may be ErrNoKey, ErrAmbiguous, ErrKeyRevoked, ErrBadName, ErrNameTaken, ErrBadConcurrency, ErrBadCap or
-// ErrAboveAccount; for a holder also ErrSetByOperator or ErrConcurrencyAboveAccount. A paused key, and a key of an account
-// that is not active, can be changed too.
+// ErrAboveAccount, for one that had expired what Create returns of too many, for a holder also ErrSetByOperator or
+// ErrConcurrencyAboveAccount. A paused key, and a key of an account that is not active, can be changed too.
 func (k *Keys) Set(ctx context.Context, ref string, edit func(*Key)) (Key, error) {
 	return commit(ctx, k, "change key", func(tx database.Tx) (Key, error) {
 		before, err := findLiveKey(ctx, tx, ref)
@@ -92,6 +92,11 @@ func (k *Keys) Set(ctx context.Context, ref string, edit func(*Key)) (Key, error
 		}
 		if err := checkKeyCaps(key.Caps, account); err != nil {
 			return Key{}, err
+		}
+		if before.Expired() && !key.Expired() { // it is live again
+			if err := k.checkCount(ctx, tx, account, key); err != nil {
+				return Key{}, err
+			}
 		}
 		return k.update(ctx, tx, account, before, key)
 	})

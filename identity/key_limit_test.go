@@ -15,6 +15,9 @@ import (
 // expire lets a key have expired.
 func expire(f *identity.Key) { f.ExpiresAt = time.Now().Add(-time.Hour) }
 
+// revive lets a key be one that has not expired.
+func revive(f *identity.Key) { f.ExpiresAt = time.Now().Add(time.Hour) }
+
 func TestAnAccountHasALimitedNumberOfLiveKeys(t *testing.T) {
 	s := identity.New(openDatabase(t, newPath(t)), zap.NewNop(), identity.Settings{PasswordCost: cheap, KeysPerAccount: 2})
 	for _, email := range []string{ada, "eve@example.org"} {
@@ -35,6 +38,8 @@ func TestAnAccountHasALimitedNumberOfLiveKeys(t *testing.T) {
 	must(t, err)
 	_, err = create(ada, time.Time{})
 	wantError(t, err, identity.ErrTooManyKeys, "2 keys", "limits.keys_per_account")
+	_, err = s.Keys.Set(t.Context(), expired.ID, revive)
+	wantError(t, err, identity.ErrTooManyKeys, "2 keys")
 	_, err = create("eve@example.org", time.Time{})
 	must(t, err)
 	_, err = s.Keys.Pause(t.Context(), second.ID) // still counts

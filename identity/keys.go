@@ -160,23 +160,40 @@ func (k *Keys) Create(ctx context.Context, n Key) (_ Key, secret string, _ error
 }
 
 // checkPlace returns an error if the account, or the parent of a child, may not have another key. The names of children are
-// free: a run that is repeated has keys of the same names. Writes follow each other, so that no key is created between the count and
-// the insertion.
+// free: a run that is repeated has keys of the same names.
 func (k *Keys) checkPlace(ctx context.Context, tx database.Tx, account Account, key Key) error {
+	var err error
 	if key.Parent != "" {
-		return k.checkParent(ctx, tx, account, key)
+		err = k.checkParent(ctx, tx, account, key)
+	} else {
+		err = checkNameFree(ctx, tx, key)
 	}
-	if most := k.settings.Load().KeysPerAccount; most > 0 {
-		n, err := countLive(ctx, tx, ofAccount, account.ID, most)
-		if err != nil {
-			return err
-		}
-		if n >= most {
-			return fmt.Errorf("%w: %s has %d keys that are neither revoked nor expired; revoke one, "+
-				"or the operator raises limits.keys_per_account", ErrTooManyKeys, account.Email, most)
-		}
+	if err != nil {
+		return err
 	}
-	return checkNameFree(ctx, tx, key)
+	return k.checkCount(ctx, tx, account, key)
+}
+
+// checkCount returns ErrTooManyKeys or a *TooManyChildrenError if the account, or the parent of a child, has as many live keys as it may
+// have. Writes follow each other, so that no key is created or revived between the count and what the caller writes.
+func (k *Keys) checkCount(ctx context.Context, tx database.Tx, account Account, key Key) error {
+	settings := k.settings.Load()
+	owner, id, most := ofAccount, account.ID, settings.KeysPerAccount
+	if key.Parent != "" {
+		owner, id, most = ofParent, key.Parent, settings.ChildrenPerKey
+	}
+	if most == 0 {
+		return nil
+	}
+	n, err := countLive(ctx, tx, owner, id, most)
+	switch {
+	case err != nil || n < most:
+		return err
+	case key.Parent != "":
+		return &TooManyChildrenError{most}
+	}
+	return fmt.Errorf("%w: %s has %d keys that are neither revoked nor expired; revoke one, "+
+		"or the operator raises limits.keys_per_account", ErrTooManyKeys, account.Email, most)
 }
 
 // checkNameFree returns ErrNameTaken if another key of the account, which is not revoked, has the key's name. Writes follow

@@ -57,6 +57,14 @@ func (l ModelList) Allows(id string) bool {
 	return false
 }
 
+// Within returns the ids that both lists allow, sorted; nil if both allow every model.
+func (l ModelList) Within(limit ModelList) []string {
+	if l.Any() {
+		return limit.IDs()
+	}
+	return slices.DeleteFunc(l.IDs(), func(id string) bool { return !limit.Allows(id) })
+}
+
 // beyond returns the first model that l allows and limit does not, or an empty string.
 func (l ModelList) beyond(limit ModelList) string {
 	if limit.Any() {

@@ -151,7 +151,7 @@ func selectKeysAbove(ctx context.Context, q database.Reader, a Account) (above [
 		WHERE k.account_id = $1 AND k.state <> 'revoked' AND k.caps IS NOT NULL ORDER BY k.created_at, k.id`
 	err = database.Each(ctx, q, func(row *sql.Rows) error {
 		k, err := scanKey(row)
-		if err == nil && len(above) < 20 && k.Caps.Excess(a.Caps) != "" {
+		if _, excess := k.Caps.Excess(a.Caps); err == nil && len(above) < 20 && excess != "" {
 			above = append(above, k)
 		}
 		return err

@@ -162,12 +162,12 @@ func (s *Server) newKeyObject(i *identity.Principal, p budget.Payer, balance bud
 		Object: "key", ID: i.KeyID, Name: i.KeyName, Prefix: i.KeyPrefix, Account: i.Email, Run: OrNull(i.Run),
 		ExpiresAt: OrNull(i.ExpiresAt), Caps: []keyCap{},
 	}
-	models := i.Models
+	ids := i.Models.IDs()
 	if i.Parent != nil {
 		o.Parent = &i.Parent.KeyID
-		models = cmp.Or(models, i.Parent.Models)
+		ids = i.Models.Within(i.Parent.Models)
 	}
-	if ids := models.IDs(); ids != nil {
+	if ids != nil {
 		o.Models = &ids
 	}
 	for _, c := range balance.Caps() {

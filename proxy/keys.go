@@ -62,7 +62,7 @@ func parseChild(body []byte, known []string) (f childFields, err error) {
 	for _, m := range members {
 		switch {
 		case !slices.Contains(known, m.Name):
-			err = apierr.UnknownField(m.Name, "")
+			err = UnknownMember(m.Name, known)
 		case m.Type == gjson.Null: // as if it were absent
 		default:
 			err = f.set(m)
@@ -210,8 +210,8 @@ func (s *Server) createChild(x *exchange) error {
 		"expires_at": OrNull(child.ExpiresAt), "models": nil, // null: every model
 		"concurrency": (&identity.Principal{Concurrency: child.Concurrency, Parent: parent}).MaxRunning(x.settings.ConcurrencyPerKey),
 	}
-	if models := cmp.Or(child.Models, parent.Models); !models.Any() {
-		o["models"] = models.IDs()
+	if ids := child.Models.Within(parent.Models); ids != nil {
+		o["models"] = ids
 	}
 	life := map[string]quota.Cap{}
 	for id, limit := range child.Caps {
@@ -279,8 +279,10 @@ func (s *Server) newChildObject(x *exchange, k *identity.Key) childObject {
 	return o
 }
 
+// maxListedKeys limits a page of children: as many as a key may have by default, so that most lists are one page.
+const maxListedKeys = 100
+
 func (s *Server) listChildren(x *exchange) error {
-	const usual, most = 20, 100
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
@@ -292,7 +294,7 @@ func (s *Server) listChildren(x *exchange) error {
 	if given && identity.CheckRun(run) != nil {
 		return badRun("run", run)
 	}
-	limit, err := PageLimit(q, usual, most)
+	limit, err := PageLimit(q, maxListedKeys, maxListedKeys)
 	if err != nil {
 		return err
 	}
@@ -413,6 +415,14 @@ func childErr(err error, id string) error {
 	if full, ok := errors.AsType[*identity.TooManyChildrenError](err); ok {
 		return apierr.TooManyChildren(full.Most)
 	}
+	cause := cmp.Or(errors.Unwrap(err), err) // without what was being done, which the client knows
+	if above, ok := errors.AsType[*identity.AboveAccountError](err); ok {
+		param := "budget"
+		if k := &quota.Table[above.Cap]; k.Window != quota.Life {
+			param = k.Member()
+		}
+		return apierr.InvalidField(param, param+": "+above.Error())
+	}
 	switch {
 	case errors.Is(err, identity.ErrNoChildren):
 		return apierr.NotPermitted("this key may not make keys: the operator gives that right with key set --children, and a key that " +
@@ -426,13 +436,11 @@ func childErr(err error, id string) error {
 	case errors.Is(err, identity.ErrKeyRevoked):
 		return apierr.InvalidField("id", fmt.Sprintf("%s has been revoked, which is final", id))
 	case errors.Is(err, identity.ErrBadName):
-		return apierr.InvalidField("name", "name: "+err.Error())
+		return apierr.InvalidField("name", "name: "+cause.Error())
 	case errors.Is(err, identity.ErrAboveConcurrency):
-		return apierr.InvalidField("concurrency", "concurrency: "+err.Error())
+		return apierr.InvalidField("concurrency", "concurrency: "+cause.Error())
 	case errors.Is(err, identity.ErrAboveParent):
-		return apierr.InvalidField("models", "models: "+err.Error())
-	case errors.Is(err, identity.ErrAboveAccount):
-		return apierr.InvalidField("budget", "budget: "+err.Error())
+		return apierr.InvalidField("models", "models: "+cause.Error())
 	case errors.Is(err, database.ErrUnavailable):
 		return apierr.Overload(apierr.NoDatabase, "keys cannot be written at the moment", keysRetry, err)
 	}

@@ -72,24 +72,27 @@ func (c Caps) Validate() error {
 	return nil
 }
 
-// Excess describes the first cap that is above the same cap of limits, such as "daily budget 20 is above 10". It returns
-// an empty string if there is none. An unbounded cap exceeds nothing, because the limit applies beside it.
-func (c Caps) Excess(limits Caps) string { return c.above(limits, false) }
+// Excess returns the first cap that is above the same cap of limits, and describes it, such as "daily budget 20 is above 10". The
+// text is empty if there is none. An unbounded cap exceeds nothing, because the limit applies beside it.
+func (c Caps) Excess(limits Caps) (first ID, text string) { return c.above(limits, false) }
 
 // Beyond describes the first cap that allows more than the same cap of limits, such as "daily budget unbounded is above
 // 10". It returns an empty string if there is none. Unlike with Excess, the caps replace the limits, so an unbounded cap
 // is beyond a bounded one.
-func (c Caps) Beyond(limits Caps) string { return c.above(limits, true) }
+func (c Caps) Beyond(limits Caps) string {
+	_, text := c.above(limits, true)
+	return text
+}
 
-func (c Caps) above(limits Caps, unbounded bool) string {
+func (c Caps) above(limits Caps, unbounded bool) (first ID, text string) {
 	for id, own := range c {
 		tokens, bounded := own.Tokens()
 		most, limited := limits[id].Tokens()
 		if limited && (bounded && tokens > most || !bounded && unbounded) {
-			return fmt.Sprintf("%s %s is above %d", Table[id].Name, own, most)
+			return ID(id), fmt.Sprintf("%s %s is above %d", Table[id].Name, own, most)
 		}
 	}
-	return ""
+	return 0, ""
 }
 
 // Changes lists the caps that are different in next, such as "daily budget 10 → unbounded".

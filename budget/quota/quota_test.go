@@ -21,7 +21,7 @@ func TestExcessComparesEachCapWithItsOwnLimit(t *testing.T) {
 		{quota.Caps{quota.DayTotal: quota.Limit(11)}, "daily budget 11 is above 10"},
 		{quota.Caps{quota.MonthTotal: quota.Limit(101), quota.DayTotal: quota.Limit(11)}, "monthly budget 101 is above 100"},
 	} {
-		if got := c.caps.Excess(limits); got != c.want {
+		if _, got := c.caps.Excess(limits); got != c.want {
 			t.Errorf("%s within %s: %q, want %q", c.caps, limits, got, c.want)
 		}
 	}
