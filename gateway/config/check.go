@@ -24,8 +24,6 @@ func (c *Config) check(v value) {
 		"cert and key go together: give both, or neither")
 	mistake(c.Server.Listen == c.Server.AdminListen && !strings.HasSuffix(c.Server.Listen, ":0"), "server.admin_listen",
 		"want an address other than server.listen's, got "+quote(c.Server.Listen)+" for both")
-	mistake(c.Mail.SMTP != nil && c.Mail.From == "", "mail",
-		"smtp needs from, the address of the sender")
 	mistake(c.Console.OIDC.Issuer != nil && c.Console.OIDC.ClientID == "", "console.oidc",
 		"issuer needs client_id, as registered at the provider")
 	mistake(c.Dialects.Eternalai && !c.Receipts.Enabled, "dialects.eternalai",

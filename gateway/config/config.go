@@ -225,7 +225,7 @@ type Mail struct {
 	SMTP     *url.URL `as:"smtp"`  // smtp:// by STARTTLS or smtps:// with a port; nil: the gateway sends no mail
 	Username string   `as:"label"` // empty: without authentication
 	Password Secret
-	From     string `as:"sender"`    // address of the sender, with or without a name
+	From     string `as:"sender"`    // address of the sender, with or without a name; empty: basegate at Helo
 	Helo     string `as:"helo"`      // what the gateway calls itself to the server; empty: the name or the address of this machine
 	Alerts   bool   `default:"true"` // administrators get notifications by mail
 }

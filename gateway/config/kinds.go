@@ -76,7 +76,7 @@ var kinds = map[string]kind{
 	"group":         matching(`[ -~]+`, "the name of a group in printable ASCII, not empty"),
 	"gateway":       matching(`[!-~]{0,200}`, "at most 200 characters of printable ASCII without spaces, or nothing"),
 	"path":          matching(`[^\x00]+`, "the path of a file"),
-	"adapters_dir":  textThat(isCleanAbsolute, "the absolute path of a folder without . and .., or nothing"),
+	"adapters_dir":  text(parseAdaptersDir),
 	"optional_path": matching(`[^\x00]*`, "the path of a file"),
 	"argument":      {want: "text", parse: func(s *scalar) (any, error) { return s.text, nil }, show: maskedCommand}, // numbers need no quotes
 	"config.Secret": {want: "text", parse: parseSecret},
@@ -217,9 +217,13 @@ func matching(pattern, want string) kind {
 	return textThat(regexp.MustCompile(`^(`+pattern+`)$`).MatchString, want)
 }
 
-// isCleanAbsolute reports whether a path is empty, or absolute and as short as it can be written, and not all of the machine.
-func isCleanAbsolute(p string) bool {
-	return p == "" || path.IsAbs(p) && path.Clean(p) == p && p != "/" && !strings.Contains(p, "\x00")
+// parseAdaptersDir returns a folder without the slash at its end. It must not be all of the machine.
+func parseAdaptersDir(s string) (string, error) {
+	dir := strings.TrimSuffix(s, "/")
+	if s != "" && (dir == "" || !path.IsAbs(dir) || path.Clean(dir) != dir || strings.Contains(dir, "\x00")) {
+		return "", errors.New("the absolute path of a folder without . and .., or nothing")
+	}
+	return dir, nil
 }
 
 // isPrintable reports whether every character is visible ASCII.

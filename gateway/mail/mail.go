@@ -3,6 +3,7 @@
 package mail
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -54,7 +55,8 @@ func (m *Mailer) Send(ctx context.Context, to, subject, text string) error {
 		return ErrDisabled
 	}
 	message := gomail.NewMsg()
-	if err := message.From(s.From); err != nil {
+	helo := s.helo(ctx)
+	if err := message.From(cmp.Or(s.From, "basegate@"+helo)); err != nil {
 		return fmt.Errorf("send mail: sender: %w", err)
 	}
 	if err := message.To(to); err != nil {
@@ -66,7 +68,7 @@ func (m *Mailer) Send(ctx context.Context, to, subject, text string) error {
 	message.SetMessageIDWithValue(rand.Text() + sender[strings.LastIndexByte(sender, '@'):])
 	message.SetGenHeader("Auto-Submitted", "auto-generated") // no vacation replies
 	message.SetBodyString(gomail.TypeTextPlain, text)
-	client, err := gomail.NewClient(s.SMTP.Hostname(), append(s.options(), gomail.WithHELO(s.helo(ctx)))...)
+	client, err := gomail.NewClient(s.SMTP.Hostname(), append(s.options(), gomail.WithHELO(helo))...)
 	if err != nil {
 		return fmt.Errorf("send mail: %w", err)
 	}

@@ -120,6 +120,21 @@ func (s *server) settings(host string) mail.Settings {
 	return mail.Settings{Mail: config.Mail{SMTP: server, From: "basegate@example.org", Helo: "gate.example.org"}, RootTLS: s.tls}
 }
 
+func TestSenderIsTheGatewayUnlessOneIsConfigured(t *testing.T) {
+	s := startServer(t, true, false)
+	settings := s.settings("127.0.0.1")
+	settings.From = ""
+	for _, helo := range []string{"gate.example.org", "[192.0.2.1]"} {
+		settings.Helo = helo
+		if err := mail.New(settings).Send(t.Context(), "ada@example.org", "Test", "Hello"); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.received(); got[len(got)-1].from != "basegate@"+helo {
+			t.Errorf("got sender %q at %s", got[len(got)-1].from, helo)
+		}
+	}
+}
+
 func TestMailIsSentEncryptedAndAuthenticated(t *testing.T) {
 	for name, implicit := range map[string]bool{"STARTTLS": false, "implicit TLS": true} {
 		t.Run(name, func(t *testing.T) {
