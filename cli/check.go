@@ -153,6 +153,11 @@ func checkDatabase(ctx context.Context, cfg *config.Config) (findings []finding,
 		if adapters, err = fleet.Adapters(ctx, db, cfg.Models); err != nil {
 			findings = append(findings, finding{part, checkFailed, err.Error()})
 		}
+		for i := range adapters {
+			if a := &adapters[i]; a.Changed() {
+				findings = append(findings, finding{"adapter " + a.ID, checkWarning, "its files have changed since it was added: add it again"})
+			}
+		}
 	}
 	switch {
 	case !cfg.Receipts.Enabled:

@@ -48,15 +48,19 @@ func newInit() *cobra.Command {
 			"that exists is not overwritten. If the server requires a key, it is taken from the environment variable "+vllmKeyVariable+".",
 		func(cmd *cobra.Command, _ []string) error { return writeSmallConfig(cmd, model, address) })
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if u, err := url.Parse(address); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("--url: want http://HOST:PORT, got %q", address)
-		}
-		return nil
+		return checkServerFlag("--url", address)
 	}
 	cmd.Flags().StringVar(&address, "url", "http://127.0.0.1:8001", "`URL` at which vLLM listens")
 	cmd.Flags().StringVar(&model, "model", "", "`NAME` in vLLM of one of its models, or the id for clients if it has only one;\n"+
 		"needed if the server does not run yet")
 	return cmd
+}
+
+func checkServerFlag(flag, address string) error {
+	if u, err := url.Parse(address); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("%s: want http://HOST:PORT, got %q", flag, address)
+	}
+	return nil
 }
 
 func writeSmallConfig(cmd *cobra.Command, model, address string) error {

@@ -73,7 +73,10 @@ func newVerify() *cobra.Command {
 		if tokens, bounded := f.budget.value.Tokens(); !bounded || tokens == 0 {
 			return errVerifyBudget
 		}
-		return nil
+		if f.gatewayURL == "" {
+			return nil
+		}
+		return checkServerFlag("--gateway", f.gatewayURL)
 	}
 	cmd.Flags().Var(f.budget, "budget", "the most tokens to use, such as 100k, direct requests included")
 	addJSONFlag(cmd, &f.asJSON)
