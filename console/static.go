@@ -131,7 +131,7 @@ var served = sync.OnceValue(func() map[string]staticFile {
 })
 
 // asset serves a static file. The path of another version gets the current file, which the browser must not cache.
-func (c *Console) asset(ec echo.Context) error {
+func (*Console) asset(ec echo.Context) error {
 	version, name, _ := strings.Cut(strings.TrimPrefix(ec.Request().URL.Path, staticPath), "/")
 	f, ok := served()[name]
 	if !ok {

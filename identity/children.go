@@ -32,7 +32,7 @@ type TooManyChildrenError struct{ Most int }
 func (e *TooManyChildrenError) Error() string {
 	return fmt.Sprintf("%v: %d that are neither revoked nor expired", ErrTooManyChildren, e.Most)
 }
-func (e *TooManyChildrenError) Unwrap() error { return ErrTooManyChildren }
+func (*TooManyChildrenError) Unwrap() error { return ErrTooManyChildren }
 
 var runName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
