@@ -190,6 +190,18 @@ func (m *Model) BootEstimate() time.Duration {
 	return 0
 }
 
+// warmLead returns how long before a warm window the model is started and kept: no shorter than the configured estimate, since
+// the measured one falls with the first boot, before the window begins.
+func (m *Model) warmLead() time.Duration {
+	lead := m.BootEstimate()
+	for _, b := range m.backends {
+		if launch := b.cfg().Launch; launch != nil {
+			lead = max(lead, launch.BootEstimate)
+		}
+	}
+	return lead
+}
+
 // Filter reports whether a backend suits a request. A nil Filter means that every backend does.
 type Filter func(*Backend) bool
 

@@ -22,6 +22,16 @@ func contains(w config.Window, t time.Time) bool {
 	return w.Days.Has(local.Weekday()) && clock >= w.From || w.Days.Has(yesterday) && clock < w.To
 }
 
+// overlaps reports whether a recurring window contains a time of a period. It begins and ends on whole minutes.
+func overlaps(w config.Window, from, to time.Time) bool {
+	for t := from; t.Before(to); t = t.Truncate(time.Minute).Add(time.Minute) {
+		if contains(w, t) {
+			return true
+		}
+	}
+	return contains(w, to)
+}
+
 // BookedWindow is a single warm window that an operator has booked.
 type BookedWindow struct {
 	ID    int64     `json:"id"`
@@ -30,15 +40,15 @@ type BookedWindow struct {
 	To    time.Time `json:"to"`
 }
 
-// inWarmWindow reports whether a recurring or booked window of the model contains a time.
-func (f *Fleet) inWarmWindow(m *Model, t time.Time) bool {
+// inWarmWindow reports whether a recurring or booked window of the model contains a time of a period.
+func (f *Fleet) inWarmWindow(m *Model, from, to time.Time) bool {
 	for _, w := range m.config.WarmWindows {
-		if contains(w, t) {
+		if overlaps(w, from, to) {
 			return true
 		}
 	}
 	for _, b := range f.BookedWindows(m.ID()) {
-		if !t.Before(b.From) && t.Before(b.To) {
+		if !to.Before(b.From) && from.Before(b.To) {
 			return true
 		}
 	}
@@ -79,10 +89,10 @@ func (f *Fleet) runReconciler(ctx context.Context) {
 }
 
 // reconcile starts the models that should be warm at the given time and drains idle backends of the others. A model is
-// started before its window begins, by the boot estimate.
+// started before its window begins, by the boot estimate, and does not idle out until then.
 func (f *Fleet) reconcile(now time.Time) {
 	for _, m := range f.BaseModels() {
-		keepWarm := f.inWarmWindow(m, now) || f.inWarmWindow(m, now.Add(m.BootEstimate()))
+		keepWarm := f.inWarmWindow(m, now, now.Add(m.warmLead()))
 		start := keepWarm && f.leads()
 		for _, r := range m.replicas {
 			if !f.leads() {

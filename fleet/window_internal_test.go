@@ -1,8 +1,11 @@
 package fleet
 
 import (
+	"net/url"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 
 	"basegate/gateway/config"
 )
@@ -73,5 +76,63 @@ func TestWindowIsExactToTheMinuteAcrossClockChanges(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// newWindowFleet returns a fleet with a stopped backend whose boot is estimated at 30 s. It is not started, so it runs no command.
+func newWindowFleet(t *testing.T, now time.Time, windows ...config.Window) (*Fleet, *Backend) {
+	t.Helper()
+	launch := &config.Launch{
+		Start: []string{"start"}, Stop: []string{"stop"}, IdleAfter: 2 * time.Second, BootEstimate: 30 * time.Second, BootTimeout: time.Minute,
+	}
+	f := New([]config.Model{{ID: "m", Checkpoint: "c", WarmWindows: windows, Backends: []config.Backend{
+		{Name: "b", URL: &url.URL{Host: "x"}, Launch: launch},
+	}}}, Settings{}, nil, nil, zap.NewNop())
+	b := f.BaseModels()[0].backends[0]
+	b.clock = func() time.Time { return now }
+	return f, b
+}
+
+func TestWindowStartsAModelEarlyHoweverShortItIs(t *testing.T) {
+	day := time.Date(2026, time.November, 18, 0, 0, 0, 0, time.UTC)
+	minute := config.Window{Days: 127, From: timeOfDay(9, 0), To: timeOfDay(9, 1), Location: time.UTC}
+	for name, c := range map[string]struct {
+		now      time.Time
+		from, to time.Duration // of a booked window, after now
+		windows  []config.Window
+		starts   bool
+	}{
+		"booked, within the estimate":          {now: day, from: 20 * time.Second, to: 26 * time.Second, starts: true},
+		"booked, after the estimate":           {now: day, from: 31 * time.Second, to: time.Hour},
+		"booked, over":                         {now: day, from: -time.Hour, to: 0},
+		"recurring, begins in the estimate":    {now: day.Add(timeOfDay(9, 0) - 20*time.Second), windows: []config.Window{minute}, starts: true},
+		"recurring, begins after the estimate": {now: day.Add(timeOfDay(9, 0) - 31*time.Second), windows: []config.Window{minute}},
+		"recurring, over":                      {now: day.Add(timeOfDay(9, 1)), windows: []config.Window{minute}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, b := newWindowFleet(t, c.now, c.windows...)
+			f.booked.Store(&[]BookedWindow{{Model: "m", From: c.now.Add(c.from), To: c.now.Add(c.to)}})
+			f.reconcile(c.now)
+			if got := b.is(Starting); got != c.starts {
+				t.Errorf("started: %t, want %t", got, c.starts)
+			}
+		})
+	}
+	if from := day.Add(timeOfDay(8, 0)); !overlaps(minute, from, from.Add(2*time.Hour)) || overlaps(minute, from, from.Add(59*time.Minute)) {
+		t.Error("a period of hours does not overlap exactly the window within it")
+	}
+}
+
+// The measured boot is much shorter than the estimate by which the model was started.
+func TestModelStartedForAWindowDoesNotIdleOutBeforeIt(t *testing.T) {
+	now := time.Date(2026, time.November, 18, 0, 0, 0, 0, time.UTC)
+	f, b := newWindowFleet(t, now)
+	f.booked.Store(&[]BookedWindow{{Model: "m", From: now.Add(20 * time.Second), To: now.Add(2 * time.Minute)}})
+	b.bootTimes.add(time.Second)
+	b.apply(eventAnswered, "")
+	b.clock = func() time.Time { return now.Add(3 * time.Second) }
+	f.reconcile(now.Add(3 * time.Second))
+	if state, reason := b.State(); state != Ready {
+		t.Errorf("got %s (%s), want %s", state, reason, Ready)
 	}
 }
