@@ -418,6 +418,28 @@ func TestStartWantedBeforeAStopDoesNotUndoIt(t *testing.T) {
 	want("since", row, Starting, false)
 }
 
+// A gateway cannot know in time that an operator has stopped the backend again.
+func TestStartWantedElsewhereFollowsAStopUnlessAnOperatorOrdersIt(t *testing.T) {
+	now := time.Unix(1000, 0)
+	b := newSharedBackend(true, &now)
+	b.apply(eventAnswered, "")
+	b.drainIdle(false, "idle", time.Minute)
+	b.life.stopping = true
+	stopping, _ := b.nextEntry(100, 0)
+	b.setPublished(stopping)
+	wants := report{gateway: "other", alive: true, current: true, seen: 100, uses: map[string]use{b.String(): {Wanted: true}}}
+	observe := func(want bool) {
+		t.Helper()
+		b.observeOthers([]report{wants}, &leaderRow{})
+		if b.life.state != Draining || b.life.wanted != want {
+			t.Errorf("got %s and a start wanted: %t, want %s, %t", b.life.state, b.life.wanted, Draining, want)
+		}
+	}
+	observe(true)
+	b.requestStop("an operator")
+	observe(false)
+}
+
 // A start that a gateway is about to want stays so if another one takes over the lead meanwhile.
 func TestTakeoverWithoutAChangeKeepsTheVersion(t *testing.T) {
 	now := time.Unix(1000, 0)

@@ -119,7 +119,8 @@ func (b *Backend) observeOthers(reports []report, row *leaderRow) {
 		if r.current && u.Busy {
 			l.usedElsewhere = now
 		}
-		if published && informed && u.Wanted { // else it wants to change what is not so any more
+		// Otherwise it wants to change what is not so any more, or may have wanted it before the operator stopped the backend again.
+		if published && informed && u.Wanted && (!l.stopping || !l.stoppedByOperator) {
 			wantedBy = r.gateway
 		}
 	}

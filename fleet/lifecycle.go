@@ -62,11 +62,11 @@ type lifecycle struct {
 	drainedFrom  State // the state before draining
 	drainToSleep bool  // draining ends in sleep instead of a stop
 	stopping     bool  // the stop command or the request to sleep is running, so the drain cannot be cancelled
+	wanted       bool  // a start was requested during a drain that this gateway cannot cancel
 
 	// With several gateways:
 	drainIdle     time.Duration // the drain is cancelled if another gateway has used the backend since; 0: an operator's
 	drained       bool          // no other gateway has requests in flight, or sends any before the drain ends
-	wanted        bool          // a start was requested while the backend drains
 	stopBegan     time.Time     // when the stop command or the request to sleep was about to be run; zero: it was not
 	stopDue       time.Time     // when a stop that was taken over is repeated; zero: no such
 	usedElsewhere time.Time     // as requested, at other gateways
@@ -149,21 +149,26 @@ func (b *Backend) transition(e event, reason string) bool {
 	return true
 }
 
-// requestStart launches or wakes the backend, once for any number of concurrent calls. It cancels a drain that has not
-// stopped anything yet, unless the backend was not ready before the drain. A gateway that does not lead asks the leader to.
+// requestStart launches or wakes the backend, once for any number of concurrent calls. It cancels a drain, or if that is final,
+// the start follows it. A gateway that does not lead asks the leader to.
 func (b *Backend) requestStart(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.start(reason)
+}
+
+// start is requestStart with b.mu held.
+func (b *Backend) start(reason string) {
 	b.touch()
 	b.life.stoppedByOperator = false
-	if b.life.state == Draining && !b.leads() {
+	if b.life.state == Draining && (!b.leads() || b.drainIsFinal()) {
 		if !b.life.wanted {
 			b.life.wanted = true
 			b.fleet.syncSoon()
 		}
 		return
 	}
-	if b.life.stopping || b.cooldown() > 0 || b.life.state == Draining && b.life.drainedFrom != Ready {
+	if b.cooldown() > 0 {
 		return
 	}
 	wake, launch := b.life.state == Asleep, b.cfg().Launch
@@ -194,6 +199,12 @@ func (b *Backend) requestStart(reason string) {
 		}
 		return nil
 	})
+}
+
+// drainIsFinal reports whether the backend drains and no start cancels that: it is being stopped, or was not ready before. b.mu is
+// held.
+func (b *Backend) drainIsFinal() bool {
+	return b.life.state == Draining && (b.life.stopping || b.life.drainedFrom != Ready)
 }
 
 // runBoot runs the command or request that boots the backend, once the gateway leads. Only a probe makes the backend ready. A
@@ -293,12 +304,13 @@ func (b *Backend) requestSleep(reason string) {
 }
 
 // requestStop executes an operator's stop: it drains the backend, and then stops it or, without a stop command, puts it
-// to sleep. It aborts a boot, except a wake that ends in sleep again. It has no effect if the gateway can do neither.
+// to sleep. It aborts a boot, except a wake that ends in sleep again, and revokes a start that was to follow an earlier stop. It has no
+// effect if the gateway can do neither.
 func (b *Backend) requestStop(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.hasStopCommand() || b.cfg().Sleep != nil {
-		b.life.stoppedByOperator = true
+		b.life.stoppedByOperator, b.life.wanted = true, false
 		b.drain(!b.hasStopCommand(), reason, 0)
 	}
 }
@@ -360,11 +372,13 @@ func (b *Backend) stopIfDrained() {
 			return
 		}
 		b.life.lastUsed = b.clock()
+		reason, wanted := b.life.reason, b.life.wanted
 		if err != nil {
-			b.transition(eventFailed, fmt.Sprintf("stop: %v", err))
-			return
+			e, reason = eventFailed, fmt.Sprintf("stop: %v", err)
 		}
-		b.transition(e, b.life.reason)
+		if b.transition(e, reason); wanted {
+			b.start("requested during the stop")
+		}
 	})
 }
 

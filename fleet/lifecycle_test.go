@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -202,6 +204,9 @@ func TestStopDuringABootAbortsTheBoot(t *testing.T) {
 	if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable(fleet.Caller{})); !ok {
 		t.Error("EnsureServable during the stop: want *fleet.BootingError")
 	}
+	if err := m.Stop("the operator stops it"); err != nil { // or the request would start it
+		t.Fatal(err)
+	}
 	wantState(t, backend, fleet.Stopped)
 	before := b.probes.Load()
 	poll.Until(t, "the stopped backend is probed ten times", func() bool { return b.probes.Load() > before+10 })
@@ -275,6 +280,62 @@ func TestStopDuringAWakePutsTheBackendBackToSleep(t *testing.T) {
 	wantState(t, backend, fleet.Asleep)
 	if !asleep.Load() {
 		t.Error("the backend is awake, want asleep")
+	}
+}
+
+// A start that is requested while the stop command runs follows it, unless the operator stops the model again.
+func TestStartRequestedDuringAStopFollowsIt(t *testing.T) {
+	t.Parallel() // it waits for programs
+	warm := func(m *fleet.Model) error { return m.Warm("the operator warms it") }
+	stop := func(m *fleet.Model) error { return m.Stop("the operator stops it") }
+	request := func(m *fleet.Model) error {
+		if _, ok := errors.AsType[*fleet.BootingError](m.EnsureServable(fleet.Caller{})); !ok {
+			return errors.New("EnsureServable returned no *fleet.BootingError")
+		}
+		return nil
+	}
+	for name, c := range map[string]struct {
+		during []func(*fleet.Model) error
+		exit   string // status of the stop command
+		state  fleet.State
+		want   []string
+	}{
+		"warm":                   {[]func(*fleet.Model) error{warm}, "0", fleet.Ready, []string{"started", "stopped", "started"}},
+		"requests":               {[]func(*fleet.Model) error{request, request}, "0", fleet.Ready, []string{"started", "stopped", "started"}},
+		"warm, the stop fails":   {[]func(*fleet.Model) error{warm}, "1", fleet.Ready, []string{"started", "stopped", "started"}},
+		"warm, then stop":        {[]func(*fleet.Model) error{warm, stop}, "0", fleet.Stopped, []string{"started", "stopped"}},
+		"warm, stop, then warm":  {[]func(*fleet.Model) error{warm, stop, warm}, "0", fleet.Ready, []string{"started", "stopped", "started"}},
+		"request, then stop":     {[]func(*fleet.Model) error{request, stop}, "0", fleet.Stopped, []string{"started", "stopped"}},
+		"nothing else is wanted": {nil, "0", fleet.Stopped, []string{"started", "stopped"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newManagedServer(t, 0)
+			b.script("stop", "touch $0.runs; until [ -e $0.end ]; do sleep 0.01; done; rm -f ${0%stop}start.up; echo stopped >> ${0%stop}start.log; exit "+c.exit)
+			m := getModel(t, startFleetWith(t, nil, zap.NewNop(), b.model(nil)), "m")
+			if err := m.AwaitBoot(t.Context(), fleet.Caller{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := stop(m); err != nil {
+				t.Fatal(err)
+			}
+			poll.Until(t, "the stop command runs", func() bool {
+				_, err := os.Stat(filepath.Join(b.dir, "stop.runs"))
+				return err == nil
+			})
+			for _, do := range c.during {
+				if err := do(m); err != nil {
+					t.Error(err)
+				}
+			}
+			b.mark("stop.end")
+			poll.Until(t, "the commands have run", func() bool { return slices.Equal(b.commands(), c.want) })
+			wantState(t, m.Backends()[0], c.state)
+			before := b.probes.Load()
+			poll.Until(t, "the backend is probed ten times", func() bool { return b.probes.Load() > before+10 })
+			if state, _ := m.Backends()[0].State(); state != c.state || !slices.Equal(b.commands(), c.want) {
+				t.Errorf("got %s and commands %q, want %s and %q", state, b.commands(), c.state, c.want)
+			}
+		})
 	}
 }
 

@@ -123,7 +123,10 @@ func latest(a, b time.Time) time.Time {
 func (r *replicas) startNext(reason string) {
 	for _, s := range startOrder {
 		for _, b := range r.backends {
-			if !b.is(s) || b.cooldownError() != nil {
+			b.mu.Lock()
+			later := b.drainIsFinal()
+			b.mu.Unlock()
+			if !b.is(s) || b.cooldownError() != nil || later {
 				continue
 			}
 			if b.requestStart(reason); !b.is(s) {

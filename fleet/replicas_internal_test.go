@@ -264,3 +264,17 @@ func TestReloadChangesTheNumberOfReplicas(t *testing.T) {
 		s.after(9*time.Minute, "ready", "stop") // at once, by its idle time; it is up again, since the program knows no number
 	})
 }
+
+func TestNextReplicaIsNotOneThatIsBeingStopped(t *testing.T) {
+	s := &site{t: t, dir: t.TempDir()}
+	f := New(s.models(&config.Replicas{Max: 2, Queue: 8}), siteSettings, s, nil, zap.NewNop()) // not started, so it runs no program
+	m, _ := f.Model("m")
+	first, second := m.backends[0], m.backends[1]
+	first.apply(eventAnswered, "")
+	first.requestStop("an operator")
+	m.replicas[0].startNext("a test")
+	if !first.life.stopping || first.life.wanted || !second.is(Starting) {
+		t.Errorf("stopping: %t, to be started again: %t; the other one starts: %t; want true, false, true",
+			first.life.stopping, first.life.wanted, second.is(Starting))
+	}
+}
