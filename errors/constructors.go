@@ -241,12 +241,15 @@ func Unreachable(reason string, attempts int, cause error) error {
 		with("attempts", attempts).because(cause)
 }
 
-// BootFailed returns the error for a model that could not be started. retry is the time until the next boot. The cause may
-// name what the operator runs, so only the log receives it.
-func BootFailed(model string, retry time.Duration, cause error) error {
+// BootFailed returns the error for a model that could not be started. reason says why to the client, or is empty; retry is the time
+// until the next boot. The cause may name what the operator runs, so only the log receives it.
+func BootFailed(model, reason string, retry time.Duration, cause error) error {
 	wait := waitSeconds(retry)
+	if reason != "" {
+		reason = ": " + reason
+	}
 	e := refuse(UpstreamUnreachable, "",
-		"%s could not be started; it is started again for a request in %d seconds, so ask again then", model, wait)
+		"%s could not be started%s; it is started again for a request in %d seconds, so ask again then", model, reason, wait)
 	e.retryAfter = wait
 	return e.with("attempts", 0).because(cause)
 }

@@ -71,7 +71,8 @@ func examples() []example {
 		{"BodyTooLarge", apierr.BodyTooLarge(16 << 20)},
 		{"UnknownEncoding", apierr.UnknownEncoding("br")},
 		{"Unreachable", apierr.Unreachable("no backend of llama-8b could be reached", 3, errSecret)},
-		{"BootFailed", apierr.BootFailed("llama-8b", 30*time.Second, errSecret)},
+		{"BootFailed", apierr.BootFailed("llama-8b", "its start command failed", 30*time.Second, errSecret)},
+		{"BootFailed without a reason", apierr.BootFailed("llama-8b", "", 30*time.Second, errSecret)},
 		{"Unreachable at once", apierr.Unreachable("no backend of llama-8b could be reached", 1, errSecret)},
 		{"UpstreamFailed vllm_oom", apierr.UpstreamFailed(apierr.VLLMOutOfMemory, "the model server ran out of GPU memory", 500, 1, nil)},
 		{"UpstreamFailed vllm_context_length", apierr.UpstreamFailed(apierr.VLLMContextLength, "the prompt is too long", 400, 1, nil)},
@@ -229,6 +230,7 @@ func TestMembersAreInTheOrderOfTheContract(t *testing.T) {
 		"Unreachable":                               "attempts",
 		"Unreachable at once":                       "attempts",
 		"BootFailed":                                "attempts",
+		"BootFailed without a reason":               "attempts",
 		"UpstreamFailed vllm_oom":                   "upstream_status attempts",
 		"UpstreamFailed vllm_context_length":        "upstream_status attempts",
 		"UpstreamFailed vllm_engine_dead":           "upstream_status attempts",
@@ -304,7 +306,7 @@ func TestEvery503HasARetryAfterFrom1To59(t *testing.T) {
 			"Booting":     apierr.Booting("m", wait, 0, 0),
 			"BreakerOpen": apierr.BreakerOpen("m", wait),
 			"Overload":    apierr.Overload(apierr.NoMemory, "full", wait, nil),
-			"BootFailed":  apierr.BootFailed("m", wait, nil),
+			"BootFailed":  apierr.BootFailed("m", "", wait, nil),
 		} {
 			h := http.Header{}
 			e := apierr.From(err)

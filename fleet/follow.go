@@ -248,7 +248,7 @@ func (b *Backend) takeOver(row *leaderRow) {
 func (b *Backend) wakeAgain(own *boot) {
 	b.fleet.tasks.Run(func(ctx context.Context) {
 		if err := b.post(ctx, "/wake_up", ""); err != nil && ctx.Err() == nil {
-			b.failBoot(own, "wake: "+err.Error())
+			b.failBoot(own, wakeFailed+err.Error())
 		}
 	})
 }

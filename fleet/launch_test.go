@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"basegate/database"
+	apierr "basegate/errors"
 	"basegate/fleet"
 	"basegate/gateway/config"
 	"basegate/internal/databasetest"
@@ -305,12 +306,22 @@ func TestFailedLaunchReportsTheReasonAndStartsACooldown(t *testing.T) {
 		if !ok || !strings.Contains(failed.Reason, "exit status 3: no such image: vllm") || failed.RetryIn < 30*time.Second-time.Since(began) {
 			t.Errorf("got %v, want *fleet.BootFailedError with the last line of output", err)
 		}
+		wantBootFailure(t, m, "its start command failed")
 	}
 	if m.Status() != fleet.StatusUnavailable || len(b.commands()) != 1 {
 		t.Errorf("got status %s and commands %q, want %s and one start", m.Status(), b.commands(), fleet.StatusUnavailable)
 	}
 	if logged.FilterMessage("command output").Len() != 2 {
 		t.Errorf("want two lines of output in the log, got %v", logged.All())
+	}
+}
+
+// wantBootFailure checks that a client is told this reason, and not what the operator runs.
+func wantBootFailure(t *testing.T, m *fleet.Model, reason string) {
+	t.Helper()
+	err := m.APIError(m.EnsureServable(fleet.Caller{}))
+	if got := apierr.From(err).Message; !strings.HasPrefix(got, "m could not be started: "+reason+"; ") {
+		t.Errorf("the client reads %q, want the reason %q", got, reason)
 	}
 }
 
@@ -571,6 +582,7 @@ func TestBootTimeoutAbortsTheLaunchCommand(t *testing.T) {
 	if _, reason := backend.State(); reason != "it did not answer within 500ms" {
 		t.Errorf("got reason %q", reason)
 	}
+	wantBootFailure(t, getModel(t, f, "m"), "it was not ready within its boot timeout")
 	f.Close() // waits for the command
 }
 

@@ -181,11 +181,11 @@ func (b *Backend) start(reason string) {
 	b.life.boot = &boot{wake: wake, pending: true, requestedAt: b.life.published.Version, ended: make(chan struct{})}
 	if wake {
 		b.commands.begin(b.life.since, "wake, "+reason+": POST /wake_up")
-		b.runBoot("wake", func(ctx context.Context, _ int64) error { return b.post(ctx, "/wake_up", "") })
+		b.runBoot(wakeFailed, func(ctx context.Context, _ int64) error { return b.post(ctx, "/wake_up", "") })
 		return
 	}
 	b.commands.begin(b.life.since, "launch, "+reason+": "+launch.Start[0])
-	b.runBoot("launch", func(ctx context.Context, fence int64) error {
+	b.runBoot(launchFailed, func(ctx context.Context, fence int64) error {
 		last, err := b.execute(ctx, launch.Start, fence, func() bool { return b.is(Ready) }, func() bool { return b.is(Starting) })
 		if err != nil {
 			return err
@@ -208,8 +208,9 @@ func (b *Backend) drainIsFinal() bool {
 }
 
 // runBoot runs the command or request that boots the backend, once the gateway leads. Only a probe makes the backend ready. A
-// command that does not return may be the model itself, so it is cancelled only if the boot fails or is stopped. b.mu is held.
-func (b *Backend) runBoot(what string, do func(ctx context.Context, fence int64) error) {
+// command that does not return may be the model itself, so it is cancelled only if the boot fails or is stopped. failed begins the
+// reason of its failure. b.mu is held.
+func (b *Backend) runBoot(failed string, do func(ctx context.Context, fence int64) error) {
 	own := b.life.boot
 	b.fleet.tasks.Run(func(ctx context.Context) {
 		defer close(own.ended)
@@ -240,7 +241,7 @@ func (b *Backend) runBoot(what string, do func(ctx context.Context, fence int64)
 		b.probeSoon() // while the backend starts, the next probes follow at short intervals
 		err := do(ctx, fence)
 		if err != nil && !b.abandonBoot(ctx, own, false) {
-			b.failBoot(own, fmt.Sprintf("%s: %v", what, err))
+			b.failBoot(own, failed+err.Error())
 		}
 		b.probeSoon()
 	})
@@ -453,7 +454,7 @@ func (b *Backend) reconcile(keepWarm bool) {
 	}
 	switch {
 	case l.state == Starting && now.Sub(l.since) > limit:
-		reason := fmt.Sprintf("it did not answer within %v", b.bootTimeout())
+		reason := fmt.Sprintf(bootTooLong+"%v", b.bootTimeout())
 		if difference := b.Mismatch(); difference != "" {
 			reason = difference
 		}

@@ -56,14 +56,14 @@ func (b *Backend) compareServed(models gjson.Result) (difference string, usable 
 	listed := models.Array()
 	i := slices.IndexFunc(listed, func(m gjson.Result) bool { return m.Get("id").Str == b.checkpoint })
 	if i < 0 {
-		return fmt.Sprintf("/v1/models lists %s and not %s", models.Get("#.id").String(), b.checkpoint), false
+		return fmt.Sprintf(listsOthers+"%s and not %s", models.Get("#.id").String(), b.checkpoint), false
 	}
 	root := listed[i].Get("root").Str
 	switch {
 	case root == "":
 		return "", true
 	case b.root != "" && root != b.root:
-		return fmt.Sprintf("it serves %s from %s, but root is %s", b.checkpoint, root, b.root), false
+		return fmt.Sprintf(servesOther+"%s from %s, but root is %s", b.checkpoint, root, b.root), false
 	case b.root == "" && isHubName(root) && isHubName(b.checkpoint) && !strings.EqualFold(root, b.checkpoint):
 		return fmt.Sprintf("it serves %s from %s; if these are the same weights, set root: %s", b.checkpoint, root, root), true
 	default:

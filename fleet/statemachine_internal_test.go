@@ -6,13 +6,16 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
 	"basegate/breaker"
+	apierr "basegate/errors"
 	"basegate/gateway/config"
 )
 
@@ -220,6 +223,29 @@ func TestFailedWakeIsAttemptedAfterTheCooldown(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Release()
+}
+
+// The whole reason may name what the operator runs.
+func TestClientIsToldTheKindOfABootFailureOnly(t *testing.T) {
+	now := time.Unix(0, 0)
+	b := newIsolatedBackend(&config.Launch{Start: []string{"start"}}, nil, &now)
+	b.root = "/models/m"
+	unlisted, _ := b.compareServed(gjson.Parse(`[{"id":"secret"}]`))
+	elsewhere, _ := b.compareServed(gjson.Parse(`[{"id":"c","root":"/secret"}]`))
+	for reason, want := range map[string]string{
+		launchFailed + "/secret: exit status 3": "m could not be started: its start command failed; ",
+		wakeFailed + "/secret answered 500":     "m could not be started: it could not be woken; ",
+		bootTooLong + "1m0s":                    "m could not be started: it was not ready within its boot timeout; ",
+		unlisted:                                "m could not be started: its server serves another model; ",
+		elsewhere:                               "m could not be started: its server serves another model; ",
+		"a secret of another version":           "m could not be started; ",
+	} {
+		m := &Model{config: config.Model{ID: "m"}}
+		got := apierr.From(m.APIError(&BootFailedError{Reason: reason})).Message
+		if !strings.HasPrefix(got, want) || strings.Contains(got, "secret") {
+			t.Errorf("%s: the client reads %q, want %q", reason, got, want)
+		}
+	}
 }
 
 // The command of an earlier boot may still run when the backend is stopped or booted again.
