@@ -278,11 +278,14 @@ func UpstreamRefused(message, param string, status int) error {
 }
 
 // Booting returns the error for a model that is starting. retry is the recommended wait, elapsed the duration of the
-// boot so far, and estimate its expected total.
+// boot so far, and estimate its expected total; 0 if unknown.
 func Booting(model string, retry, elapsed, estimate time.Duration) error {
-	wait := waitSeconds(retry)
-	return refuse(ColdBoot, "", "%s is starting: %d of about %d seconds have passed; ask again in %d seconds",
-		model, Seconds(elapsed), Seconds(estimate), wait).
+	wait, expected := waitSeconds(retry), ""
+	if estimate > 0 {
+		expected = fmt.Sprintf("of about %d ", Seconds(estimate))
+	}
+	return refuse(ColdBoot, "", "%s is starting: %d %sseconds have passed; ask again in %d seconds",
+		model, Seconds(elapsed), expected, wait).
 		after(wait).with("boot_elapsed_seconds", Seconds(elapsed)).with("boot_estimate_seconds", Seconds(estimate))
 }
 
