@@ -140,7 +140,10 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 			s.cache.lookup(seq.history, g.cacheSalt(), false)
 		}
 	}()
-	var last time.Time
+	delay, last := s.options.TokenDelay, time.Time{}
+	if x.hasFault(faultSlow) {
+		delay, _ = x.fault.tokenDelay() // it is valid
+	}
 	for steps := 0; ; steps++ {
 		if (x.hasFault(faultSigterm) || x.hasFault(faultKilled)) && !g.request.Stream && steps == x.fault.AfterTokens {
 			s.endProcess(x.fault)
@@ -169,7 +172,7 @@ func (s *Server) run(x *exchange, g *generation, each func() error) error {
 		if err := each(); err != nil || !unfinished {
 			return err
 		}
-		if !wait.For(ctx, s.options.TokenDelay) {
+		if !wait.For(ctx, delay) {
 			return context.Cause(ctx)
 		}
 	}

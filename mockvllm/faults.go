@@ -32,6 +32,7 @@ type Fault struct {
 	Tokens       int    `json:"tokens,omitempty"`        // merge: tokens per event; 0 means 4
 	Wording      int    `json:"wording,omitempty"`       // context_length: number of the wording, from 1; 0 means the version's
 	RestartAfter string `json:"restart_after,omitempty"` // duration from exit to restart; empty means that only a clear restarts it
+	Delay        string `json:"delay,omitempty"`         // slow: duration between two tokens
 	Clean        bool   `json:"clean,omitempty"`         // cut, no_done: the chunked body ends properly
 }
 
@@ -58,6 +59,7 @@ const (
 	faultNoDone        = "no_done"        // finished, but no [DONE]
 	faultGarbage       = "garbage"        // neither JSON nor SSE
 	faultMerge         = "merge"          // several tokens per event
+	faultSlow          = "slow"           // late tokens
 	defaultMergeTokens = 4
 	untilCleared       = -1
 	anyPath            = "*"
@@ -68,7 +70,7 @@ const (
 var faultKinds = []string{
 	faultError, faultNested, faultFlat, faultText, faultOKError, faultContext, faultOverloaded, faultOOM, faultEngineDead,
 	faultSigterm, faultKilled, faultHang, faultReset, faultResetMid, faultCut, faultAbort, faultErrorEvent,
-	faultNoFinish, faultNoDone, faultGarbage, faultMerge,
+	faultNoFinish, faultNoDone, faultGarbage, faultMerge, faultSlow,
 }
 
 // restartAfter returns the time from the process's exit to its restart. 0 means that only a clear restarts it.
@@ -76,14 +78,20 @@ func (f *Fault) restartAfter() (time.Duration, error) {
 	return time.ParseDuration(cmp.Or(f.RestartAfter, "0"))
 }
 
+// tokenDelay returns the time between two tokens of a slow response.
+func (f *Fault) tokenDelay() (time.Duration, error) { return time.ParseDuration(cmp.Or(f.Delay, "0")) }
+
 // validate returns an error that names the invalid field, if any.
 func (f *Fault) validate() error {
 	restart, err := f.restartAfter()
+	delay, delayErr := f.tokenDelay()
 	switch {
 	case !slices.Contains(faultKinds, f.Kind):
 		return fmt.Errorf("kind must be one of %s, got %q", strings.Join(faultKinds, ", "), f.Kind)
 	case err != nil || restart < 0:
 		return fmt.Errorf("restart_after must be a duration like \"250ms\", got %q", f.RestartAfter)
+	case delayErr != nil || delay < 0 || f.Kind == faultSlow && delay == 0:
+		return fmt.Errorf("delay must be a duration like \"250ms\", got %q", f.Delay)
 	case f.Times < untilCleared:
 		return fmt.Errorf("times must be -1 (until cleared), 0 (once) or a count, got %d", f.Times)
 	case f.Path != "" && f.Path != anyPath && !strings.HasPrefix(f.Path, "/"):

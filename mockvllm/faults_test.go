@@ -192,6 +192,36 @@ func TestClearedHangCompletesTheRequest(t *testing.T) {
 	}
 }
 
+func TestSlowStreamWaitsBetweenTwoTokens(t *testing.T) {
+	p := start(t, mockvllm.Options{})
+	fields := map[string]any{"stream": true, "max_tokens": 9, "ignore_eos": true, "temperature": 0}
+	p.InjectFault(mockvllm.Fault{Kind: "slow", Delay: "1h"})
+	slow, disconnect := open(t, p, fields)
+	defer disconnect()
+	for range 2 { // an event and the empty line behind it
+		if _, err := slow.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more := make(chan error, 1)
+	go func() {
+		_, err := slow.ReadString('\n')
+		more <- err
+	}()
+	if got, err := stream(t, p, fields); err != nil || len(got) != 10 {
+		t.Errorf("another stream: got %d events and error %v, want 9 and [DONE]", len(got), err)
+	}
+	p.InjectFault(mockvllm.Fault{Kind: "slow", Delay: "1ms"})
+	if got, err := stream(t, p, fields); err != nil || len(got) != 10 {
+		t.Errorf("a slow stream: got %d events and error %v, want 9 and [DONE]", len(got), err)
+	}
+	select {
+	case err := <-more:
+		t.Errorf("the stream went on before its delay had passed, error %v", err)
+	default:
+	}
+}
+
 func TestDeadEngineStaysDeadUntilCleared(t *testing.T) {
 	p := start(t, mockvllm.Options{TokenDelay: 5 * time.Millisecond})
 	reader, disconnect := open(t, p, map[string]any{"stream": true, "max_tokens": 5000, "ignore_eos": true})
@@ -324,6 +354,8 @@ func TestInvalidFaultsAreRejected(t *testing.T) {
 		`{"kind":"oops"}`:                        `kind must be one of error, nested,`,
 		`{"kind":"oom","tims":1}`:                `unknown field \"tims\"`,
 		`{"kind":"killed","restart_after":"1"}`:  `restart_after must be a duration like \"250ms\", got \"1\"`,
+		`{"kind":"slow","delay":"1"}`:            `delay must be a duration like \"250ms\", got \"1\"`,
+		`{"kind":"slow"}`:                        `delay must be a duration like \"250ms\", got \"\"`,
 		`{"kind":"oom","times":-2}`:              `times must be -1`,
 		`{"kind":"oom","path":"health"}`:         `path must begin with /`,
 		`{"kind":"error","status":99}`:           `status must be between 200 and 599, got 99`,
