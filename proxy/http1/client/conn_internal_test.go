@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -68,6 +69,37 @@ func FuzzResponseHead(f *testing.F) {
 		if !bytes.Equal(body, wantBody) || (err == nil) != (wantErr == nil) {
 			t.Fatalf("%q: got body %q, error %v, want %q, %v", text, body, err, wantBody, wantErr)
 		}
+	})
+}
+
+// vLLM closes a connection that has been idle for 5 s.
+func TestEachIdleConnectionIsClosedAfterItsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 4 * time.Second
+		transport := New(Settings{IdleTimeout: timeout})
+		origins := []origin{{"http", "one"}, {"http", "two"}, {"http", "one"}}
+		idleFor := make([]time.Duration, len(origins))
+		for i, o := range origins {
+			ours, backend := net.Pipe()
+			transport.putIdle(newConn(o, ours))
+			since := time.Now()
+			go func() {
+				_, _ = backend.Read(make([]byte, 1)) // until it is closed
+				idleFor[i] = time.Since(since)
+			}()
+			<-time.After(100 * time.Millisecond)
+		}
+		<-time.After(2 * timeout)
+		synctest.Wait()
+		for i, got := range idleFor {
+			if got != timeout {
+				t.Errorf("connection %d was closed after %v, want %v", i, got, timeout)
+			}
+		}
+		if transport.expiry != nil {
+			t.Error("the timer still runs")
+		}
+		transport.CloseIdleConnections()
 	})
 }
 

@@ -174,11 +174,12 @@ func (t *Transport) putIdle(c *conn) {
 	}
 }
 
-// closeExpired closes the connections that have been idle for IdleTimeout, and reschedules itself while any is idle.
+// closeExpired closes the connections that have been idle for IdleTimeout, and reschedules itself for the next one that will have.
 func (t *Transport) closeExpired() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	expired := time.Now().Add(-t.settings.IdleTimeout)
+	now := time.Now()
+	expired, oldest := now.Add(-t.settings.IdleTimeout), now
 	for o, idle := range t.idle {
 		closed := 0
 		for closed < len(idle) && !idle[closed].idleSince.After(expired) {
@@ -189,13 +190,16 @@ func (t *Transport) closeExpired() {
 			delete(t.idle, o)
 			continue
 		}
-		t.idle[o] = append(idle[:0:0], idle[closed:]...)
+		t.idle[o] = slices.Delete(idle, 0, closed)
+		if since := idle[0].idleSince; since.Before(oldest) {
+			oldest = since
+		}
 	}
 	if len(t.idle) == 0 {
 		t.expiry = nil
 		return
 	}
-	t.expiry.Reset(t.settings.IdleTimeout / 2)
+	t.expiry.Reset(oldest.Sub(expired))
 }
 
 // CloseIdleConnections closes the connections that carry no request.
