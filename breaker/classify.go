@@ -147,7 +147,7 @@ var messagePatterns = []messagePattern{
 	{OutOfMemory, 400, regexp.MustCompile(`(?i)^(torch\.(cuda\.)?outofmemoryerror: )?cuda out of memory`)},
 	{OutOfMemory, 500, regexp.MustCompile(`(?i)out of memory|outofmemoryerror|not enough gpu memory`)},
 	{EngineDead, 500, regexp.MustCompile(`(?i)enginecore encountered an issue|enginedeaderror|engine loop is not running|background loop has errored|illegal memory access|engine (core )?(is )?dead`)},
-	{ContextLength, 400, regexp.MustCompile(`(?i)^(this model's maximum context length|'max_tokens' or 'max_completion_tokens' is too large|max_tokens=\d+ cannot be greater than max_model_len|max_tokens must be at least 1, got (0|-\d)|the (decoder |encoder )?prompt \((total )?length \d+\)|input length \(\d+\) exceeds|input prompt \(\d+ tokens\) is too long)`)},
+	{ContextLength, 400, regexp.MustCompile(`(?i)^(this model's maximum context length|'max_tokens' or 'max_completion_tokens' is too large|max_tokens=\d+ cannot be greater than max_model_len|max_tokens must be at least 1, got (0|-\d)|you passed \d+ input (tokens|characters)|the (decoder |encoder )?prompt \((total )?length \d+\)|input length \(\d+\) exceeds|input prompt \(\d+ tokens\) is too long)`)},
 	{ContextLength, 400, regexp.MustCompile(`(?i)^[^'"\x60=\[{]*(maximum context length|longer than the maximum model length|(prompt|input) .*is too long)`)},
 	{Busy, 429, regexp.MustCompile(`(?i)engine is currently busy|currently scaling|cannot accept new requests|token backlog limit|generation is paused|too many requests|overloaded`)},
 }
