@@ -255,17 +255,18 @@ func BootFailed(model, reason string, retry time.Duration, cause error) error {
 }
 
 // UpstreamFailed returns the error for a failure that a backend reported in its response. code must have the type
-// upstream_error, status is the backend's HTTP status, message is for the client and cause for the log.
+// upstream_error, status is the backend's HTTP status or 0 without a response, message is for the client and cause for the log.
 func UpstreamFailed(code Code, message string, status, attempts int, cause error) error {
-	return refuse(code, "", "%s", message).with("upstream_status", status).with("attempts", attempts).because(cause)
+	return refuse(code, "", "%s", message).withAttempts(status, attempts).because(cause)
 }
 
-// EngineKiller returns the error for a request that two engines have died of, or beside, after attempts at backends.
-func EngineKiller(attempts int) error {
+// EngineKiller returns the error for a request that two engines have died of, or beside, after attempts at backends. status
+// is the last backend's, or 0 without a response.
+func EngineKiller(status, attempts int) error {
 	e := refuse(VLLMEngineDead, "", "two engines of the model crashed while they worked on this request, "+
 		"so it is refused for ten minutes; change it, and report it to the operator")
 	e.retry = adviceNever
-	return e.with("attempts", attempts)
+	return e.withAttempts(status, attempts)
 }
 
 // UpstreamRefused returns the error for a request that a backend refused as the client's mistake. message is vLLM's: it

@@ -144,6 +144,14 @@ func (e *Error) with(name string, value any) *Error {
 	return e
 }
 
+// withAttempts adds the members of a failure at backends. Where none has sent a response, there is no status.
+func (e *Error) withAttempts(status, attempts int) *Error {
+	if status != 0 {
+		e = e.with("upstream_status", status)
+	}
+	return e.with("attempts", attempts)
+}
+
 // after tells the client to wait for that many seconds, in the header and in the error object.
 func (e *Error) after(seconds int64) *Error {
 	e.retryAfter = seconds

@@ -169,7 +169,7 @@ func (x *exchange) promptPrefix() fleet.Prefix {
 
 func (s *Server) attemptErr(x *exchange, o breaker.Outcome) error {
 	if o.Class.Gone() && x.reservation != nil && s.killers.has(x.attempts.fingerprint) {
-		return apierr.EngineKiller(x.attempts.count)
+		return apierr.EngineKiller(o.Status, x.attempts.count)
 	}
 	return x.outcomeErr(o)
 }

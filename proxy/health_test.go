@@ -135,7 +135,8 @@ func TestRequestThatTwoEnginesHaveDiedOfIsRefused(t *testing.T) {
 			} else if got.header.Get("X-Should-Retry") != "false" {
 				t.Errorf("X-Should-Retry is %q, want false", got.header.Get("X-Should-Retry"))
 			}
-			if !strings.Contains(got.body, `"code":"vllm_engine_dead"`) || !strings.Contains(got.body, "refused for ten minutes") || attempts() != 2 {
+			if !strings.Contains(got.body, `"code":"vllm_engine_dead"`) || !strings.Contains(got.body, "refused for ten minutes") || attempts() != 2 ||
+				!strings.Contains(got.body, `"upstream_status":500,"attempts":`) {
 				t.Fatalf("got %d %s after %d attempts", got.status, got.body, attempts())
 			}
 			other := h.secondKey()
@@ -337,7 +338,8 @@ func TestDeathOfARustFrontendCountsAsItsEngines(t *testing.T) {
 	}
 	h := newHarness(t, nil, engines...)
 	got := h.complete(plainRequest)
-	if attempts.Load() != 2 || !strings.Contains(got.body, `"code":"vllm_engine_dead"`) || got.header.Get("X-Should-Retry") != "false" {
+	if attempts.Load() != 2 || !strings.Contains(got.body, `"code":"vllm_engine_dead"`) || got.header.Get("X-Should-Retry") != "false" ||
+		strings.Contains(got.body, "upstream_status") { // none was received
 		t.Errorf("got %d %s after %d attempts", got.status, got.body, attempts.Load())
 	}
 }

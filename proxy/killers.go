@@ -83,7 +83,7 @@ func (k *killers) has(request uint64) bool {
 func (s *Server) refuseKiller(x *exchange) error {
 	x.attempts.fingerprint = maphash.Bytes(s.killers.seed, x.asked().Body())
 	if s.killers.has(x.attempts.fingerprint) {
-		return apierr.EngineKiller(0)
+		return apierr.EngineKiller(0, 0)
 	}
 	return nil
 }
