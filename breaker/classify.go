@@ -101,11 +101,11 @@ func parseError(body []byte) errorBody {
 	case e.IsObject():
 		return errorBody{message: e.Get("message").String(), param: e.Get("param").Str, status: statusOf(e), own: true}
 	case e.Type == gjson.String:
-		return errorBody{message: e.Str}
+		return errorBody{message: e.Str, own: true}
 	case object.Get("object").Str == "error":
 		return errorBody{message: object.Get("message").String(), param: object.Get("param").Str, status: statusOf(object), own: true}
 	case object.Get("detail").Exists():
-		return errorBody{message: object.Get("detail").String()}
+		return errorBody{message: object.Get("detail").String(), own: true}
 	default:
 		return errorBody{message: object.Get("message").String()}
 	}
