@@ -18,7 +18,7 @@ type Outcome struct {
 	Class   Class
 	Doubt   Doubt  // what only /health can decide; see Judge
 	Status  int    // the backend's HTTP status, or the one its error object names; 0 without a response
-	Message string // vLLM's error text; it may quote the prompt, so it goes to the client only and never to the log
+	Message string // vLLM's error text; it may quote the prompt, so it goes to the client only, by Redact, and never to the log
 	Param   string // the request's field that vLLM names; it need not be one that the client sent
 	Cause   error  // logged if the response itself does not say what is wrong
 }
@@ -28,7 +28,7 @@ func (o Outcome) Err(model string, attempts int) error {
 	row := o.Class.row()
 	switch {
 	case o.Class == ClientError:
-		return apierr.UpstreamRefused(o.Message, o.Param, o.Status)
+		return apierr.UpstreamRefused(Redact(o.Message), o.Param, o.Status)
 	case row.code == apierr.Overloaded:
 		shortage := apierr.NoBackends
 		if o.Class == LocalFault {
@@ -51,7 +51,7 @@ func (o Outcome) clientMessage() string {
 	if o.Message == "" || o.Class != ContextLength {
 		return o.Class.row().advice
 	}
-	return fmt.Sprintf("%s (it said: %s)", o.Class.row().advice, o.Message)
+	return fmt.Sprintf("%s (it said: %s)", o.Class.row().advice, Redact(o.Message))
 }
 
 // logError returns what may be logged: the class and either the cause or the status. It quotes nothing of the response.
@@ -184,11 +184,31 @@ const maxMessage = 4 << 10
 // sourcePosition is a line of a program that vLLM uses, with the time before it: xgrammar begins its messages so.
 var sourcePosition = regexp.MustCompile(`(\[\d\d:\d\d:\d\d\] )?/[^\s:"']+\.(c|cc|cpp|cu|cuh|h|hpp|py|rs):\d+:? ?`)
 
-// clip returns an error text for the client: not too long, and without paths on the server's machine.
+// clip returns an error text that is not too long, without the lines of programs.
 func clip(message string) string {
 	message = strings.TrimSpace(sourcePosition.ReplaceAllString(message, ""))
 	if len(message) <= maxMessage {
 		return message
 	}
 	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
+}
+
+// location is a URL or a path of two or more segments; a quoted path ends with its quote, since it may have blanks.
+var location = regexp.MustCompile(`(?i)\b[a-z][a-z0-9+.-]*://[^\s'"\x60<>,;)]+` +
+	`|(^|[\s(\[{<=:,])\.{0,2}/[^\s'"\x60<>,;:)\]}/]+/[^\s'"\x60<>,;:)\]}]+` +
+	`|['"\x60]\.{0,2}/[^'"\x60\n/]+/[^'"\x60\n]+`)
+
+// Redact returns vLLM's text for a client, without the operator's addresses and paths. The API's own paths stay.
+func Redact(message string) string {
+	return location.ReplaceAllStringFunc(message, func(found string) string {
+		start := strings.IndexAny(found, "./") // a quote or a separator is before it
+		switch {
+		case strings.Contains(found, "://"):
+			return "[address]"
+		case strings.HasPrefix(found[start:], "/v1/"):
+			return found
+		default:
+			return found[:start] + "[path]"
+		}
+	})
 }

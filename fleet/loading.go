@@ -95,12 +95,9 @@ func isForeign(body []byte) bool {
 	return !gjson.GetBytes(body, "error.message").Exists() && !gjson.GetBytes(body, "message").Exists()
 }
 
-var absolutePath = regexp.MustCompile(`(^|[\s'"\x60(=:])/[^\s'"\x60,;:)]+`)
-
-// withoutPaths returns what vLLM says of an adapter without paths and without the version.
+// withoutPaths returns what vLLM says of an adapter for a client: also without the version.
 func withoutPaths(said string, a *Adapter) string {
-	said = strings.NewReplacer(a.Name(), a.ID, a.Path, "its path").Replace(said)
-	return absolutePath.ReplaceAllString(said, "${1}[path]")
+	return breaker.Redact(strings.NewReplacer(a.Name(), a.ID, a.Path, "its path").Replace(said))
 }
 
 func (b *Backend) postUnload(ctx context.Context, name string) (Response, error) {

@@ -189,6 +189,16 @@ func TestBackendsThatCannotLoadAnAdapterArePassedOver(t *testing.T) {
 	}
 }
 
+func TestLoadErrorOfAnAdapterNamesNoPath(t *testing.T) {
+	t.Parallel()
+	mock := startLoRA(t)
+	mock.InjectFault(mockvllm.Fault{Kind: "nested", Path: loadPath, Times: -1, Status: 400, Message: `No file "/srv/my files/x" on http://gpu9:8000/x, see /srv/a.log`})
+	h := newHarness(t, withAdapters(map[string]string{"a": loratest.Write(t, t.TempDir(), 8, 1)}), mock.URL())
+	if got := h.complete(`{"model":"a","prompt":"x"}`); !strings.Contains(gjson.Get(got.body, "error.message").Str, `No file "[path]" on [address], see [path]`) {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
+
 func TestNoAnswerMixesVersionsOfAnAdapter(t *testing.T) {
 	t.Parallel()
 	mock := startMockOf(t, mockvllm.Options{EnableLoRA: true, TokenDelay: 1e6})
