@@ -62,6 +62,22 @@ const (
 	weatherTool = `[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}}]`
 )
 
+func TestChatNamesTokensOnlyToMarkedBackends(t *testing.T) {
+	t.Parallel()
+	const body = `{"model":"m","messages":` + userMessage + `,"max_tokens":1,"logprobs":true,"top_logprobs":2,"logprob_token_ids":[5,6]}`
+	h, mock := startChat(t, mockvllm.Options{SoundLogprobIDs: true}, nil)
+	if got := h.chat(body); got.status != http.StatusBadRequest || gjson.Get(got.body, "error.param").Str != "logprob_token_ids" || !strings.Contains(got.body, "spoil") {
+		t.Errorf("without the mark: got %d %s", got.status, got.body)
+	}
+	marked := newHarness(t, func(o *harnessOptions) {
+		o.model.Chat, o.model.Completions = true, true
+		markBackends(mock.URL())(o)
+	})
+	if got := marked.chat(body); got.status != http.StatusOK || !strings.Contains(requestsTo(mock, proxy.ChatPath)[0], `"logprob_token_ids":[5,6]`) {
+		t.Errorf("with it: got %d %s", got.status, got.body)
+	}
+}
+
 func TestChatIsForwardedAndChargedByItsUsage(t *testing.T) {
 	t.Parallel()
 	h, mock := startChat(t, mockvllm.Options{}, nil)

@@ -35,7 +35,7 @@ func chatBody(field, value string) string {
 		return `{"model": "llama-8b", "messages": ` + value + `}`
 	case "model":
 		return `{"model": ` + value + `, "messages": ` + oneMessage + `}`
-	case "top_logprobs":
+	case "top_logprobs", "logprob_token_ids":
 		rest = `, "logprobs": true`
 	case "tool_choice":
 		rest = `, "tools": [` + aTool + `]`
@@ -176,7 +176,7 @@ var sharedFields = []string{
 	"stop", "stream", "stream_options", "logit_bias", "user", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
 	"spaces_between_special_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "return_tokens_as_token_ids", "return_token_ids",
 	"cache_salt", "response_format", "structured_outputs", "min_tokens", "prompt_cache_key", "stream_interval", "repetition_detection",
-	"return_weight_versions", "vllm_xargs",
+	"return_weight_versions", "vllm_xargs", "logprob_token_ids",
 }
 
 // chatRow is the valid and invalid values of a field of a chat completion.
@@ -289,7 +289,7 @@ func repeatsName(value, name string) bool {
 func TestChatRefusesFieldsByName(t *testing.T) {
 	for field, want := range map[string]string{
 		"functions": "tools", "function_call": "tool_choice", "audio": "text", "metadata": "user",
-		"prompt": "messages", "best_of": "does not have it", "logprob_token_ids": "vLLM has it", "prompt_logprobs": "/v1/completions", "chat_template": "template",
+		"prompt": "messages", "best_of": "does not have it", "prompt_logprobs": "/v1/completions", "chat_template": "template",
 		"return_prompt_text": "vLLM has it", "thinking_token_budget": "vLLM has it", "suffix": "does not have it", "truncation_side": "not truncated", "guided_json": "structured_outputs", "temprature": `did you mean "temperature"`, "message": `did you mean "messages"`,
 		"truncate_prompt_tokens": "not truncated", "add_special_tokens": "template", "kv_transfer_params": "vLLM has it",
 	} {
@@ -311,6 +311,8 @@ func TestChatConflicts(t *testing.T) {
 		{`"min_tokens": 4097`, "min_tokens"},
 		{`"top_logprobs": 1`, "top_logprobs"},
 		{`"top_logprobs": 0, "logprobs": false`, "top_logprobs"},
+		{`"logprob_token_ids": [1]`, "logprob_token_ids"},
+		{`"logprob_token_ids": [1], "logprobs": false`, "logprob_token_ids"},
 		{`"response_format": {"type": "text"}, "structured_outputs": {"regex": "a"}`, "structured_outputs"},
 		{`"tool_choice": "auto"`, "tool_choice"},
 		{`"tool_choice": "required", "tools": null`, "tool_choice"},

@@ -66,7 +66,6 @@ var (
 	_                         = define(ofCompletion, "echo", "true or false", boolean(func(r *Request, v bool) { r.Echo = v }))
 	fieldAddSpecialTokens     = define(ofCompletion, "add_special_tokens", "true or false", boolean(func(r *Request, v bool) { r.NoSpecialTokens = !v }))
 	fieldTruncatePromptTokens = define(ofCompletion, "truncate_prompt_tokens", "-1 (to what fits the context) or an integer of at least 1", Integer(-1, math.MaxInt64, func(r *Request, v int64) { r.Truncate = v }))
-	fieldLogprobTokenIDs      = define(ofCompletion, "logprob_token_ids", "an array of 1 to 128 different token ids (integers from 0 to 2147483647)", distinctTokenIDs(128))
 	fieldTruncationSide       = define(ofCompletion, "truncation_side", `"left" or "right"`, oneOf("left", "right"))
 
 	fieldModel                      = define(ofBoth, "model", "a string, the short id of a model from GET /v1/models", text(math.MaxInt, func(r *Request, v string) { r.Model = v }))
@@ -96,6 +95,7 @@ var (
 	fieldReturnTokensAsTokenIDs     = define(ofBoth, "return_tokens_as_token_ids", "true or false", boolean(nil))
 	fieldReturnTokenIDs             = define(ofBoth, "return_token_ids", "true or false", boolean(func(r *Request, v bool) { r.returnTokenIDs = v }))
 	fieldCacheSalt                  = define(ofBoth, "cache_salt", "a string of 1 to 128 characters without @, /, \\ and NUL, such as base64url", readCacheSalt)
+	fieldLogprobTokenIDs            = define(ofBoth, "logprob_token_ids", "an array of 1 to 128 different token ids (integers from 0 to 2147483647)", distinctTokenIDs(128))
 	fieldStreamInterval             = define(ofBoth, "stream_interval", "an integer from 1 to 1024", Integer(1, 1024, nil))
 	fieldRepetitionDetection        = define(ofBoth, "repetition_detection", "an object of max_pattern_size, min_pattern_size and min_count, integers from 0 to 1024, with min_count at least 2 and min_pattern_size at most max_pattern_size", object((*parser).checkRepetitionDetection))
 	fieldReturnWeightVersions       = define(ofBoth, "return_weight_versions", "true or false", boolean(nil))

@@ -365,7 +365,7 @@ func (r *Request) conflict() (param, message string) {
 		return "prompt_logprobs", "prompt_logprobs cannot be streamed; drop stream, or use echo with logprobs"
 	case r.has(fieldMaxTokens) && r.has(fieldMaxCompletionTokens):
 		return "max_tokens", "max_tokens and max_completion_tokens mean the same; send one of them"
-	case r.has(fieldLogprobTokenIDs) && r.Logprobs == Absent:
+	case r.has(fieldLogprobTokenIDs) && r.Logprobs == Absent && !r.chat.logprobs:
 		return "logprob_token_ids", "logprob_token_ids has a meaning only with logprobs"
 	case r.question.top > 0 && !r.question.tokens:
 		return "top", "top has a meaning only with tokens: true"

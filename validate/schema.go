@@ -86,14 +86,14 @@ func Detokenize(body []byte, root bool, memory Memory) (*Request, error) {
 }
 
 // refusedFields are the fields of completions and of chat completions that some version of vLLM has and this gateway does
-// not take (logprob_token_ids in a chat), by the field to use in their place, if there is one of the same meaning.
+// not take, by the field to use in their place, if there is one of the same meaning.
 var refusedFields = byName(map[string][]string{
 	"structured_outputs": {
 		"guided_choice", "guided_grammar", "guided_json", "guided_regex", "structural_tag",
 	},
 	"": {
 		"documents", "ec_transfer_params", "guided_decoding_backend", "guided_whitespace_pattern", "kv_transfer_params",
-		"length_penalty", "logits_processors", "logprob_token_ids", "media_io_kwargs", "mm_payload", "mm_processor_kwargs",
+		"length_penalty", "logits_processors", "media_io_kwargs", "mm_payload", "mm_processor_kwargs",
 		"priority", "prompt_embeds", "request_id", "return_mm_kwargs", "return_prompt_text", "return_token_offsets",
 		"routed_experts_prompt_start", "session_id", "suffix", "thinking_token_budget", "use_beam_search", "watermarking",
 	},

@@ -58,6 +58,7 @@ func TestFieldsAreServedFromTheirFirstVersionOn(t *testing.T) {
 		{`, "stream": true, "stream_interval": 2`, "stream_interval", "0.20.2", "0.27.0", true},
 		{`, "repetition_detection": {"min_count": 2}`, "repetition_detection", "0.31.0", "0.32.0", false},
 		{`, "logprobs": 1, "logprob_token_ids": [7]`, "logprob_token_ids", "0.25.1", "0.26.0", false},
+		{`, "logprobs": true, "logprob_token_ids": [7]`, "logprob_token_ids", "0.25.1", "0.26.0", true},
 		{`, "return_weight_versions": true`, "return_weight_versions", "0.32.0", "0.33.0", false},
 		{`, "return_weight_versions": true`, "return_weight_versions", "0.32.0", "0.33.0", true},
 		{`, "vllm_xargs": {"alpha": 1}`, "vllm_xargs", "0.9.2", "0.10.0", false},
