@@ -8,6 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"basegate/mockvllm"
+	"basegate/proxy"
 )
 
 // startFrontend starts a mock of vLLM 0.33, with its Rust frontend or with the Python one.
@@ -55,6 +56,20 @@ func TestRequestsThatOnlyARustFrontendCouldServeAreRefusedWithTheField(t *testin
 	}
 	if got := h.complete(`{"model":"m","prompt":[1,2],"max_tokens":3,"n":1}`); got.status != http.StatusOK {
 		t.Errorf("one prompt: got %d %s", got.status, got.body)
+	}
+}
+
+func TestRustFrontendScoresOneContinuation(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, nil, startFrontend(t, true).URL())
+	const body = `{"model":"m","context":[5,6],"continuations":`
+	if got := h.post(proxy.LoglikelihoodPath, body+`[[7,8]]}`); got.status != http.StatusOK || gjson.Get(got.body, "method").Str != "scored" {
+		t.Errorf("one: got %d %s", got.status, got.body)
+	}
+	got := h.post(proxy.LoglikelihoodPath, body+`[[7,8],[9,9]]}`)
+	if message := gjson.Get(got.body, "error.message").Str; got.status != http.StatusBadRequest || gjson.Get(got.body, "error.param").Str != "continuations" ||
+		!strings.HasPrefix(message, "continuations: ") {
+		t.Errorf("two: got %d %s", got.status, got.body)
 	}
 }
 

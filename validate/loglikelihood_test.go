@@ -144,7 +144,7 @@ func TestAnswerIsACompletionOfTokens(t *testing.T) {
 		}
 	}
 	rust := &validate.Server{Version: validate.ParseVersion("0.33.0"), Rust: true}
-	if u, unserved := answer.Unserved(rust); !unserved || u.Field != "continuations" {
+	if u, unserved := answer.Unserved(rust); !unserved || u.Field != "continuations" || u.Name != "continuations" {
 		t.Errorf("the Rust frontend: %+v", u)
 	}
 

@@ -91,7 +91,7 @@ func (r *Request) Unserved(s *Server) (Unserved, bool) {
 		for i := range rustLimits {
 			l := &rustLimits[i]
 			if r.has(l.field) && (l.used == nil || l.used(r)) {
-				return r.unserved(l.field, fields[l.field].name, "expected "+l.expected), true
+				return r.unserved(l.field, r.schema.table[l.field].name, "expected "+l.expected), true
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func (r *Request) Unserved(s *Server) (Unserved, bool) {
 	}
 	if i := slices.IndexFunc(r.members, func(m member) bool { return !m.null && s.lacks(known, m.field) }); i >= 0 {
 		id := r.members[i].field
-		return r.unserved(id, fields[id].name, "expected a server that has it; this one describes no such field"+orAnother), true
+		return r.unserved(id, r.schema.table[id].name, "expected a server that has it; this one describes no such field"+orAnother), true
 	}
 	return Unserved{}, false
 }

@@ -44,8 +44,12 @@ func TestRequests(t *testing.T) {
 	if n, tokens := p.Prompts(); n != 2 || tokens != 7 {
 		t.Errorf("%d prompts of %d tokens", n, tokens)
 	}
+	p = pairsOf(t, false, 0, []int64{5, 6})
+	if got := string(p.AppendScoredBody(nil)); got != `,"prompt":[1,2,5,6],"max_tokens":1,"prompt_logprobs":1` {
+		t.Error(got)
+	}
 	p = pairsOf(t, false, 0, []int64{})
-	if n, tokens := p.Prompts(); n != 1 || tokens != 2 || !strings.Contains(string(p.AppendScoredBody(nil)), `[[1,2]]`) {
+	if n, tokens := p.Prompts(); n != 1 || tokens != 2 || !strings.Contains(string(p.AppendScoredBody(nil)), `"prompt":[1,2],`) {
 		t.Errorf("nothing to score: %d prompts of %d tokens", n, tokens)
 	}
 }

@@ -54,9 +54,14 @@ func (p *Pairs) AppendNames(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-// AppendScoredBody appends the members of a completion that scores each continuation behind the context, each after a comma.
+// AppendScoredBody appends the members of a completion that scores each continuation behind the context, each after a comma. A
+// single prompt is no array of prompts, which vLLM's Rust frontend does not take.
 func (p *Pairs) AppendScoredBody(dst []byte) []byte {
-	dst = append(dst, `,"prompt":[`...)
+	dst = append(dst, `,"prompt":`...)
+	prompts, _ := p.Prompts()
+	if prompts > 1 {
+		dst = append(dst, '[')
+	}
 	n := 0
 	for i := range p.Each {
 		if tokens := p.Each[i].Tokens; len(tokens) > 0 {
@@ -67,7 +72,10 @@ func (p *Pairs) AppendScoredBody(dst []byte) []byte {
 	if n == 0 {
 		dst = appendIDs(dst, p.Context)
 	}
-	dst = append(dst, `],"max_tokens":1,"prompt_logprobs":`...)
+	if prompts > 1 {
+		dst = append(dst, ']')
+	}
+	dst = append(dst, `,"max_tokens":1,"prompt_logprobs":`...)
 	return strconv.AppendInt(dst, int64(max(1, p.question.Top)), 10)
 }
 
