@@ -144,12 +144,13 @@ func (e *Error) with(name string, value any) *Error {
 	return e
 }
 
-// withAttempts adds the members of a failure at backends. Where none has sent a response, there is no status.
+// withAttempts adds the members of a failure at backends. The status is null where none has sent a response.
 func (e *Error) withAttempts(status, attempts int) *Error {
+	var received any
 	if status != 0 {
-		e = e.with("upstream_status", status)
+		received = status
 	}
-	return e.with("attempts", attempts)
+	return e.with("upstream_status", received).with("attempts", attempts)
 }
 
 // after tells the client to wait for that many seconds, in the header and in the error object.
