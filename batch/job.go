@@ -79,7 +79,7 @@ type job struct {
 	asks       int       // lines among unrecorded that run without a place
 	waitsSince time.Time // when no line has run since
 	waitCaps   int64     // Standing.Caps as of the last look at the key
-	blocked    bool      // the key may send no line at all
+	blocked    bool      // isBlocked, as of the last look at the key
 }
 
 func (s *Service) newJob(b *Batch, l holder, input []part) *job {
@@ -238,7 +238,7 @@ func (j *job) start(r *round) bool {
 			source.fitted, source.unfit = true, false
 		}
 	}
-	if j.blocked = st.Reason != ""; j.blocked {
+	if j.blocked = j.batch.isBlocked(&st); j.blocked {
 		j.waiting = waitOf(st.Reason, st.ResetsAt)
 		return false
 	}

@@ -55,6 +55,11 @@ func (s *Service) isOver(b *Batch) bool {
 	return b.ExpiresAt <= s.now() || s.completer.Standing(b.Key).Revoked
 }
 
+// isBlocked reports whether a key's standing keeps all lines of a batch from running. Kept responses answer lines without a budget.
+func (b *Batch) isBlocked(st *proxy.Standing) bool {
+	return st.Reason != "" && !(b.replay && st.Reason == proxy.WaitsForBudget)
+}
+
 // mayPark reports whether a batch waits whatever the backends do.
 func (s *Service) mayPark(b *Batch, st *proxy.Standing) bool {
 	switch {

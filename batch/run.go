@@ -139,7 +139,7 @@ func (p *poller) once(ctx context.Context) error {
 		}
 		st := p.completer.Standing(b.Key)
 		switch {
-		case p.mayPark(b, &st):
+		case b.isBlocked(&st) && p.mayPark(b, &st):
 			parked = append(parked, parking{b, l, waitOf(st.Reason, st.ResetsAt), st.Caps})
 		case b.Status == Validating:
 			p.startValidation(b, l)

@@ -346,6 +346,43 @@ func TestBatchWaitsForItsBudgetAsARowAlsoWhenOneOfItsModelsIsDone(t *testing.T) 
 	})
 }
 
+// Lines without a kept response are tried once, and not again before the budget has changed.
+func TestKeptResponsesAnswerLinesOfABatchWithoutABudget(t *testing.T) {
+	models := newSlowModels(0)
+	models.set("k", proxy.Standing{Reason: proxy.WaitsForBudget, ResetsAt: time.Now().Add(time.Hour), Caps: 1})
+	var refused atomic.Int64
+	models.refuse = func(prompt string) bool {
+		if prompt == "m kept" || models.Standing("k").Reason == "" {
+			return false
+		}
+		refused.Add(1)
+		return true
+	}
+	timedService(t, models, func(t *testing.T, s *Service) {
+		plain := s.createLines(t, "k", "24h", "m kept", "m new", "m kept")
+		b := s.row(t, plain)
+		b, err := s.create(t.Context(), "a", Batch{InputFile: b.InputFile, Endpoint: b.Endpoint, Window: b.Window, replay: true},
+			namedOrigin("k", "test", "once", []byte("digest")))
+		must(t, err)
+		pass(20 * time.Second)
+		if d := s.wantStatus(t, "without replay", plain, InProgress); d.Completed != 0 {
+			t.Errorf("%d lines have run without replay and without a budget", d.Completed)
+		}
+		d := s.wantStatus(t, "with a line that no kept response answers", b.ID, InProgress)
+		if w := d.WaitsFor(); w == nil || w.Reason != proxy.WaitsForBudget || d.Completed != 2 || s.jobCount() != 0 {
+			t.Errorf("it waits for %+v with %+v and %d jobs, want the budget, two results and none", w, d.toObject().Counts, s.jobCount())
+		}
+		before := refused.Load()
+		pass(10 * time.Minute)
+		if after := refused.Load(); before == 0 || after != before {
+			t.Errorf("the line was tried %d times, and %d times ten minutes later", before, after)
+		}
+		models.set("k", proxy.Standing{Caps: 2})
+		pass(5 * time.Second)
+		s.wantStatus(t, "when the cap was raised", b.ID, Completed)
+	})
+}
+
 // A cap is raised after a line was refused that fits now, while the others of a long batch are still tried.
 func TestBatchIsParkedOnlyIfTheSameCapsRefuseAllItsLines(t *testing.T) {
 	for lines := 5 * budgetTries; lines <= 7*budgetTries; lines += budgetTries / 4 {
