@@ -90,6 +90,8 @@ func (j *job) runLine(ref lineRef, place proxy.Place) outcome {
 		reason, delay := r.Reason, waitDelay
 		switch {
 		case reason != proxy.WaitsForModel:
+		case place != nil: // the breaker is open to the key
+			delay = modelDelay
 		case !settings.StartModels:
 			reason = proxy.WaitsForWindow
 		case place == nil:

@@ -415,6 +415,30 @@ func TestBatchIsParkedOnlyIfTheSameCapsRefuseAllItsLines(t *testing.T) {
 	}
 }
 
+// failingModels have places for lines, and breakers that are open to each key alone.
+type failingModels struct {
+	*slowModels
+	tried atomic.Int64
+}
+
+func (m *failingModels) ServeLine(context.Context, proxy.Line) proxy.LineResult {
+	m.tried.Add(1)
+	return proxy.LineResult{State: proxy.LineWaits, Reason: proxy.WaitsForModel, Release: func() {}}
+}
+
+func TestLinesThatWaitForABreakerAreNotTriedAtEachPlace(t *testing.T) {
+	models := &failingModels{slowModels: newSlowModels(0)}
+	timedService(t, models, func(t *testing.T, s *Service) {
+		id := s.createLines(t, "k", "24h", "m")
+		const intervals = 5
+		pass(intervals * modelDelay)
+		d := s.wantStatus(t, "with an open breaker", id, InProgress)
+		if w, n := d.WaitsFor(), models.tried.Load(); w == nil || w.Reason != proxy.WaitsForModel || n < 2 || n > intervals {
+			t.Errorf("it waits for %+v, and the line was tried %d times, want the model and 2 to %d", w, n, intervals)
+		}
+	})
+}
+
 // askedModels calls a function when it is first asked for a key.
 type askedModels struct {
 	*slowModels

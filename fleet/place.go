@@ -74,14 +74,18 @@ func (m *Model) AcquirePlace(c Caller, most int) (*Place, error) {
 var ErrNotReady = errors.New("no backend is ready")
 
 // Prefer moves the place to the backend that has the line's adapter, or whose cache has its prefix, if that has a place and not
-// too many lines. The line may then use only Backend. If its backend does not suit it, Prefer moves it to another one that does.
+// too many lines. The line may then use only Backend. If its backend does not suit or serve it, Prefer moves it to another one that
+// does.
 func (p *Place) Prefer(prefix Prefix, caller Caller) {
 	var candidates []candidate
 	for _, b := range p.model.suitable(caller) {
+		if !b.serves(caller) {
+			continue
+		}
 		c := p.model.candidate(b, b.places.running.Load())
 		if b == p.Backend {
 			c.load-- // without this line
-		} else if !b.serves(caller) || b.mayHaveQueue() || c.load >= p.most {
+		} else if b.mayHaveQueue() || c.load >= p.most {
 			continue
 		}
 		candidates = append(candidates, c)

@@ -162,13 +162,17 @@ func lineRequest(ctx context.Context, endpoint string, replay bool) *http.Reques
 	return r
 }
 
-// waits returns what a line waits for that failed with err, or nil if that is its response. Before its reservation it waits for
-// a key that works again, for memory, for the ledger, and without a place for a model that is configured again.
+// waits returns what a line waits for that failed with err, or nil if that is its response. Before its first attempt it waits for a
+// breaker to close, and before its reservation for a key that works again, for memory, for the ledger, and without a place for a model
+// that is configured again.
 func (s *Server) waits(x *exchange, err error) *lineWaitsError {
-	if w, ok := errors.AsType[*lineWaitsError](err); ok || err == nil || x.reservation != nil {
+	if w, ok := errors.AsType[*lineWaitsError](err); ok || err == nil {
 		return w
 	}
 	switch e := apierr.From(err); {
+	case e.Code == apierr.CircuitOpen && x.attempts.count == 0:
+		return &lineWaitsError{reason: WaitsForModel}
+	case x.reservation != nil:
 	case e.Code == apierr.InvalidAPIKey:
 		return &lineWaitsError{reason: keyReason(err)}
 	case e.Code == apierr.Overloaded && (e.Shortage == apierr.NoMemory || e.Shortage == apierr.NoDatabase):
@@ -194,6 +198,9 @@ func (s *Server) usePlace(x *exchange) error {
 		return &lineWaitsError{reason: WaitsForCapacity}
 	}
 	x.attempts.usable = func(other *fleet.Backend) bool { return other == place.Backend }
+	if err := x.model.CheckServable(x.routing()); err != nil { // the breaker may be open to the key alone
+		return x.unavailable(err)
+	}
 	return nil
 }
 

@@ -1,9 +1,14 @@
 package proxy_test
 
 import (
+	"net/http"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"basegate/breaker"
 	"basegate/budget/quota"
+	"basegate/internal/poll"
 	"basegate/proxy"
 )
 
@@ -106,5 +111,68 @@ func TestLineWithoutAPlaceIsJudgedWithoutABackend(t *testing.T) {
 		if got := ask(fits); got.State != proxy.LineWaits || got.Reason != c.want {
 			t.Errorf("%s: a line waits for %q, want %q", c.what, got.Reason, c.want)
 		}
+	}
+}
+
+// A line whose backend is not asked, since its breaker is open to the key or another request tries it, has had no attempt.
+func TestLineWaitsForAnOpenBreaker(t *testing.T) {
+	t.Parallel()
+	for _, state := range []breaker.State{breaker.Open, breaker.HalfOpen} {
+		t.Run(string(state), func(t *testing.T) {
+			t.Parallel()
+			working := newBlockingBackend()
+			var attempts atomic.Int64
+			h := newHarness(t, func(o *harnessOptions) {
+				o.breaker.ConsecutiveFailures, o.settings.Attempts = 1, 1
+				if state == breaker.HalfOpen {
+					o.breaker.OpenFor = time.Millisecond
+				}
+			}, startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+				if attempts.Add(1) == 1 {
+					w.WriteHeader(http.StatusInternalServerError)
+					return
+				}
+				working.ServeHTTP(w, r)
+			}))
+			if got := h.complete(plainRequest); got.status != http.StatusBadGateway {
+				t.Fatalf("got %d %s, want a failure that opens the breaker", got.status, got.body)
+			}
+			m, _ := h.fleet.Model("m")
+			poll.Until(t, "the breaker is "+string(state), func() bool { return m.Backends()[0].Breaker() == state })
+			want := int64(1)
+			if state == breaker.HalfOpen {
+				trial := h.completeAsync(t.Context(), plainRequest)
+				<-working.arrived
+				want++
+				defer func() { working.release <- struct{}{}; <-trial }()
+			}
+			principal, err := h.keys.Authenticate(t.Context(), h.secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			place := h.acquirePlace()
+			defer place.Release()
+			got := h.server.ServeLine(t.Context(), proxy.Line{
+				Batch: "batch_1", Account: principal.AccountID, Key: principal.KeyID, Endpoint: proxy.CompletionsPath, Body: []byte(plainRequest), Place: place,
+			})
+			defer got.Release()
+			if got.State != proxy.LineWaits || got.Reason != proxy.WaitsForModel || attempts.Load() != want {
+				t.Errorf("got state %d with %s, waits for %q after %d attempts at the backend, want model and %d", got.State, got.Body, got.Reason, attempts.Load(), want)
+			}
+		})
+	}
+}
+
+func TestLineUsesABackendWhoseBreakerIsNotOpenToItsKey(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, func(o *harnessOptions) { o.breaker.ConsecutiveFailures = 1 },
+		startBackend(t, respond(http.StatusInternalServerError, "text/plain", "boom")), startBackend(t, respond(http.StatusOK, "application/json", plainResponse)))
+	m, _ := h.fleet.Model("m")
+	poll.Until(t, "the breaker of the first is open to the key", func() bool {
+		h.complete(plainRequest)
+		return m.Backends()[0].Breaker() == breaker.Open
+	})
+	for range 4 {
+		h.serveLine(plainRequest).Release()
 	}
 }
