@@ -155,7 +155,7 @@ type Upload struct {
 // StoreChecked stores an input file, and validates it as it arrives, as the key sends its lines. It returns the errors of a
 // file that is not stored because of them. An error of reading is returned as it is.
 func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_ File, errs []LineError, err error) {
-	turn, err := s.acquireUpload(ctx, u.Account)
+	turn, err := s.acquireUpload(ctx, u.Account, u.Key)
 	if err != nil {
 		return File{}, nil, err
 	}

@@ -205,6 +205,27 @@ func TestLinesThatBeginAlikeAreSentOneAfterAnother(t *testing.T) {
 	}
 }
 
+func TestUploadsOfAKeyLeavePlacesForOtherKeysOfTheAccount(t *testing.T) {
+	g := startService(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var slow sync.WaitGroup
+	for range uploadsPerAccount {
+		slow.Go(func() {
+			if turn, err := g.acquireUpload(ctx, "a", "slow"); err == nil {
+				<-ctx.Done()
+				turn.Release()
+			}
+		})
+	}
+	poll.Until(t, "half of the slow uploads have places", func() bool {
+		s := g.uploads.Stats()
+		return s.Running == uploadsPerAccount/2 && s.Waiting == uploadsPerAccount/2
+	})
+	g.upload(t, 1)
+	cancel()
+	slow.Wait()
+}
+
 func TestWrongLinesFailTheBatch(t *testing.T) {
 	g := startService(t)
 	body, kind := formOf(t, "no JSON\n")

@@ -53,7 +53,7 @@ type upload struct {
 
 // uploadFile serves POST /v1/files.
 func (s *Service) uploadFile(c *proxy.ExtensionCall) (err error) {
-	turn, err := s.acquireUpload(c.Request.Context(), c.Account)
+	turn, err := s.acquireUpload(c.Request.Context(), c.Account, c.Key)
 	if err != nil {
 		return err
 	}
@@ -356,10 +356,10 @@ func (s *Service) checkQuota(ctx context.Context, tx database.Tx, f *File) error
 }
 
 // acquireUpload waits for a place for an upload, before any of it is read.
-func (s *Service) acquireUpload(ctx context.Context, account string) (*admission.Turn, error) {
+func (s *Service) acquireUpload(ctx context.Context, account, key string) (*admission.Turn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, uploadWait, errManyUploads)
 	defer cancel()
-	turn, err := s.uploads.Acquire(ctx, account)
+	turn, err := s.uploads.AcquireOf(ctx, account, key)
 	if errors.Is(err, errManyUploads) {
 		return nil, apierr.Overload(apierr.NoMemory, "too many files are uploaded at the moment", uploadRetry, err)
 	}

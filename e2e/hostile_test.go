@@ -422,22 +422,24 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Slow uploads of one account held every place, and all uploads of others got 503.
-func TestSlowUploadsOfOneAccountLeavePlacesForOthers(t *testing.T) {
+// Slow uploads of one key held every place, and all uploads of others got 503.
+func TestSlowUploadsOfOneKeyLeavePlacesForOthers(t *testing.T) {
 	const slow = 40
 	g, _ := startGateway(t, settings{}, mockvllm.Options{})
-	other := g.createKeyOf(g.newAccount("eve@example.org"), "eve")
-	g.waitForKey(other)
+	others := []string{g.createKeyOf(g.newAccount("eve@example.org"), "eve"), g.createKey("second")}
+	for _, other := range others {
+		g.waitForKey(other)
+	}
 	load := &hostileLoad{gateway: g, done: make(chan struct{}), address: strings.TrimPrefix(g.url, "http://")}
 	form := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"slow.jsonl\"\r\n\r\n"
 	head := "POST /v1/files HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer " + g.secret +
 		"\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 100000\r\n\r\n"
 	closed := load.holdConnections(t, slow, 'x', func(int) []byte { return []byte(head + form) })
 	running, waiting := `basegate_turns_running{work="uploads"}`, `basegate_turns_waiting{work="uploads"}`
-	poll.Until(t, "the slow uploads have their places", func() bool { return g.metric(running) == 8 && g.metric(waiting) == slow-8 })
+	poll.Until(t, "the slow uploads have their places", func() bool { return g.metric(running) == 4 && g.metric(waiting) == slow-4 })
 	for i := range 50 {
-		if got := g.upload(other, "{}\n", "purpose", "batch"); got.status != http.StatusOK {
-			t.Fatalf("upload %d of another account: got %d %s, want 200", i, got.status, got.body)
+		if got := g.upload(others[i%2], "{}\n", "purpose", "batch"); got.status != http.StatusOK {
+			t.Fatalf("upload %d, of another account and another key in turn: got %d %s, want 200", i, got.status, got.body)
 		}
 	}
 	poll.Until(t, "the slow uploads are ended", func() bool { return isClosed(closed) })

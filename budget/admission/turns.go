@@ -14,7 +14,7 @@ import (
 // ends slow work.
 //
 // With a limit per account, only an account that holds none gets one of the last half of the places, so that one is free for
-// others unless as many accounts are at work.
+// others unless as many accounts are at work. Within the limit of an account, the same holds of its keys; see AcquireOf.
 type Turns struct {
 	perAccount int // 0: no limit
 
@@ -32,7 +32,8 @@ type accountTurns struct {
 	name    string
 	most    int // that it may hold; 0: no limit
 	held    int
-	waiters list.List     // of *Turn, in order of arrival
+	keys    map[string]int // places that keys hold, of those by AcquireOf
+	waiters list.List      // of *Turn, in order of arrival
 	turn    *list.Element // in Turns.queue; nil if nobody waits
 }
 
@@ -40,6 +41,7 @@ type accountTurns struct {
 type Turn struct {
 	turns   *Turns
 	account *accountTurns // nil after Try
+	key     string        // of AcquireOf
 	granted chan struct{}
 	since   time.Time // when it began to wait
 	held    bool
@@ -88,7 +90,16 @@ func (t *Turns) Acquire(ctx context.Context, account string) (*Turn, error) {
 // AcquireUpTo is Acquire with a number of places that the account may hold; 0 means any number. It replaces that of earlier
 // calls, also for those that wait.
 func (t *Turns) AcquireUpTo(ctx context.Context, account string, most int) (*Turn, error) {
-	turn := &Turn{turns: t}
+	return t.acquire(ctx, &Turn{turns: t}, account, most)
+}
+
+// AcquireOf is Acquire for a key of the account. One that holds a place gets none of the last half of those that the account may
+// hold, so that its slow work leaves places to the account's other keys.
+func (t *Turns) AcquireOf(ctx context.Context, account, key string) (*Turn, error) {
+	return t.acquire(ctx, &Turn{turns: t, key: key}, account, t.perAccount)
+}
+
+func (t *Turns) acquire(ctx context.Context, turn *Turn, account string, most int) (*Turn, error) {
 	if err := t.wait(ctx, turn, account, most); err != nil {
 		return nil, err
 	}
@@ -100,7 +111,7 @@ func (t *Turns) wait(ctx context.Context, turn *Turn, account string, most int) 
 	t.mu.Lock()
 	a := t.accounts[account]
 	if a == nil {
-		a = &accountTurns{name: account}
+		a = &accountTurns{name: account, keys: map[string]int{}}
 		t.accounts[account] = a
 	}
 	a.most = most
@@ -143,20 +154,33 @@ func (t *Turns) remove(a *accountTurns, e *list.Element) {
 func (t *Turns) dispatch() {
 	for e := t.queue.Front(); e != nil; {
 		a := e.Value.(*accountTurns)
-		if !t.mayTake(a) {
+		w := a.next()
+		if w == nil || !t.mayTake(a) {
 			e = e.Next()
 			continue
 		}
-		w := a.waiters.Front()
 		turn := w.Value.(*Turn)
 		t.queue.MoveToBack(e)
 		t.remove(a, w)
 		a.held++
+		if turn.key != "" {
+			a.keys[turn.key]++
+		}
 		t.used++
 		turn.held = true
 		close(turn.granted)
 		e = t.queue.Front()
 	}
+}
+
+// next returns the first waiter whose key may have another place of the account; nil if there is none. Turns.mu is held.
+func (a *accountTurns) next() *list.Element {
+	for e := a.waiters.Front(); e != nil; e = e.Next() {
+		if key := e.Value.(*Turn).key; a.keys[key] == 0 || a.most == 0 || a.held < a.most/2 {
+			return e
+		}
+	}
+	return nil
 }
 
 // mayTake reports whether an account may have another place. t.mu is held.
@@ -186,6 +210,11 @@ func (t *Turns) release(turn *Turn) {
 		return
 	}
 	turn.account.held--
+	if turn.key != "" {
+		if turn.account.keys[turn.key]--; turn.account.keys[turn.key] == 0 {
+			delete(turn.account.keys, turn.key)
+		}
+	}
 	t.dispatch()
 	t.forget(turn.account)
 }

@@ -83,6 +83,47 @@ func TestAnAccountLeavesPlacesForOthers(t *testing.T) {
 	})
 }
 
+func TestAKeyLeavesPlacesOfItsAccountForOtherKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := admission.NewTurns(32, 8)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if turn, err := turns.AcquireOf(ctx, "a", "greedy"); err == nil {
+					<-ctx.Done()
+					turn.Release()
+				}
+			})
+		}
+		synctest.Wait()
+		if s := turns.Stats(); s.Running != 4 || s.Waiting != 16 {
+			t.Errorf("of one key: got %d places and %d waiting, want 4 and 16", s.Running, s.Waiting)
+		}
+		for round := range 2 {
+			var held []*admission.Turn
+			for i := range 4 { // behind those that wait, at once
+				turn, err := turns.AcquireOf(t.Context(), "a", fmt.Sprint("key ", i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				held = append(held, turn)
+			}
+			if s := turns.Stats(); s.Running != 8 || s.Waiting != 16 {
+				t.Errorf("round %d: got %d places and %d waiting, want 8 and 16", round, s.Running, s.Waiting)
+			}
+			for _, turn := range held {
+				turn.Release()
+			}
+		}
+		cancel()
+		wg.Wait()
+		if s := turns.Stats(); s.Running != 0 || s.Waiting != 0 || s.Accounts != 0 {
+			t.Errorf("got %+v, want nothing held", s)
+		}
+	})
+}
+
 func TestYieldGivesThePlaceToAnotherAccountOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := admission.NewTurns(1, 1)
