@@ -22,8 +22,8 @@ import (
 	"basegate/proxy"
 )
 
-// maxCreateBody limits the body of POST /v1/batches, in bytes.
-const maxCreateBody = 64 << 10
+// maxCreateBody limits the body of POST /v1/batches, in bytes. The longest metadata has 110,592, with each character as two escapes.
+const maxCreateBody = 128 << 10
 
 // Limits of metadata: kluster.ai's and OpenAI's.
 const (
@@ -45,14 +45,16 @@ var endpoints = []string{proxy.CompletionsPath, proxy.LoglikelihoodPath, proxy.C
 
 // createBatch serves POST /v1/batches.
 func (s *Service) createBatch(c *proxy.ExtensionCall) error {
-	body, err := io.ReadAll(io.LimitReader(c.Request.Body, maxCreateBody+1))
+	settings := s.settings.Load()
+	limit := min(maxCreateBody, settings.MaxLineBytes)
+	body, err := io.ReadAll(io.LimitReader(c.Request.Body, limit+1))
 	switch {
 	case err != nil:
 		return err
-	case len(body) > maxCreateBody:
-		return apierr.BodyTooLarge(maxCreateBody)
+	case int64(len(body)) > limit:
+		return apierr.BodyTooLarge(limit)
 	}
-	b, err := parseBatch(body, s.Endpoints(), s.settings.Load().Replay)
+	b, err := parseBatch(body, s.Endpoints(), settings.Replay)
 	if err == nil {
 		err = apierr.RefuseReplay(c.Request.Header, "the lines of a batch are replayed by replay: true in its body")
 	}

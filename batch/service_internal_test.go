@@ -226,6 +226,31 @@ func TestUploadsOfAKeyLeavePlacesForOtherKeysOfTheAccount(t *testing.T) {
 	slow.Wait()
 }
 
+func TestBodyOfABatchHasTheLimitOfBodiesAndRoomForAllMetadata(t *testing.T) {
+	g := startService(t)
+	file := g.upload(t, 1).ID
+	var metadata strings.Builder
+	for i := range maxMetadata {
+		escaped := func(characters int) string { return strings.Repeat(`\ud83d\ude00`, characters) }
+		fmt.Fprintf(&metadata, `,"%02d%s":"%s"`, i, escaped(maxMetadataName-2), escaped(maxMetadataValue))
+	}
+	body := fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"1h","metadata":{%s}}`, file, metadata.String()[1:])
+	for most, limit := range map[int64]int64{2 << 10: 2 << 10, 1 << 20: maxCreateBody} {
+		settings := testSettings
+		settings.MaxLineBytes = most
+		g.Reload(settings)
+		response, err := g.call(t, "POST", "/v1/batches", body)
+		if (err == nil) != (most > maxCreateBody) {
+			t.Errorf("a body of %d bytes where %d are allowed: %d, %v", len(body), limit, response.Code, err)
+		}
+		_, err = g.call(t, "POST", "/v1/batches", body+strings.Repeat(" ", maxCreateBody))
+		wantCode(t, "a longer body", err, apierr.RequestTooLarge)
+		if e := apierr.From(err); !slices.Equal(e.Extras, []apierr.Extra{{Name: "limit_bytes", Value: limit}}) {
+			t.Errorf("the limit is said to be %v, want %d", e.Extras, limit)
+		}
+	}
+}
+
 func TestWrongLinesFailTheBatch(t *testing.T) {
 	g := startService(t)
 	body, kind := formOf(t, "no JSON\n")
