@@ -87,6 +87,9 @@ func TestWrongBatchIsRefused(t *testing.T) {
 		{`"priority":1,` + file + "," + file, "invalid_request", "input_file_id"},
 		{file + "," + file + `,"priority":01`, "invalid_request", "input_file_id"},
 		{file + `,"priority":01`, "bad_json", ""},
+		{`"metadata":` + strings.Repeat("[", 31) + strings.Repeat("]", 31), "invalid_request", "metadata"},
+		{`"metadata":` + strings.Repeat("[", 32) + strings.Repeat("]", 32), "bad_json", ""},
+		{`"priority":` + strings.Repeat(`{"a":`, 32) + "1" + strings.Repeat("}", 32), "bad_json", ""},
 	} {
 		_, err := parseBatch([]byte("{"+c.members+"}"), endpoints, true)
 		if err == nil {

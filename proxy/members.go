@@ -14,9 +14,11 @@ import (
 
 	apierr "basegate/errors"
 	"basegate/internal/suggest"
+	"basegate/validate"
 )
 
-// Members returns the members of a small body in their order. It must be one JSON object without repeated names at any depth.
+// Members returns the members of a small body in their order. It must be one JSON object without repeated names at any depth, and
+// nest no deeper than a completion's.
 func Members(body []byte) ([]Member, error) {
 	var object map[string]jsontext.Value
 	err := json.Unmarshal(body, &object)
@@ -29,6 +31,9 @@ func Members(body []byte) ([]Member, error) {
 		return nil, apierr.MalformedJSON(wrong.ByteOffset, "the body is not one JSON object: it is malformed, or something is behind it")
 	case err != nil || object == nil:
 		return nil, apierr.MalformedJSON(0, "the body is not a JSON object")
+	}
+	if err := validate.CheckDepth(body); err != nil {
+		return nil, err
 	}
 	return membersOf(gjson.ParseBytes(body)), nil
 }

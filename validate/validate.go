@@ -87,6 +87,17 @@ func parse(s *schema, body []byte, limits Limits) (*Request, error) {
 	return p.request, p.failure
 }
 
+// CheckDepth returns bad_json for a body of another endpoint that nests deeper than that of a completion may.
+func CheckDepth(body []byte) error {
+	p := parsers.Get().(*parser)
+	defer p.release()
+	p.reset(completion, body, Limits{})
+	if err := p.skipValue(); err != nil {
+		return p.syntaxError(err)
+	}
+	return nil
+}
+
 // parser parses one body at a time.
 type parser struct {
 	decoder  *jsontext.Decoder
