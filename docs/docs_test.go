@@ -136,3 +136,29 @@ func TestOpenAPINamesTheHeadersOfEveryRequestToAnEngine(t *testing.T) {
 		}
 	}
 }
+
+func TestOpenAPIHasTheRefusalsOfEveryBody(t *testing.T) {
+	document, err := os.ReadFile("openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := 0
+	gjson.GetBytes(document, "paths").ForEach(func(path, operations gjson.Result) bool {
+		operations.ForEach(func(method, operation gjson.Result) bool {
+			if !operation.Get("requestBody").Exists() {
+				return true
+			}
+			bodies++
+			for _, status := range []string{"400", "413", "415"} {
+				if !operation.Get("responses." + status).Exists() {
+					t.Errorf("%s %s has no response %s", method, path, status)
+				}
+			}
+			return true
+		})
+		return true
+	})
+	if bodies == 0 {
+		t.Error("no operation has a body")
+	}
+}
