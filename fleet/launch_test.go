@@ -83,6 +83,8 @@ func (b *managedServer) up() bool {
 
 func (b *managedServer) script(name, text string) {
 	b.t.Helper()
+	syscall.ForkLock.RLock() // a program of another test that is started now would keep the script open, so that it cannot run yet
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
 		b.t.Fatal(err)
 	}
