@@ -57,7 +57,7 @@ func (s *Service) isOver(b *Batch) bool {
 
 // isBlocked reports whether a key's standing keeps all lines of a batch from running. Kept responses answer lines without a budget.
 func (b *Batch) isBlocked(st *proxy.Standing) bool {
-	return st.Reason != "" && !(b.replay && st.Reason == proxy.WaitsForBudget)
+	return st.Reason != "" && (!b.replay || st.Reason != proxy.WaitsForBudget)
 }
 
 // mayPark reports whether a batch waits whatever the backends do.

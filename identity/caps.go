@@ -21,7 +21,7 @@ type AboveAccountError struct {
 }
 
 func (e *AboveAccountError) Error() string { return ErrAboveAccount.Error() + ": " + e.text }
-func (*AboveAccountError) Unwrap() error { return ErrAboveAccount }
+func (*AboveAccountError) Unwrap() error   { return ErrAboveAccount }
 
 // checkKeyCaps returns an *AboveAccountError if the caps of a key exceed those of its account.
 func checkKeyCaps(c quota.Caps, a Account) error {

@@ -297,7 +297,7 @@ func TestEmptyContextIsTheFirstSpecialToken(t *testing.T) {
 			answer := h.loglikelihood(members)
 			all := completions(mock)
 			want := strings.ReplaceAll(fmt.Sprint(h.tokens("Once upon a time", true)), " ", ",")
-			if answer.Get("context_tokens").Int() != 1 || all[len(all)-1].Get("prompt.0").Raw != want || len(bos) != 1 {
+			if answer.Get("context_tokens").Int() != 1 || all[len(all)-1].Get("prompt").Raw != want || len(bos) != 1 {
 				t.Errorf("%s: got %s for %s, want %s", members, answer.Raw, all[len(all)-1].Raw, want)
 			}
 		}
@@ -305,7 +305,7 @@ func TestEmptyContextIsTheFirstSpecialToken(t *testing.T) {
 	// A context of blanks moves to the continuation.
 	h, mock := startScoring(t, mockvllm.Options{}, nil)
 	h.loglikelihood(`"context":" \n","continuations":["Once"]`)
-	if got, want := completions(mock)[0].Get("prompt.0").Raw, strings.ReplaceAll(fmt.Sprint(h.tokens(" \nOnce", true)), " ", ","); got != want {
+	if got, want := completions(mock)[0].Get("prompt").Raw, strings.ReplaceAll(fmt.Sprint(h.tokens(" \nOnce", true)), " ", ","); got != want {
 		t.Errorf("the prompt is %s, want %s", got, want)
 	}
 	if got := h.post("/v1/loglikelihood", `{"model":"m","context":" \n","continuations":["Once"],"add_special_tokens":false}`); got.status != http.StatusBadRequest ||

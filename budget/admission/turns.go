@@ -34,7 +34,7 @@ type accountTurns struct {
 	held    int
 	keys    map[string]int // places that keys hold, of those by AcquireOf
 	waiters list.List      // of *Turn, in order of arrival
-	turn    *list.Element // in Turns.queue; nil if nobody waits
+	turn    *list.Element  // in Turns.queue; nil if nobody waits
 }
 
 // Turn is a place that is held. The zero value holds none.
