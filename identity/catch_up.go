@@ -14,8 +14,10 @@ import (
 var ErrKeysUnreadable = errors.New("the key is not in memory, and the database cannot be read")
 
 const (
-	// catchUpTimeout limits one such read.
-	catchUpTimeout = 2 * time.Second
+	// catchUpTimeout limits the wait of a caller, usually for the rest of one read, a pause, and a read of its own.
+	catchUpTimeout = 2*refreshTimeout + maxCatchUpPause
+	// maxCatchUpPause limits the pause after a slow read.
+	maxCatchUpPause = time.Second
 	// maxRefused is the number of secrets that are remembered as unknown, 32 bytes each.
 	maxRefused = 4096
 )
@@ -57,6 +59,8 @@ func (c *catchUps) refuse(secret secretHash) {
 // reads of the database with those for unknown secrets. The error is ErrKeysUnreadable, or context.Cause(ctx) if ctx ends
 // first.
 func (k *Keys) CatchUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, ErrKeysUnreadable)
+	defer cancel()
 	read := k.unknown.shared.DoChan("", func() (any, error) { return nil, k.readShared(context.WithoutCancel(ctx)) })
 	select {
 	case result := <-read:
@@ -76,14 +80,21 @@ func (k *Keys) readShared(ctx context.Context) error {
 	k.unknown.shared.Forget("")
 	began := time.Now()
 	k.unknown.reads++
-	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
-	defer cancel()
-	err := k.refresh(ctx)
-	if err != nil {
-		k.logOutage(ctx, err)
-		err = fmt.Errorf("%w: %w", ErrKeysUnreadable, err)
-	}
+	err := k.refresh(ctx, refreshTimeout)
+	k.logOutage(ctx, err)
 	ended := time.Now()
-	k.unknown.next = ended.Add(max(k.settings.Load().CatchUpInterval, ended.Sub(began)))
-	return err
+	k.unknown.next = ended.Add(pauseAfter(err, ended.Sub(began), k.settings.Load().CatchUpInterval))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrKeysUnreadable, err)
+	}
+	return nil
+}
+
+// pauseAfter returns the pause after a read: as long as the read took, so that slow reads take at most half of the time. How long a
+// read took that failed says nothing about the next one.
+func pauseAfter(err error, took, least time.Duration) time.Duration {
+	if err != nil {
+		return least
+	}
+	return max(least, min(took, maxCatchUpPause))
 }

@@ -1,5 +1,7 @@
 package identity
 
+import "time"
+
 // MaxKnownBrowsers is the number of browsers that an account knows.
 const MaxKnownBrowsers = maxKnownBrowsers
 
@@ -26,6 +28,18 @@ func (k *Keys) CatchUps() int {
 	k.unknown.reading.Lock()
 	defer k.unknown.reading.Unlock()
 	return k.unknown.reads
+}
+
+// DelayCatchUps makes the next read because of unknown secrets begin after a time.
+func (k *Keys) DelayCatchUps(by time.Duration) {
+	k.unknown.reading.Lock()
+	defer k.unknown.reading.Unlock()
+	k.unknown.next = time.Now().Add(by)
+}
+
+// PauseAfter returns the pause after a read that took so long.
+func PauseAfter(err error, took, least time.Duration) time.Duration {
+	return pauseAfter(err, took, least)
 }
 
 // StoreAccount stores an account in the snapshot, as if it had been read.

@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"errors"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"basegate/database"
 	"basegate/identity"
 	"basegate/internal/databasetest"
+	"basegate/internal/postgrestest"
 )
 
 const (
@@ -51,7 +53,12 @@ func newPath(tb testing.TB) string {
 
 func openDatabase(tb testing.TB, path string) *database.DB {
 	tb.Helper()
-	db, err := database.Open(tb.Context(), databasetest.Settings(tb, path), zap.NewNop())
+	return openSettings(tb, databasetest.Settings(tb, path))
+}
+
+func openSettings(tb testing.TB, s database.Settings) *database.DB {
+	tb.Helper()
+	db, err := database.Open(tb.Context(), s, zap.NewNop())
 	must(tb, err)
 	tb.Cleanup(func() {
 		if err := db.Close(); err != nil {
@@ -59,6 +66,20 @@ func openDatabase(tb testing.TB, path string) *database.DB {
 		}
 	})
 	return db
+}
+
+// openThroughProxy is openDatabase through a proxy, which can make the server hang. It skips tests on SQLite.
+func openThroughProxy(t *testing.T, path string) (*database.DB, *postgrestest.Proxy) {
+	t.Helper()
+	if !databasetest.Postgres() {
+		t.Skip("only a server can hang; BASEGATE_TEST_ENGINE=postgres runs this test")
+	}
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
+	s := databasetest.Settings(t, path)
+	direct, err := url.Parse(s.URL)
+	must(t, err)
+	s.URL = proxy.URL(strings.TrimPrefix(direct.Path, "/"))
+	return openSettings(t, s), proxy
 }
 
 // cheap is a cost of password hashes for tests of other things.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -44,14 +43,14 @@ type Keys struct {
 	snapshot atomic.Pointer[snapshot]
 	unknown  catchUps
 
-	mu      sync.Mutex // serializes refreshes, so that an older snapshot never replaces a newer one
-	failing bool       // guarded by mu: the last refresh failed, and that has been logged
+	refreshing chan struct{} // capacity 1; serializes refreshes, so that an older snapshot never replaces a newer one
+	failing    atomic.Bool   // the last refresh failed, and that has been logged
 
 	poller wait.Loop
 }
 
 func newKeys(db *database.DB, log *zap.Logger, s Settings) *Keys {
-	k := &Keys{db: db, log: log}
+	k := &Keys{db: db, log: log, refreshing: make(chan struct{}, 1)}
 	k.snapshot.Store(&snapshot{})
 	k.Reload(s)
 	return k

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
 
 	"basegate/identity"
+	"basegate/internal/poll"
 )
 
 // slowPolls returns a started store that does not poll within a test.
@@ -90,6 +92,64 @@ func TestUnknownKeyIsNotRefusedWhileTheDatabaseCannotBeRead(t *testing.T) {
 	_, err := s.Keys.Authenticate(t.Context(), "acs-bm-"+strings.Repeat("0", 43))
 	if !errors.Is(err, identity.ErrKeysUnreadable) || errors.Is(err, identity.ErrKeyUnknown) {
 		t.Errorf("got error %v, want ErrKeysUnreadable", err)
+	}
+}
+
+func TestUnknownKeyGetsAResponseWhileTheDatabaseHangs(t *testing.T) {
+	t.Parallel() // it waits
+	path := newPath(t)
+	db, proxy := openThroughProxy(t, path)
+	there := startStore(t, db, zap.NewNop()) // its polls hang too
+	here := newStore(openDatabase(t, path))
+	_, err := here.Accounts.Create(t.Context(), identity.Account{Email: ada})
+	must(t, err)
+	proxy.Pause()
+	t.Cleanup(proxy.Resume) // before the database is closed
+	_, secret := createKey(t, here, "laptop")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := there.Keys.Authenticate(ctx, secret); !errors.Is(err, identity.ErrKeysUnreadable) {
+		t.Errorf("while the database hangs: got error %v, want ErrKeysUnreadable", err)
+	}
+	proxy.Resume()
+	poll.Until(t, "the new key works", func() bool {
+		_, err := there.Keys.Authenticate(ctx, secret)
+		return err == nil
+	})
+}
+
+func TestCallersDoNotWaitForReadsThatDoNotEnd(t *testing.T) {
+	db := openDatabase(t, newPath(t))
+	must(t, db.Read().Close())
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(db)
+		s.Keys.DelayCatchUps(time.Hour)
+		began := time.Now()
+		err := s.Keys.CatchUp(t.Context())
+		if waited := time.Since(began); !errors.Is(err, identity.ErrKeysUnreadable) || waited != 5*time.Second {
+			t.Errorf("got error %v after %v, want ErrKeysUnreadable after 5 seconds", err, waited)
+		}
+		<-time.After(time.Hour) // until the read has ended
+	})
+}
+
+func TestPauseAfterAReadIsBounded(t *testing.T) {
+	const least = 10 * time.Millisecond
+	for _, c := range []struct {
+		name       string
+		err        error
+		took, want time.Duration
+	}{
+		{"fast", nil, time.Millisecond, least},
+		{"slow", nil, 300 * time.Millisecond, 300 * time.Millisecond},
+		{"hanging", nil, time.Minute, time.Second},
+		{"failed", errors.New("the database hangs"), 2 * time.Second, least},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := identity.PauseAfter(c.err, c.took, least); got != c.want {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
 	}
 }
 

@@ -24,7 +24,7 @@ type snapshot struct {
 	byID     sync.Map // id of a key → *snapshotEntry of its current secret
 	accounts sync.Map // id → *atomic.Pointer[snapshotAccount]
 
-	at change // the latest that it has; guarded by Keys.mu
+	at change // the latest that it has; guarded by Keys.refreshing
 }
 
 // change is one revision of the keys and accounts.
@@ -101,11 +101,11 @@ func find[K secretHash | string](in *sync.Map, key K) (*snapshotEntry, bool) {
 
 // Start reads all keys, then polls for changes until Close.
 func (k *Keys) Start(ctx context.Context) error {
-	if err := k.refresh(ctx); err != nil {
+	if err := k.refresh(ctx, readTimeout); err != nil {
 		return err
 	}
 	k.poller.Start(ctx, func(ctx context.Context) {
-		wait.Every(ctx, k.settings.Load().PollInterval, func(ctx context.Context) { k.logOutage(ctx, k.refresh(ctx)) })
+		wait.Every(ctx, k.settings.Load().PollInterval, func(ctx context.Context) { k.logOutage(ctx, k.refresh(ctx, refreshTimeout)) })
 	})
 	return nil
 }
@@ -142,17 +142,29 @@ func (k *Keys) write(ctx context.Context, what string, apply func(database.Tx) e
 		return err
 	}
 	if k.snapshot.Load().source != nil { // Start has been called
-		k.logOutage(ctx, k.refresh(ctx))
+		k.logOutage(ctx, k.refresh(ctx, refreshTimeout))
 	}
 	return nil
 }
 
-// refresh brings the snapshot up to date if the database has changed since it was read.
-func (k *Keys) refresh(ctx context.Context) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// Limits of a refresh: a server that hangs does not obey its own.
+const (
+	refreshTimeout = 2 * time.Second  // to find out whether the keys have changed
+	readTimeout    = 30 * time.Second // to read what has changed, after a failover all keys
+)
+
+// refresh brings the snapshot up to date if the database has changed since it was read. limit is how long that may take to find out.
+func (k *Keys) refresh(ctx context.Context, limit time.Duration) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	select {
+	case k.refreshing <- struct{}{}:
+	case <-limited.Done():
+		return fmt.Errorf("wait for another read of the keys: %w", context.Cause(limited))
+	}
+	defer func() { <-k.refreshing }()
 	last, source := k.snapshot.Load(), k.db.Read()
-	latest, err := selectLatestChange(ctx, source)
+	latest, err := selectLatestChange(limited, source)
 	if err != nil {
 		return err
 	}
@@ -171,6 +183,8 @@ func (k *Keys) refresh(ctx context.Context) error {
 // read reads what has changed since the last snapshot into it, or everything into a new one. What it reads may be newer than
 // the revision; then it is read again.
 func (k *Keys) read(ctx context.Context, last *snapshot, source *sql.DB) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	tx, err := source.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return fmt.Errorf("read keys: %w", err)
@@ -321,13 +335,10 @@ func (k *Keys) logOutage(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case err != nil && !k.failing:
+	switch failed := k.failing.Swap(err != nil); {
+	case err != nil && !failed:
 		k.log.Warn("keys cannot be read; the last known ones stay in force", zap.Error(err))
-	case err == nil && k.failing:
+	case err == nil && failed:
 		k.log.Info("keys can be read again")
 	}
-	k.failing = err != nil
 }
