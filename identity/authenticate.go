@@ -95,7 +95,8 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (p Principal, er
 	snapshot := k.snapshot.Load()
 	found, ok := find(&snapshot.byHash, hash)
 	if !ok {
-		if k.unknown.isRefused(hash) {
+		// While the database is away, a failover may lead to another one, so that nothing is known of any unknown secret.
+		if !k.failing.Load() && k.unknown.isRefused(hash) {
 			return p, ErrKeyUnknown
 		}
 		if err := k.CatchUp(ctx); err != nil {

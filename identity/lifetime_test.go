@@ -88,10 +88,16 @@ func TestUnknownKeyIsNotRefusedWhileTheDatabaseCannotBeRead(t *testing.T) {
 	s := identity.New(db, zap.NewNop(), identity.Settings{PollInterval: time.Hour})
 	must(t, s.Keys.Start(t.Context()))
 	t.Cleanup(s.Keys.Close)
+	refused := "acs-bm-" + strings.Repeat("1", 43)
+	if _, err := s.Keys.Authenticate(t.Context(), refused); !errors.Is(err, identity.ErrKeyUnknown) {
+		t.Errorf("before the outage: got error %v, want ErrKeyUnknown", err)
+	}
 	must(t, db.Read().Close())
-	_, err := s.Keys.Authenticate(t.Context(), "acs-bm-"+strings.Repeat("0", 43))
-	if !errors.Is(err, identity.ErrKeysUnreadable) || errors.Is(err, identity.ErrKeyUnknown) {
-		t.Errorf("got error %v, want ErrKeysUnreadable", err)
+	for _, secret := range []string{"acs-bm-" + strings.Repeat("0", 43), refused} {
+		_, err := s.Keys.Authenticate(t.Context(), secret)
+		if !errors.Is(err, identity.ErrKeysUnreadable) || errors.Is(err, identity.ErrKeyUnknown) {
+			t.Errorf("%s: got error %v, want ErrKeysUnreadable", secret, err)
+		}
 	}
 }
 
