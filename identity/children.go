@@ -96,7 +96,10 @@ func (k *Keys) Children(ctx context.Context, parent, run, after string, limit in
 	var last Key
 	if after != "" {
 		var err error
-		if last, err = k.Get(ctx, after); err != nil || last.Parent != parent {
+		if last, err = k.Get(ctx, after); err != nil {
+			return nil, err
+		}
+		if last.Parent != parent {
 			return nil, fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(after))
 		}
 	}

@@ -303,7 +303,7 @@ func (s *Server) listChildren(x *exchange) error {
 	case errors.Is(err, identity.ErrNoKey):
 		return apierr.InvalidField("after", fmt.Sprintf("after: got %q; expected the last_id of a page", apierr.Clip(q["after"])))
 	case err != nil:
-		return x.changeErr(err, "")
+		return x.readErr(err, "")
 	}
 	objects := make([]childObject, min(len(keys), limit))
 	for i := range objects {
@@ -323,7 +323,7 @@ func (s *Server) child(x *exchange) (identity.Key, error) {
 		err = identity.ErrNoKey
 	}
 	if err != nil {
-		return identity.Key{}, x.changeErr(err, id)
+		return identity.Key{}, x.readErr(err, id)
 	}
 	return key, nil
 }
@@ -395,7 +395,15 @@ func (s *Server) deleteChild(x *exchange) error {
 	return s.sendJSON(x, map[string]any{"id": key.ID, "object": "key", "deleted": true})
 }
 
-// changeErr returns the error for the client of a change of a child, or of a read, that has failed.
+// readErr returns the error for the client of a read of children that has failed.
+func (x *exchange) readErr(err error, id string) error {
+	if x.cancelled() || errors.Is(err, identity.ErrNoKey) {
+		return x.changeErr(err, id)
+	}
+	return apierr.Overload(apierr.NoDatabase, "keys cannot be read at the moment", keysRetry, err)
+}
+
+// changeErr returns the error for the client of a change of a child that has failed.
 func (x *exchange) changeErr(err error, id string) error {
 	if x.cancelled() {
 		return x.cancelErr()

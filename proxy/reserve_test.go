@@ -265,3 +265,22 @@ func TestRequestWaitingForReservationsCountsAsBuffered(t *testing.T) {
 		t.Errorf("got %+v, want nothing buffered", s)
 	}
 }
+
+func TestKeysThatCannotBeReadAreOverloaded(t *testing.T) {
+	h := newHarness(t, nil, "http://127.0.0.1:1")
+	if err := h.db.Read().Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, request := range []string{
+		"GET /v1/keys", "GET /v1/keys?after=key_x", "GET /v1/keys/key_x", "PATCH /v1/keys/key_x", "DELETE /v1/keys/key_x",
+	} {
+		t.Run(request, func(t *testing.T) {
+			method, path, _ := strings.Cut(request, " ")
+			got := h.do(h.newRequest(t.Context(), method, path, "{}"))
+			if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") != "2" ||
+				!strings.Contains(got.body, `"code":"overloaded"`) || !strings.Contains(got.body, "keys cannot be read at the moment") {
+				t.Errorf("got %d %s, Retry-After %q", got.status, got.body, got.header.Get("Retry-After"))
+			}
+		})
+	}
+}
