@@ -114,8 +114,8 @@ func insertFile(ctx context.Context, tx database.Execer, f *File) error {
 // findFile returns a file of an account, or of any if that is empty, that has not expired, or that a batch still needs. The error
 // is sql.ErrNoRows if there is none.
 func findFile(ctx context.Context, q database.Reader, account, id string, now int64) (File, error) {
-	return scanFile(q.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files
-		WHERE id = $1 AND $2 IN ('', account_id) AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now))
+	return database.One(ctx, q, scanFile, `SELECT `+fileColumns+` FROM files
+		WHERE id = $1 AND $2 IN ('', account_id) AND (expires_at > $3 OR EXISTS (`+userOfFile+`))`, id, account, now)
 }
 
 // userOfFile selects the batch that has not ended and needs the file of the outer query.
@@ -219,7 +219,7 @@ func scanBatch(r database.Scanner) (b Batch, err error) {
 }
 
 func selectBatch(ctx context.Context, q database.Reader, where string, args ...any) (Batch, error) {
-	return scanBatch(q.QueryRowContext(ctx, `SELECT `+batchColumns+` FROM batches `+where, args...))
+	return database.One(ctx, q, scanBatch, `SELECT `+batchColumns+` FROM batches `+where, args...)
 }
 
 func selectBatches(ctx context.Context, q database.Reader, where string, args ...any) ([]Batch, error) {

@@ -18,6 +18,7 @@ import (
 	"basegate/database"
 	"basegate/internal/databasetest"
 	"basegate/internal/poll"
+	"basegate/internal/postgrestest"
 )
 
 // postgresSettings returns those of a new database on PostgreSQL, without which it skips the test.
@@ -212,5 +213,39 @@ func TestReportHoldsNoSnapshotAfterItsEnd(t *testing.T) {
 	must(t, observer.QueryRowContext(t.Context(), held, pid).Scan(&n))
 	if n != 0 {
 		t.Error("the session holds a snapshot after the report has ended")
+	}
+}
+
+func TestReadsEndWhileTheServerHangs(t *testing.T) {
+	t.Parallel() // it waits
+	s := postgresSettings(t)
+	direct, err := url.Parse(s.URL)
+	must(t, err)
+	proxy := postgrestest.NewProxy(t, postgrestest.Shared(t))
+	s.URL = proxy.URL(strings.TrimPrefix(direct.Path, "/"))
+	db := openNotes(t, s)
+	proxy.Pause()
+	t.Cleanup(proxy.Resume) // before the database is closed
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	scan := func(row database.Scanner) (id int, err error) { return id, row.Scan(&id) }
+	const text = "SELECT id FROM notes"
+	var reads sync.WaitGroup
+	for range 20 { // more than the pool has connections
+		reads.Go(func() {
+			if _, err := database.List(ctx, db.Read(), scan, text); !errors.Is(err, database.ErrNoResponse) {
+				t.Errorf("rows: got error %v, want ErrNoResponse", err)
+			}
+		})
+		reads.Go(func() {
+			if _, err := database.One(ctx, db.Read(), scan, text); !errors.Is(err, database.ErrNoResponse) {
+				t.Errorf("a row: got error %v, want ErrNoResponse", err)
+			}
+		})
+	}
+	reads.Wait()
+	proxy.Resume()
+	if _, err := database.One(ctx, db.Read(), scan, text); !errors.Is(err, sql.ErrNoRows) {
+		t.Errorf("when the server continues: got error %v, want ErrNoRows", err)
 	}
 }

@@ -272,7 +272,7 @@ func (k *Keys) Count(ctx context.Context) (map[string]int, error) {
 
 // Get returns the key with this id. The error may be ErrNoKey.
 func (k *Keys) Get(ctx context.Context, id string) (Key, error) {
-	key, err := scanKey(k.db.Read().QueryRowContext(ctx, selectKey+` WHERE k.id = $1`, id))
+	key, err := database.One(ctx, k.db.Read(), scanKey, selectKey+` WHERE k.id = $1`, id)
 	return orMissing(key, err, fmt.Errorf("%w: %s", ErrNoKey, quoteRedacted(id)))
 }
 
