@@ -20,12 +20,12 @@ type Scanner interface {
 	Scan(to ...any) error
 }
 
-// ErrNoResponse is returned for a read of which PostgreSQL has sent no row within 5 seconds.
+// ErrNoResponse is returned for a read of which PostgreSQL has sent no row within 7 seconds.
 var ErrNoResponse = errors.New("the database does not respond")
 
-// responseTimeout limits the wait for a connection of a pool of PostgreSQL and the first row. A server that hangs does not obey
-// the limits of its sessions.
-const responseTimeout = 5 * time.Second
+// responseTimeout limits the wait for a connection of a pool of PostgreSQL and the first row. A server that works ends a statement
+// before that; one that hangs does not obey the limits of its sessions.
+const responseTimeout = statementTimeout + time.Second
 
 // awaitResponse returns a context that ends after responseTimeout unless received was called, so that rows can be read for longer.
 // The caller calls end when it has read them.
