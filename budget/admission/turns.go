@@ -32,7 +32,7 @@ type accountTurns struct {
 	name    string
 	most    int // that it may hold; 0: no limit
 	held    int
-	keys    map[string]int // places that keys hold, of those by AcquireOf
+	keys    map[string]int // places that keys hold, of those by AcquireOf; nil if none does
 	waiters list.List      // of *Turn, in order of arrival
 	turn    *list.Element  // in Turns.queue; nil if nobody waits
 }
@@ -111,7 +111,7 @@ func (t *Turns) wait(ctx context.Context, turn *Turn, account string, most int) 
 	t.mu.Lock()
 	a := t.accounts[account]
 	if a == nil {
-		a = &accountTurns{name: account, keys: map[string]int{}}
+		a = &accountTurns{name: account}
 		t.accounts[account] = a
 	}
 	a.most = most
@@ -164,6 +164,9 @@ func (t *Turns) dispatch() {
 		t.remove(a, w)
 		a.held++
 		if turn.key != "" {
+			if a.keys == nil {
+				a.keys = map[string]int{}
+			}
 			a.keys[turn.key]++
 		}
 		t.used++
