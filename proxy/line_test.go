@@ -8,6 +8,7 @@ import (
 
 	"basegate/breaker"
 	"basegate/budget/quota"
+	"basegate/fleet"
 	"basegate/internal/poll"
 	"basegate/proxy"
 )
@@ -171,6 +172,19 @@ func TestLineUsesABackendWhoseBreakerIsNotOpenToItsKey(t *testing.T) {
 	poll.Until(t, "the breaker of the first is open to the key", func() bool {
 		h.complete(plainRequest)
 		return m.Backends()[0].Breaker() == breaker.Open
+	})
+	poll.Until(t, "both backends have places for lines, once their queues have been read", func() bool {
+		one, err := m.AcquirePlace(fleet.Caller{}, 8)
+		if err != nil {
+			return false
+		}
+		defer one.Release()
+		other, err := m.AcquirePlace(fleet.Caller{}, 8)
+		if err != nil {
+			return false
+		}
+		defer other.Release()
+		return one.Backend != other.Backend
 	})
 	for range 4 {
 		h.serveLine(plainRequest).Release()
