@@ -425,7 +425,7 @@ func TestClientThatSendsTooSlowlyIsRefused(t *testing.T) {
 			{"a cancellation of a batch", http.MethodPost, "/v1/batches/batch_1/cancel", key, "x"},
 		}...),
 		http.StatusRequestEntityTooLarge: {
-			{"a batch that is too long", http.MethodPost, "/v1/batches", expecting, strings.Repeat(" ", 65<<10)},
+			{"a batch that is too long", http.MethodPost, "/v1/batches", expecting, strings.Repeat(" ", 129<<10)},
 			{"a list of files with a body that is too long", http.MethodGet, "/v1/files", key, tooLong},
 			{"a form that is too long", http.MethodPost, "/keys", browser, long},
 			{"a form that is too long, without a session", http.MethodPost, "/sign-in", stranger, long},
