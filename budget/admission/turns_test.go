@@ -55,28 +55,37 @@ func TestAccountsGetPlacesInTurn(t *testing.T) {
 	})
 }
 
+// holdMany lets 20 callers acquire a place, and hold it until release.
+func holdMany(t *testing.T, acquire func(context.Context) (*admission.Turn, error)) (release func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if turn, err := acquire(ctx); err == nil {
+				<-ctx.Done()
+				turn.Release()
+			}
+		})
+	}
+	synctest.Wait()
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
 func TestAnAccountLeavesPlacesForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := admission.NewTurns(8, 8)
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				if turn, err := turns.Acquire(ctx, "greedy"); err == nil {
-					<-ctx.Done()
-					turn.Release()
-				}
-			})
-		}
-		synctest.Wait()
+		release := holdMany(t, func(ctx context.Context) (*admission.Turn, error) { return turns.Acquire(ctx, "greedy") })
 		if s := turns.Stats(); s.Running != 4 || s.Waiting != 16 {
 			t.Errorf("of one account: got %d places and %d waiting, want 4 and 16", s.Running, s.Waiting)
 		}
 		for i := range 4 {
 			take(t, turns, fmt.Sprint("account ", i)) // at once
 		}
-		cancel()
-		wg.Wait()
+		release()
 		if s := turns.Stats(); s.Running != 4 || s.Waiting != 0 {
 			t.Errorf("got %+v, want the four others' places", s)
 		}
@@ -86,17 +95,7 @@ func TestAnAccountLeavesPlacesForOthers(t *testing.T) {
 func TestAKeyLeavesPlacesOfItsAccountForOtherKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := admission.NewTurns(32, 8)
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				if turn, err := turns.AcquireOf(ctx, "a", "greedy"); err == nil {
-					<-ctx.Done()
-					turn.Release()
-				}
-			})
-		}
-		synctest.Wait()
+		release := holdMany(t, func(ctx context.Context) (*admission.Turn, error) { return turns.AcquireOf(ctx, "a", "greedy") })
 		if s := turns.Stats(); s.Running != 4 || s.Waiting != 16 {
 			t.Errorf("of one key: got %d places and %d waiting, want 4 and 16", s.Running, s.Waiting)
 		}
@@ -116,8 +115,7 @@ func TestAKeyLeavesPlacesOfItsAccountForOtherKeys(t *testing.T) {
 				turn.Release()
 			}
 		}
-		cancel()
-		wg.Wait()
+		release()
 		if s := turns.Stats(); s.Running != 0 || s.Waiting != 0 || s.Accounts != 0 {
 			t.Errorf("got %+v, want nothing held", s)
 		}
