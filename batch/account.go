@@ -170,7 +170,7 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 	var checked Checked
 	reading := context.WithoutCancel(ctx) // net/http ends ctx when the body fails, whose own error says why
 	err = s.receive(ctx, &f, from, func(r io.Reader) (err error) {
-		checked, errs, err = Check(reading, r, u.Endpoint, s.settings.Load().MaxLineBytes, check)
+		checked, errs, err = Check(reading, r, u.Endpoint, s.settings.Load().MaxBodyBytes, check)
 		return err
 	})
 	if err != nil || len(errs) > 0 {
@@ -187,7 +187,7 @@ func (s *Service) StoreChecked(ctx context.Context, u Upload, from io.Reader) (_
 
 // Create stores an input file and creates a batch of it, in the name of a key. The first line names the endpoint.
 func (s *Service) Create(ctx context.Context, account, key, name, window string, file io.Reader) (_ Batch, err error) {
-	endpoint, file := EndpointOf(file, s.settings.Load().MaxLineBytes)
+	endpoint, file := EndpointOf(file, s.settings.Load().MaxBodyBytes)
 	b := Batch{Endpoint: endpoint, Window: window}
 	if err := b.checkChoices(endpoints); err != nil {
 		return Batch{}, err

@@ -35,7 +35,7 @@ type Settings struct {
 	MaxAccountBytes int64         // of all files of an account
 	MaxAccountFiles int           // of an account
 	Keep            time.Duration // how long a file is kept unless its creator chooses otherwise
-	MaxLineBytes    int64         // server.max_body_bytes, of any body
+	MaxBodyBytes    int64         // of a request, and of a line of a file
 
 	MaxUnfinished int // batches of an account
 

@@ -95,7 +95,7 @@ func TestBatchWaitsUntilItsBudgetResets(t *testing.T) {
 		defer store.Close()
 		completer := &cappedCompleter{ledger, budget.Payer{Key: "k", Account: "a", KeyCaps: quota.Caps{quota.DayTotal: quota.Limit(35)}}}
 		s := New(db, store, completer, Settings{
-			MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxAccountFiles: 10, MaxLineBytes: 1 << 10, Keep: time.Hour, MaxUnfinished: 10, PerBackend: 2, Attempts: 1,
+			MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxAccountFiles: 10, MaxBodyBytes: 1 << 10, Keep: time.Hour, MaxUnfinished: 10, PerBackend: 2, Attempts: 1,
 		}, zap.NewNop())
 		must(s.Start(t.Context()))
 		defer s.Close()

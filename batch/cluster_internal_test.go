@@ -37,7 +37,7 @@ func must(tb testing.TB, err error) {
 }
 
 var testSettings = Settings{
-	MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxAccountFiles: 1000, MaxLineBytes: 1 << 10, Keep: time.Hour, MaxUnfinished: 100, PerBackend: 8, Attempts: 3,
+	MaxFileBytes: 1 << 20, MaxAccountBytes: 1 << 20, MaxAccountFiles: 1000, MaxBodyBytes: 1 << 10, Keep: time.Hour, MaxUnfinished: 100, PerBackend: 8, Attempts: 3,
 	Models: []string{"m"},
 }
 

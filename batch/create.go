@@ -46,7 +46,7 @@ var endpoints = []string{proxy.CompletionsPath, proxy.LoglikelihoodPath, proxy.C
 // createBatch serves POST /v1/batches.
 func (s *Service) createBatch(c *proxy.ExtensionCall) error {
 	settings := s.settings.Load()
-	limit := min(maxCreateBody, settings.MaxLineBytes)
+	limit := min(maxCreateBody, settings.MaxBodyBytes)
 	body, err := io.ReadAll(io.LimitReader(c.Request.Body, limit+1))
 	switch {
 	case err != nil:

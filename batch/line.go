@@ -94,7 +94,7 @@ func (j *job) runLine(ref lineRef, place proxy.Place) outcome {
 			delay = modelDelay
 		case !settings.StartModels:
 			reason = proxy.WaitsForWindow
-		case place == nil:
+		default:
 			started, now := s.completer.AcquirePlace(j.batch.Models[ref.model], s.perBackend(), true)
 			if started != nil { // it runs already
 				started.Release()

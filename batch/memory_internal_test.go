@@ -17,7 +17,7 @@ func TestLongLineIsReadOnlyWhenThereIsMemoryForIt(t *testing.T) {
 	}
 	const length = 200 << 10
 	settings := testSettings
-	settings.MaxLineBytes, settings.MaxFileBytes = 1<<20, 1<<20
+	settings.MaxBodyBytes, settings.MaxFileBytes = 1<<20, 1<<20
 	g.Reload(settings)
 	body, kind := formOf(t, fmt.Sprintf(`{"custom_id":"0","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":%q}}`, strings.Repeat("x", length)))
 	var f fileObject

@@ -237,7 +237,7 @@ func TestBodyOfABatchHasTheLimitOfBodiesAndRoomForAllMetadata(t *testing.T) {
 	body := fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"1h","metadata":{%s}}`, file, metadata.String()[1:])
 	for most, limit := range map[int64]int64{2 << 10: 2 << 10, 1 << 20: maxCreateBody} {
 		settings := testSettings
-		settings.MaxLineBytes = most
+		settings.MaxBodyBytes = most
 		g.Reload(settings)
 		response, err := g.call(t, "POST", "/v1/batches", body)
 		if (err == nil) != (most > maxCreateBody) {

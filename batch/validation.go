@@ -169,7 +169,7 @@ func (s *Service) validate(ctx context.Context, b *Batch, l holder) error {
 	if err != nil {
 		return fmt.Errorf("validate a batch: %w", err)
 	}
-	v := newValidation(b.Endpoint, s.settings.Load().MaxLineBytes, check)
+	v := newValidation(b.Endpoint, s.settings.Load().MaxBodyBytes, check)
 	v.yield = func() error { return turn.Yield(ctx) }
 	file, err := s.openFile(ctx, &input)
 	if err != nil {

@@ -286,7 +286,7 @@ func checkedGateway(t *testing.T, check func(ctx context.Context, account string
 	t.Helper()
 	g := startService(t)
 	settings := testSettings
-	settings.MaxFileBytes, settings.MaxAccountBytes, settings.MaxLineBytes = 100<<20, 100<<20, 1<<20
+	settings.MaxFileBytes, settings.MaxAccountBytes, settings.MaxBodyBytes = 100<<20, 100<<20, 1<<20
 	g.Reload(settings)
 	g.testCompleter.mu.Lock()
 	g.check = check

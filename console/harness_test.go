@@ -115,7 +115,7 @@ func newSite(t *testing.T, change ...func(*console.Settings, *console.Deps)) *si
 		Keys: s.keys, Accounts: s.accounts, Sessions: s.sessions, AuditLog: s.auditLog,
 		Ledger: s.ledger, Usage: sums, Fleet: s.fleet, History: s.history, DB: db, Prompts: s.prompts,
 		Feedback: func(notify.Feedback) {}, TestWebhook: func(context.Context, string, string) error { return nil }, Mail: mail.New(mail.Settings{}), Notices: func() []string { return nil }, Log: zap.NewNop(),
-		Completer: unauthorizedCompleter{}, Batches: batch.New(db, storage.None{}, noLines{}, batch.Settings{MaxFileBytes: 1 << 20, MaxLineBytes: 1 << 20}, zap.NewNop()),
+		Completer: unauthorizedCompleter{}, Batches: batch.New(db, storage.None{}, noLines{}, batch.Settings{MaxFileBytes: 1 << 20, MaxBodyBytes: 1 << 20}, zap.NewNop()),
 	}
 	for _, c := range change {
 		c(&settings, &deps)

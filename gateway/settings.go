@@ -85,7 +85,7 @@ func batchSettings(c *config.Config) batch.Settings {
 	return batch.Settings{
 		Models: c.ModelIDs(), Chat: slices.ContainsFunc(c.Models, func(m config.Model) bool { return m.Chat }),
 		MaxFileBytes: c.Files.MaxBytes, MaxAccountBytes: c.Files.MaxBytesPerAccount, MaxAccountFiles: c.Files.MaxPerAccount, Keep: c.Files.Keep,
-		MaxLineBytes:  c.Server.MaxBodyBytes,
+		MaxBodyBytes:  c.Server.MaxBodyBytes,
 		MaxUnfinished: c.Limits.UnfinishedBatchesPerAccount,
 		PerBackend:    c.Batches.PerBackend, Attempts: c.Batches.Attempts, StartModels: c.Batches.StartModels,
 		Replay: c.Replay.Enabled,
